@@ -1,0 +1,88 @@
+//! What a fabric reports.
+
+use crate::{
+    ids::{EndpointId, NodeId, Token},
+    region::RemoteRegion,
+};
+
+/// Something that happened on an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached.
+    Connected {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The regions that the peer exposed, in its order.
+        remote: Vec<RemoteRegion>,
+        /// The peer's private data.
+        hello: Vec<u8>,
+    },
+    /// A signaled write, read or send is complete locally (G4), or a receive was flushed.
+    Done {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The post's token.
+        token: Token,
+        /// Whether it succeeded.
+        result: Result<(), Flushed>,
+    },
+    /// A send, or a write with immediate, has consumed a posted receive; its bytes are in place.
+    Received {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The receive's token.
+        token: Token,
+        /// How many bytes came into the buffer (none for a write with immediate).
+        bytes: usize,
+        /// The immediate, if the sender gave one.
+        imm: Option<u32>,
+    },
+    /// An endpoint that was [`Full`](crate::PostError::Full) takes posts again.
+    Room {
+        /// The endpoint.
+        endpoint: EndpointId,
+    },
+    /// The endpoint is no more. The last that is ever reported of it.
+    Broken {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The peer that it led to.
+        peer: NodeId,
+        /// Why.
+        reason: BreakReason,
+    },
+}
+
+/// The work was outstanding when its endpoint broke; it may still have taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("flushed: the endpoint broke while this was outstanding")]
+pub struct Flushed;
+
+/// Why an endpoint broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BreakReason {
+    /// The peer's process has ended; the kernel vouches for it.
+    #[error("its process is gone")]
+    ProcessGone,
+    /// The peer closed its side.
+    #[error("it closed the connection")]
+    PeerClosed,
+    /// Nothing came through for the failure timeout.
+    #[error("it could not be reached for the failure timeout")]
+    Unreachable,
+    /// An operation had a key that the endpoint was not given, or lay outside its region.
+    #[error("an operation had a wrong key or lay outside its region")]
+    Access,
+    /// A send, or a write with immediate, found no posted receive, or too small a one.
+    #[error("a message found no posted receive that could take it")]
+    ReceiverNotReady,
+    /// The tag was in use already.
+    #[error("a connection with the same tag exists already")]
+    TagInUse,
+    /// The two sides can't work together; the sentence says why (protocol version, cluster name).
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The fabric itself failed; the sentence says how.
+    #[error("the fabric failed: {0}")]
+    Failed(String),
+}

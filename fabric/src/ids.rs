@@ -1,0 +1,41 @@
+//! Names of nodes, endpoints, connections and posted work.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A process that takes part in a cluster. Chosen by configuration, unique in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// One side of a reliable connection, within one fabric. Never used again for another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(pub u64);
+
+/// The name under which two nodes meet: both derive it from the layer, its group and its epoch, so each view and each
+/// RDMC group has endpoints of its own (G6). The fabric only compares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupTag {
+    /// The layer that owns the connection, by a number that the layers agree on.
+    pub layer: u32,
+    /// The group (shard, transfer) within the layer.
+    pub group: u32,
+    /// The epoch of the view, or the instance of the group.
+    pub epoch: u64,
+}
+
+/// What the poster of work recognises its completion by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// Work whose success nobody waits for: no completion is reported when it succeeds, nor when it is flushed.
+    pub const UNSIGNALED: Token = Token(u64::MAX);
+}

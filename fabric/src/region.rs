@@ -1,0 +1,270 @@
+//! Registered memory.
+//!
+//! Memory that a peer may write is never a `&[u8]`: it is read through atomic words or copied out.
+
+use std::{
+    any::Any,
+    fmt,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering, fence},
+    },
+};
+
+/// How a region's memory is used, which decides how bytes are placed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegionKind {
+    /// Tables, rings and counters: read by their owner while peers write. Aligned words are stored atomically.
+    Polled,
+    /// Message bodies: read only after a completion or an announcing word, so they may be received in place.
+    Bulk,
+    /// A size without bytes: transfers of it take their time and move nothing. Reads give zeros. Only the simulator
+    /// moves it.
+    Phantom,
+}
+
+/// What a peer must present to reach a region. Random, so it can't be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionKey(pub u64);
+
+impl fmt::Debug for RegionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionKey({:016x})", self.0)
+    }
+}
+
+/// A region of a peer that an endpoint may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// Names it in an [`Op`](crate::Op).
+    pub key: RegionKey,
+    /// Its kind.
+    pub kind: RegionKind,
+    /// Its size in bytes.
+    pub bytes: usize,
+}
+
+/// A handle to registered local memory; clones name the same memory, from any thread.
+///
+/// # Panics
+///
+/// All accessors panic when the range lies outside the region, and in polled regions when the offset is not a multiple of
+/// 8: such an offset is a bug of the caller, who checks what came from a peer first.
+#[derive(Clone)]
+pub struct Region(Arc<Memory>);
+
+struct Memory {
+    /// Aligned to 8 bytes at least; dangling for `Phantom`.
+    base: NonNull<u8>,
+    bytes: usize,
+    kind: RegionKind,
+    key: RegionKey,
+    /// Keeps the memory behind `base` alive and mapped.
+    owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: all access to `base` goes through atomic words, or through the raw copies of `copy_in`/`copy_out`, whose
+// callers keep the rule of `RegionKind::Bulk` (no reads before the completion). `owner` is Send and Sync.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Region {
+    /// A region over memory that a backend mapped.
+    ///
+    /// # Safety
+    ///
+    /// `base` points to `bytes` readable and writable bytes (rounded up to a multiple of 8), aligned to 8, that stay so
+    /// until `owner` is dropped, and that this process accesses only through `Region`s.
+    pub(crate) unsafe fn from_raw(
+        kind: RegionKind,
+        key: RegionKey,
+        base: NonNull<u8>,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Region {
+        debug_assert!(base.as_ptr().addr().is_multiple_of(8));
+        Region(Arc::new(Memory { base, bytes, kind, key, owner }))
+    }
+
+    /// A region of this process's own zeroed memory, that no peer in another process can reach; `Phantom` takes none.
+    ///
+    /// For backends and for tests of what lives in a region.
+    pub fn heap(kind: RegionKind, key: RegionKey, bytes: usize) -> Region {
+        /// A cache line, so that the region is aligned to one.
+        #[repr(C, align(64))]
+        #[derive(Clone)]
+        struct Line([u64; 8]);
+        let lines = if kind == RegionKind::Phantom { 0 } else { bytes.div_ceil(64) };
+        let mut memory: Vec<Line> = vec![Line([0; 8]); lines];
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).expect("a Vec's pointer is not null");
+        // SAFETY: `base` points into the Vec's buffer, which does not move when the Vec does, holds at least `bytes`
+        // rounded up to whole words, and is only dropped with `owner`. Nobody else has the Vec.
+        unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) }
+    }
+
+    /// The region's kind.
+    pub fn kind(&self) -> RegionKind {
+        self.0.kind
+    }
+
+    /// The region's key.
+    pub fn key(&self) -> RegionKey {
+        self.0.key
+    }
+
+    /// The region's size in bytes.
+    pub fn len(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.bytes == 0
+    }
+
+    /// What a peer learns of it.
+    pub fn describe(&self) -> RemoteRegion {
+        RemoteRegion { key: self.key(), kind: self.kind(), bytes: self.len() }
+    }
+
+    /// What keeps the memory alive, as the backend gave it.
+    pub(crate) fn owner(&self) -> &(dyn Any + Send + Sync) {
+        &*self.0.owner
+    }
+
+    /// Where the memory begins.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    fn is_phantom(&self) -> bool {
+        self.0.kind == RegionKind::Phantom
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset <= self.0.bytes && len <= self.0.bytes - offset,
+            "{len} bytes at {offset} lie outside a region of {} bytes",
+            self.0.bytes
+        );
+    }
+
+    /// The words that cover `offset..offset + len`; the last may reach beyond the range, never beyond the allocation.
+    #[inline]
+    fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
+        self.check(offset, len);
+        assert!(offset.is_multiple_of(8), "offset {offset} is not a multiple of 8");
+        // SAFETY: the range was checked, the allocation is rounded up to whole words, the base is aligned to 8, and
+        // every access in this process to memory that is shared goes through atomics.
+        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr().add(offset).cast::<AtomicU64>(), len.div_ceil(8)) }
+    }
+
+    /// Reads the word at `offset` (acquire): what was written before it is visible after.
+    #[inline]
+    pub fn load(&self, offset: usize) -> u64 {
+        if self.is_phantom() {
+            self.check(offset, 8);
+            return 0;
+        }
+        self.words(offset, 8)[0].load(Ordering::Acquire)
+    }
+
+    /// Stores the word at `offset` (release).
+    #[inline]
+    pub fn store(&self, offset: usize, word: u64) {
+        if self.is_phantom() {
+            return self.check(offset, 8);
+        }
+        self.words(offset, 8)[0].store(word, Ordering::Release);
+    }
+
+    /// Copies out `into.len()` bytes from `offset`; in a polled region word by word.
+    ///
+    /// There, each word is whole; the range as a whole is not: it may change meanwhile if a peer writes it.
+    #[inline]
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        match self.0.kind {
+            RegionKind::Polled => {}
+            RegionKind::Phantom => {
+                self.check(offset, into.len());
+                return into.fill(0);
+            }
+            RegionKind::Bulk => {
+                self.check(offset, into.len());
+                // SAFETY: the range was checked, `into` is this process's own memory and no part of any region. By the
+                // rule of bulk regions nobody writes the range until the reader is done with it.
+                return unsafe {
+                    std::ptr::copy_nonoverlapping(self.0.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
+                };
+            }
+        }
+        let words = self.words(offset, into.len());
+        let mut chunks = into.chunks_exact_mut(8);
+        for (chunk, word) in chunks.by_ref().zip(words) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let rest = chunks.into_remainder();
+        if let (false, Some(last)) = (rest.is_empty(), words.last()) {
+            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+        }
+        fence(Ordering::Acquire);
+    }
+
+    /// Copies `from` in at `offset`; in a polled region word by word, and a last partial word is filled up with zeros.
+    ///
+    /// What was written before is visible to who reads (acquire) any word of it.
+    #[inline]
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        match self.0.kind {
+            RegionKind::Polled => {}
+            RegionKind::Phantom => return self.check(offset, from.len()),
+            RegionKind::Bulk => {
+                self.check(offset, from.len());
+                // SAFETY: the range was checked, `from` is no part of any region. By the rule of bulk regions nobody
+                // else reads or writes the range until its completion.
+                return unsafe {
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), self.0.base.as_ptr().add(offset), from.len());
+                };
+            }
+        }
+        fence(Ordering::Release);
+        let words = self.words(offset, from.len());
+        let chunks = from.chunks_exact(8);
+        let rest = chunks.remainder();
+        for (chunk, word) in chunks.zip(words) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        if let (false, Some(last)) = (rest.is_empty(), words.last()) {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            last.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies `len` bytes (a multiple of 8, as are both offsets) to another region, word by word.
+    ///
+    /// What was written before is visible to who reads (acquire) any word of it.
+    #[inline]
+    pub fn copy_words(&self, offset: usize, to: &Region, to_offset: usize, len: usize) {
+        assert!(len.is_multiple_of(8), "length {len} is not a multiple of 8");
+        if self.is_phantom() || to.is_phantom() {
+            self.check(offset, len);
+            return to.check(to_offset, len);
+        }
+        fence(Ordering::Release);
+        for (from, to) in self.words(offset, len).iter().zip(to.words(to_offset, len)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:?}, {} bytes, {:?})", self.0.kind, self.0.bytes, self.0.key)
+    }
+}

@@ -1,0 +1,47 @@
+//! How a thread sleeps until the fabric has something for it. Only runtimes see this.
+
+use std::{fmt, sync::Arc};
+
+use crate::time::Time;
+
+/// A fabric that a thread can wait on.
+///
+/// Peers and [`Waker`]s do not signal a thread that is awake, so falling asleep takes three steps, in this order:
+/// [`arm`](Wait::arm); look once more for work (poll, and read the memory that peers write); then
+/// [`wait`](Wait::wait) if there was none, or [`disarm`](Wait::disarm). Whatever was written, posted or woken after `arm`
+/// ends the wait.
+pub trait Wait {
+    /// Announces that this thread is about to sleep: from now on, who gives it work signals it.
+    fn arm(&mut self);
+
+    /// Takes the announcement back.
+    fn disarm(&mut self);
+
+    /// Sleeps until signaled or until `until` (on [`Time::boot_clock`]; [`Time::MAX`] for no limit). Disarms.
+    fn wait(&mut self, until: Time);
+
+    /// A handle with which any thread ends the wait.
+    fn waker(&self) -> Waker;
+}
+
+/// Ends a thread's [`Wait::wait`], from any thread. Cheap when that thread is awake.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    /// A waker that calls `wake`. It must end a wait that began, or was armed, before the call.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+        Waker(Arc::new(wake))
+    }
+
+    /// Wakes the thread, if it sleeps or is about to.
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
