@@ -8,7 +8,8 @@ use crate::{
 /// Something that happened on an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached.
+    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached. The first that is
+    /// reported of an endpoint, unless it breaks before; the peer's writes may have landed already.
     Connected {
         /// The endpoint.
         endpoint: EndpointId,
@@ -51,6 +52,19 @@ pub enum Completion {
         /// Why.
         reason: BreakReason,
     },
+}
+
+impl Completion {
+    /// The endpoint that it happened on.
+    pub fn endpoint(&self) -> EndpointId {
+        match self {
+            Completion::Connected { endpoint, .. }
+            | Completion::Done { endpoint, .. }
+            | Completion::Received { endpoint, .. }
+            | Completion::Room { endpoint }
+            | Completion::Broken { endpoint, .. } => *endpoint,
+        }
+    }
 }
 
 /// The work was outstanding when its endpoint broke; it may still have taken effect.

@@ -13,6 +13,9 @@ pub enum RegisterError {
         /// What was asked for.
         bytes: usize,
     },
+    /// Phantom regions move in the simulator only.
+    #[error("this fabric has no phantom regions, which only the simulator moves: register a bulk region")]
+    NoPhantoms,
     /// The system refused.
     #[error(
         "registering {bytes} bytes of memory failed: {cause}; free memory, or raise the limit that the cause names"

@@ -36,6 +36,7 @@ pub struct GroupTag {
 pub struct Token(pub u64);
 
 impl Token {
-    /// Work whose success nobody waits for: no completion is reported when it succeeds, nor when it is flushed.
+    /// Work whose end nobody waits for: no completion is reported when it succeeds, nor when it is flushed. (Receives are
+    /// always reported, whatever their token.)
     pub const UNSIGNALED: Token = Token(u64::MAX);
 }

@@ -17,11 +17,11 @@
 //!
 //! | | guarantee |
 //! |---|---|
-//! | G1 order | On one endpoint, operations take effect at the target in posting order: who reads (acquire) any byte of write B sees all of an earlier write A; a receive completion implies that all writes posted before that send are visible. Nothing is promised *within* one write, nor across endpoints. A read sees earlier writes of its endpoint. |
+//! | G1 order | On one endpoint, operations take effect at the target in posting order: who reads (acquire) any byte of write B sees all of an earlier write A; a receive completion implies that all writes posted before that send are visible. Nothing is promised *within* one write, nor across endpoints. A read sees earlier writes of its endpoint, and may see later ones. |
 //! | G2 words | In [`Polled`](RegionKind::Polled) regions an aligned 8-byte word is never torn, and a word posted [inline](Source::Inline) has the value that the poster captured when it posted. |
 //! | G3 arrival | Sends and writes with immediate need a posted receive; protocols know of one before they send, and a breach breaks the endpoint. A receive completion is reported once, after all its bytes are in place. Receives posted between [`Fabric::connect`] and the next [`Fabric::poll`] are in place before the peer sees `Connected`. |
-//! | G4 local completion | Success means that the local buffer may be reused; it says nothing about the target. A failed operation may still have taken effect. |
-//! | G5 breakage | An endpoint breaks at most once. Both living sides learn of it (at once where the peer's process died, else within the failure timeout), outstanding signaled work is flushed as failed before [`Completion::Broken`], nothing is reported and nothing arrives after. A failed post is an error value, never a panic. |
+//! | G4 local completion | Success means that the local buffer may be reused; it says nothing about the target. Writes, reads and sends of one endpoint are reported in posting order, so a success vouches for the unsignaled work before it. A failed operation may still have taken effect. |
+//! | G5 breakage | An endpoint breaks at most once. Both living sides learn of it (without delay where the peer's process died and this host's kernel says so, else within the failure timeout), outstanding signaled work is flushed as failed before [`Completion::Broken`], nothing is reported and nothing arrives after. A failed post is an error value, never a panic. A peer that is merely stopped breaks nothing where a NIC or shared memory acts for it: upper layers have heartbeats. |
 //! | G6 fencing | Endpoints and regions of one group never reach those of another. Once an endpoint is broken or disconnected, a late write of its peer can't reach memory that a later group uses, nor memory that the application was given. |
 //! | G7 bounds | A write or read outside the region, or with a key that the endpoint was not given, harms nothing at the target: it breaks the endpoint with a reason. |
 //!
@@ -33,6 +33,8 @@ mod error;
 mod ids;
 mod op;
 mod region;
+pub mod shm;
+pub mod sim;
 mod time;
 mod wait;
 
@@ -71,7 +73,7 @@ pub trait Fabric {
     /// [`poll`](Fabric::poll), so receives posted until then precede whatever the peer sends.
     ///
     /// A tag names one connection: connecting the same peer and tag again, while the first endpoint is alive, breaks the
-    /// new endpoint.
+    /// new endpoint. So does connecting to oneself.
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId;
 
     /// Closes an endpoint. Nothing more is reported of it here; the peer sees it break with
@@ -81,7 +83,7 @@ pub trait Fabric {
     /// Posts work to an endpoint's queue. It is handed to the network at the next [`poll`](Fabric::poll) at the latest.
     ///
     /// Receives may be posted from `connect` on, everything else from [`Completion::Connected`] on. A post that carries
-    /// [`Token::UNSIGNALED`] is not reported when it succeeds; receives are always reported.
+    /// [`Token::UNSIGNALED`] is not reported, whether it succeeds or is flushed; receives are always reported.
     ///
     /// After [`PostError::Full`], a later poll reports [`Completion::Room`] once when posts are possible again.
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError>;

@@ -80,7 +80,8 @@ pub enum Op<'a> {
         target: Target,
         /// The announcement, captured by the post.
         word: u64,
-        /// Where it goes: an aligned place in a polled region.
+        /// Where it goes: an aligned place in a polled region. (In a region of another kind, as a place that the endpoint may
+        /// not reach, it breaks the endpoint: G7.)
         word_target: Target,
     },
     /// Fetches from the peer's memory.

@@ -1,0 +1,115 @@
+//! How a shared-memory fabric is opened, and why it may not be.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::PROTOCOL;
+use crate::NodeId;
+
+/// The longest cluster name, in bytes: it is part of a socket's name, which the system limits.
+pub const CLUSTER_BYTES: usize = 64;
+
+/// The deepest queue that an endpoint may have.
+pub const MAX_QUEUE_DEPTH: usize = 1 << 16;
+
+/// The settings of a [`ShmFabric`](super::ShmFabric).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ShmConfig {
+    /// The cluster's name, 1 to [`CLUSTER_BYTES`] bytes. Nodes of different clusters never meet.
+    pub cluster: String,
+    /// This node's id, unique in its cluster.
+    pub node: NodeId,
+    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding: 1 to
+    /// [`MAX_QUEUE_DEPTH`].
+    pub queue_depth: usize,
+    /// How many bytes one poll copies at most before it returns; the next goes on. It bounds how long a poll takes, at
+    /// some 10 GB/s.
+    pub poll_bytes: usize,
+    /// How long a connection may take to say who it is.
+    pub handshake_timeout: Duration,
+    /// How many connections may be in that state; one more closes the oldest.
+    pub max_strangers: usize,
+    /// The version of the protocol that is spoken, for tests.
+    #[doc(hidden)]
+    pub protocol: u32,
+    /// What stands for the cluster in the names of sockets, for tests that let clusters meet.
+    #[doc(hidden)]
+    pub rendezvous: Option<String>,
+}
+
+impl ShmConfig {
+    /// The defaults, for a node of a cluster.
+    pub fn new(cluster: impl Into<String>, node: NodeId) -> ShmConfig {
+        ShmConfig {
+            cluster: cluster.into(),
+            node,
+            queue_depth: 1024,
+            poll_bytes: 1 << 20,
+            handshake_timeout: Duration::from_secs(1),
+            max_strangers: 16,
+            protocol: PROTOCOL,
+            rendezvous: None,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ShmError> {
+        let names = [Some(&self.cluster), self.rendezvous.as_ref()];
+        if let Some(name) = names.into_iter().flatten().find(|name| name.is_empty() || name.len() > CLUSTER_BYTES) {
+            return Err(ShmError::ClusterName { bytes: name.len() });
+        }
+        if self.queue_depth == 0 || self.queue_depth > MAX_QUEUE_DEPTH {
+            return Err(ShmError::QueueDepth { depth: self.queue_depth });
+        }
+        Ok(())
+    }
+
+    /// What stands for the cluster in the names of sockets.
+    pub(super) fn rendezvous(&self) -> &str {
+        self.rendezvous.as_deref().unwrap_or(&self.cluster)
+    }
+}
+
+/// Why a shared-memory fabric could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// Another living process of this user has the id.
+    #[error(
+        "{node} of cluster {cluster:?} runs already on this host: stop that process, or give this node an id of its own"
+    )]
+    NodeRuns {
+        /// The id.
+        node: NodeId,
+        /// The cluster.
+        cluster: String,
+    },
+    /// The cluster's name is empty or too long.
+    #[error("a cluster name of {bytes} bytes can't be used: take 1 to {CLUSTER_BYTES}")]
+    ClusterName {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The queue depth is zero or too large.
+    #[error("a queue depth of {depth} can't be had: take 1 to {MAX_QUEUE_DEPTH}")]
+    QueueDepth {
+        /// What was asked for.
+        depth: usize,
+    },
+    /// The system refused something that the fabric can't do without.
+    #[error("the shared-memory fabric could not {attempt}: {cause}{}", super::memory::hint(*cause))]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the system said.
+        cause: Errno,
+    },
+}
+
+impl ShmError {
+    /// For `map_err`.
+    pub(super) fn system(attempt: &'static str) -> impl FnOnce(Errno) -> ShmError {
+        move |cause| ShmError::System { attempt, cause }
+    }
+}

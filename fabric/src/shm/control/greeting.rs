@@ -1,0 +1,289 @@
+//! How a connection with another process becomes a link: both say who they are, and whether they can work together.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+
+use super::thread::Thread;
+use crate::{
+    BreakReason, NodeId,
+    shm::{
+        doorbell::PeerBell,
+        socket::{self, Packet},
+        wire::{FRAME_BYTES, Frame, Hello, HelloRest, RefuseWhy},
+    },
+};
+
+/// How soon a peer that is not there is dialed again, at first.
+const FIRST_BACKOFF: Duration = Duration::from_millis(5);
+
+/// How soon at most.
+const LAST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// How long a node that was refused is remembered, for endpoints that are connected to it a little later.
+const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
+
+/// How many refused nodes are remembered.
+const MAX_REFUSALS: usize = 64;
+
+/// A connection whose other end has not said who it is.
+pub(super) struct Stranger {
+    pub(super) socket: OwnedFd,
+    pub(super) deadline: Instant,
+}
+
+/// The attempts to reach a node.
+pub(super) struct Dial {
+    pub(super) next: Instant,
+    backoff: Duration,
+    /// A connection that waits for the node's welcome, and until when.
+    pub(super) socket: Option<(OwnedFd, Instant)>,
+}
+
+impl Dial {
+    pub(super) fn new(now: Instant) -> Dial {
+        Dial { next: now, backoff: FIRST_BACKOFF, socket: None }
+    }
+
+    fn retry(&mut self, now: Instant) {
+        self.socket = None;
+        self.next = now + self.backoff;
+        self.backoff = (self.backoff * 3 / 2).min(LAST_BACKOFF);
+    }
+}
+
+/// Nodes that this one can't work with, and why.
+#[derive(Default)]
+pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
+
+impl Refusals {
+    fn note(&mut self, node: NodeId, sentence: &str) {
+        self.0.retain(|_, (at, _)| at.elapsed() < REFUSAL_MEMORY);
+        if self.0.len() < MAX_REFUSALS {
+            self.0.insert(node, (Instant::now(), sentence.to_owned()));
+        }
+    }
+
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    /// Why a node was refused a moment ago, if it was.
+    pub(super) fn get(&self, node: NodeId) -> Option<String> {
+        self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
+    }
+}
+
+impl Thread {
+    fn own_hello(&self, to: NodeId) -> Hello {
+        let rest = HelloRest { to, incarnation: self.incarnation, cluster: self.config.cluster.clone() };
+        Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) }
+    }
+
+    fn say_hello(&self, socket: &OwnedFd, frame: &Frame) -> Result<(), Errno> {
+        socket::send(socket, &frame.encode(), &[self.bell.watch_fd.as_fd(), self.bell.eventfd.as_fd()])
+    }
+
+    /// Why this node can't work with one of that version and cluster.
+    fn mismatch(&self, peer: NodeId, version: u32, cluster: Option<&str>) -> Option<(RefuseWhy, String)> {
+        let own = &self.config;
+        if version != own.protocol {
+            let sentence = format!(
+                "{peer} speaks protocol {version}, this node {}: run the same release of Squall on both",
+                own.protocol
+            );
+            return Some((RefuseWhy::Version, sentence));
+        }
+        let cluster = cluster.filter(|cluster| *cluster != own.cluster)?;
+        let sentence = format!(
+            "{peer} belongs to cluster {cluster:?}, this node to {:?}: give both the same cluster name",
+            own.cluster
+        );
+        Some((RefuseWhy::Cluster, sentence))
+    }
+
+    /// Takes connections from the listener.
+    pub(super) fn accept(&mut self, now: Instant) {
+        for _ in 0..self.config.max_strangers.max(1) {
+            match socket::accept(&self.listener) {
+                Ok(Some(socket)) if socket::is_same_user(&socket) => {
+                    if self.strangers.len() >= self.config.max_strangers.max(1) {
+                        // A node says who it is at once, so the one that has been silent the longest is none.
+                        self.strangers.remove(0);
+                        self.refuse_stranger("too many have not said who they are");
+                    }
+                    self.strangers.push(Stranger { socket, deadline: now + self.config.handshake_timeout });
+                }
+                Ok(Some(_)) => self.refuse_stranger("it belongs to another user"),
+                Ok(None) => return,
+                Err(cause) => {
+                    tracing::error!(%cause, "a connection could not be accepted{}", crate::shm::memory::hint(cause));
+                    // It would be reported again at once.
+                    self.accept_again = Some(now + LAST_BACKOFF);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts and logs a connection that was closed.
+    fn refuse_stranger(&mut self, why: &str) {
+        let count = 1 + self.strangers_refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if self.stranger_log.permits() {
+            tracing::warn!(node = self.config.node.0, count, "a connection was refused: {why}");
+        }
+    }
+
+    /// Closes connections that have been silent for too long.
+    pub(super) fn expire_strangers(&mut self, now: Instant) {
+        while self.strangers.first().is_some_and(|stranger| stranger.deadline <= now) {
+            self.strangers.remove(0);
+            self.refuse_stranger("it did not say who it is");
+        }
+    }
+
+    /// Hears who has connected.
+    pub(super) fn hear_stranger(&mut self, index: usize) {
+        let mut buffer = [0; FRAME_BYTES];
+        let packet = socket::recv(&self.strangers[index].socket, &mut buffer);
+        if matches!(packet, Packet::None) {
+            return;
+        }
+        let socket = self.strangers.remove(index).socket;
+        let (hello, fds) = match packet {
+            Packet::Bytes(len, fds) => match Frame::decode(&buffer[..len], self.config.protocol) {
+                Ok(Frame::Hello(hello)) => (hello, fds),
+                Ok(_) => return self.refuse_stranger("its first packet is not a greeting"),
+                Err(error) => return self.refuse_stranger(&error.to_string()),
+            },
+            Packet::End => return self.refuse_stranger("it left without a word"),
+            Packet::TooLong => return self.refuse_stranger("its greeting is too long"),
+            Packet::NoDescriptors => {
+                return self.refuse_stranger("this process has too many files open: raise `ulimit -n`");
+            }
+            Packet::None => return,
+        };
+        let peer = hello.from;
+        // The smaller id dials.
+        if peer >= self.config.node {
+            return self.refuse_stranger("its node id should not dial this one");
+        }
+        let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
+        if let Some((why, sentence)) = self.mismatch(peer, hello.version, cluster) {
+            let cluster = self.config.cluster.clone();
+            let refuse = Frame::Refuse { version: self.config.protocol, why, cluster };
+            // If it does not get through, the peer dials again.
+            let _ = socket::send(&socket, &refuse.encode(), &[]);
+            self.refuse_stranger(&sentence);
+            self.refusals.note(peer, &sentence);
+            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+        }
+        let Some(rest) = hello.rest.filter(|rest| rest.to == self.config.node) else {
+            return self.refuse_stranger("it looks for another node");
+        };
+        // A process that has ended has closed its end before another could take its id.
+        if let Some(link) = self.by_node.get(&peer).copied() {
+            self.read_link(link);
+        }
+        if self.by_node.contains_key(&peer) {
+            let cluster = self.config.cluster.clone();
+            let refuse = Frame::Refuse { version: self.config.protocol, why: RefuseWhy::Busy, cluster };
+            let _ = socket::send(&socket, &refuse.encode(), &[]);
+            return self.refuse_stranger("a node with its id is connected already");
+        }
+        let Some(bell) = bell_of(fds) else {
+            return self.refuse_stranger("its greeting carries no usable doorbell");
+        };
+        if let Err(error) = self.say_hello(&socket, &Frame::Welcome(self.own_hello(peer))) {
+            return self.refuse_stranger(&format!("it could not be welcomed: {error}"));
+        }
+        self.link_up(peer, rest.incarnation, socket, bell);
+    }
+
+    /// Dials who is due, and gives up on who does not answer.
+    pub(super) fn dial_due(&mut self, now: Instant) {
+        let mut wanted = self.unlinked_peers();
+        wanted.retain(|peer| *peer > self.config.node);
+        self.dials.retain(|peer, _| wanted.contains(peer));
+        for peer in wanted {
+            let mut dial = self.dials.remove(&peer).unwrap_or_else(|| Dial::new(now));
+            match &dial.socket {
+                Some((_, deadline)) if *deadline <= now => {
+                    tracing::debug!(%peer, "did not answer the greeting in time");
+                    dial.retry(now);
+                }
+                None if dial.next <= now => match self.try_dial(peer) {
+                    Some(socket) => dial.socket = Some((socket, now + self.config.handshake_timeout)),
+                    None => dial.retry(now),
+                },
+                _ => {}
+            }
+            self.dials.insert(peer, dial);
+        }
+    }
+
+    fn try_dial(&mut self, peer: NodeId) -> Option<OwnedFd> {
+        let socket = match socket::dial(self.config.rendezvous(), peer) {
+            Ok(socket) => socket,
+            // Not there yet, or its queue of connections is full.
+            Err(Errno::CONNREFUSED | Errno::AGAIN) => return None,
+            Err(cause) => {
+                if self.stranger_log.permits() {
+                    tracing::warn!(%peer, %cause, "could not be dialed{}", crate::shm::memory::hint(cause));
+                }
+                return None;
+            }
+        };
+        if !socket::is_same_user(&socket) {
+            self.refuse_stranger("another user's process listens in the place of a node");
+            return None;
+        }
+        self.say_hello(&socket, &Frame::Hello(self.own_hello(peer))).ok()?;
+        Some(socket)
+    }
+
+    /// Hears what a dialed node answers.
+    pub(super) fn hear_dialed(&mut self, peer: NodeId, now: Instant) {
+        let Some(dial) = self.dials.get_mut(&peer) else { return };
+        let Some((socket, _)) = &dial.socket else { return };
+        let mut buffer = [0; FRAME_BYTES];
+        let packet = socket::recv(socket, &mut buffer);
+        let (frame, fds) = match packet {
+            Packet::None => return,
+            Packet::Bytes(len, fds) => (Frame::decode(&buffer[..len], self.config.protocol).ok(), fds),
+            _ => (None, Vec::new()),
+        };
+        let (version, cluster) = match &frame {
+            Some(Frame::Welcome(hello)) if hello.from == peer => {
+                (hello.version, hello.rest.as_ref().map(|rest| rest.cluster.as_str()))
+            }
+            Some(Frame::Refuse { version, why: RefuseWhy::Version | RefuseWhy::Cluster, cluster }) => {
+                (*version, Some(cluster.as_str()))
+            }
+            _ => return dial.retry(now),
+        };
+        if let Some((_, sentence)) = self.mismatch(peer, version, cluster) {
+            tracing::warn!(node = self.config.node.0, "{sentence}");
+            self.dials.remove(&peer);
+            return self.fail_waiting(peer, &BreakReason::Refused(sentence));
+        }
+        let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) = (frame, bell_of(fds)) else {
+            if let Some(dial) = self.dials.get_mut(&peer) {
+                dial.retry(now);
+            }
+            return;
+        };
+        if let Some((socket, _)) = self.dials.remove(&peer).and_then(|dial| dial.socket) {
+            self.link_up(peer, rest.incarnation, socket, bell);
+        }
+    }
+}
+
+fn bell_of(fds: Vec<OwnedFd>) -> Option<PeerBell> {
+    let [watch, eventfd] = <[OwnedFd; 2]>::try_from(fds).ok()?;
+    PeerBell::map(watch.as_fd(), eventfd).inspect_err(|error| tracing::debug!(%error, "a doorbell was refused")).ok()
+}

@@ -1,0 +1,121 @@
+//! A connection with a node that has said who it is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::io::Errno;
+
+use super::PeerSetUp;
+use crate::{
+    EndpointId, GroupTag, NodeId, RegionKey,
+    shm::{
+        memory::{Handle, PeerMemory},
+        peer::LinkId,
+        socket,
+        wire::Frame,
+    },
+};
+
+/// How many offers of endpoints a peer may have waiting here.
+pub(super) const MAX_OFFERS: usize = 4096;
+
+/// How many regions a peer may have pulled from at a time.
+pub(super) const MAX_SOURCES: usize = 4096;
+
+/// How many regions a peer may expose to one endpoint.
+pub(super) const MAX_EXPOSED: usize = 4096;
+
+/// How many packets may wait for a peer that does not read. A node that stops is let go at this point.
+const MAX_OUTBOX: usize = 65_536;
+
+/// A connection with a node.
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) node: NodeId,
+    pub(super) socket: OwnedFd,
+    /// Packets for which the socket had no room.
+    outbox: VecDeque<(Vec<u8>, Vec<Handle>)>,
+    /// Regions that have come for an endpoint whose offer, or acceptance, follows; or why one could not be mapped.
+    pub(super) exposed: BTreeMap<u64, Result<Vec<PeerMemory>, String>>,
+    /// The peer's endpoints that have no counterpart here yet (at the node with the smaller id).
+    pub(super) offers: Vec<Offer>,
+    /// The endpoints here whose counterparts are these.
+    pub(super) by_theirs: BTreeMap<u64, EndpointId>,
+    /// What the peer has its bytes pulled from.
+    pub(super) sources: BTreeSet<RegionKey>,
+    /// The peer has said that it leaves.
+    pub(super) goodbye: bool,
+    /// Why nothing can be sent any more.
+    pub(super) failed: Option<String>,
+}
+
+/// A peer's endpoint that waits for its counterpart.
+pub(super) struct Offer {
+    pub(super) theirs: u64,
+    pub(super) tag: GroupTag,
+    pub(super) set_up: PeerSetUp,
+}
+
+impl Link {
+    pub(super) fn new(id: LinkId, node: NodeId, socket: OwnedFd) -> Link {
+        Link {
+            id,
+            node,
+            socket,
+            outbox: VecDeque::new(),
+            exposed: BTreeMap::new(),
+            offers: Vec::new(),
+            by_theirs: BTreeMap::new(),
+            sources: BTreeSet::new(),
+            goodbye: false,
+            failed: None,
+        }
+    }
+
+    /// Sends a packet, now or when the peer has read others.
+    pub(super) fn send(&mut self, frame: &Frame, handles: Vec<Handle>) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.outbox.len() >= MAX_OUTBOX {
+            self.failed = Some("it does not read its socket".to_owned());
+            return;
+        }
+        self.outbox.push_back((frame.encode(), handles));
+        if self.outbox.len() == 1 {
+            self.flush();
+        }
+    }
+
+    /// Whether packets wait for room.
+    pub(super) fn is_stuffed(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush(&mut self) {
+        while let Some((bytes, handles)) = self.outbox.front() {
+            let fds: Vec<BorrowedFd<'_>> = handles.iter().map(AsFd::as_fd).collect();
+            match socket::send(&self.socket, bytes, &fds) {
+                Ok(()) => {
+                    self.outbox.pop_front();
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // The end of the stream says so as well, behind what the peer sent before.
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    self.outbox.clear();
+                    return;
+                }
+                Err(cause) => {
+                    let hint = crate::shm::memory::hint(cause);
+                    self.failed = Some(format!("it could not be sent a packet: {cause}{hint}"));
+                    self.outbox.clear();
+                    return;
+                }
+            }
+        }
+    }
+}

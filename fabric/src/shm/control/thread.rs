@@ -1,0 +1,304 @@
+//! The control thread's loop.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::Receiver;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    Command, Event, EventSender,
+    greeting::{Dial, Refusals, Stranger},
+    link::Link,
+    pairing::Locals,
+};
+use crate::{
+    BreakReason, NodeId,
+    shm::{
+        config::ShmConfig,
+        doorbell::{self, Doorbell, PeerBell},
+        peer::LinkId,
+        socket::{self, Packet},
+        wire::{FRAME_BYTES, Frame},
+    },
+};
+
+/// How many packets of one link are read before others have their turn.
+const PACKETS_PER_TURN: usize = 64;
+
+/// How many lines about strangers are logged in [`LOG_SPELL`] at most.
+const LOG_LINES: u32 = 10;
+
+/// See [`LOG_LINES`].
+const LOG_SPELL: Duration = Duration::from_secs(10);
+
+/// The ends of the channels with the polling thread.
+pub(super) struct Ends {
+    pub(super) commands: Receiver<Command>,
+    /// Signaled after commands were sent.
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) events: EventSender,
+}
+
+/// The control thread's state. Its parts are in `greeting`, `link` and `pairing`.
+pub(super) struct Thread {
+    pub(super) config: ShmConfig,
+    pub(super) incarnation: u64,
+    pub(super) bell: Arc<Doorbell>,
+    commands: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    pub(super) events: EventSender,
+    pub(super) listener: OwnedFd,
+    /// When to accept again, after the system has refused to.
+    pub(super) accept_again: Option<Instant>,
+    /// The oldest first.
+    pub(super) strangers: Vec<Stranger>,
+    pub(super) strangers_refused: Arc<AtomicU64>,
+    pub(super) stranger_log: LogLimit,
+    pub(super) dials: BTreeMap<NodeId, Dial>,
+    pub(super) refusals: Refusals,
+    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) by_node: BTreeMap<NodeId, LinkId>,
+    pub(super) locals: Locals,
+    next_link: u64,
+    pub(super) stopping: bool,
+}
+
+/// What is ready.
+#[derive(Clone, Copy)]
+enum Ready {
+    Commands,
+    Listener,
+    Link(LinkId),
+    Dial(NodeId),
+    Stranger(usize),
+}
+
+/// Descriptors to wait for, and what each of them means.
+#[derive(Default)]
+struct Watched<'a> {
+    what: Vec<Ready>,
+    fds: Vec<PollFd<'a>>,
+}
+
+impl<'a> Watched<'a> {
+    fn add(&mut self, ready: Ready, fd: &'a OwnedFd, flags: PollFlags) {
+        self.what.push(ready);
+        self.fds.push(PollFd::new(fd, flags));
+    }
+}
+
+impl Thread {
+    pub(super) fn new(
+        config: ShmConfig,
+        incarnation: u64,
+        listener: OwnedFd,
+        ends: Ends,
+        strangers_refused: Arc<AtomicU64>,
+    ) -> Thread {
+        Thread {
+            bell: Arc::clone(&ends.events.bell),
+            config,
+            incarnation,
+            commands: ends.commands,
+            wake: ends.wake,
+            events: ends.events,
+            listener,
+            accept_again: None,
+            strangers: Vec::new(),
+            strangers_refused,
+            stranger_log: LogLimit::default(),
+            dials: BTreeMap::new(),
+            refusals: Refusals::default(),
+            links: BTreeMap::new(),
+            by_node: BTreeMap::new(),
+            locals: Locals::default(),
+            next_link: 0,
+            stopping: false,
+        }
+    }
+
+    /// Runs until the fabric is dropped.
+    pub(super) fn run(mut self) {
+        let span = tracing::info_span!("shm", node = self.config.node.0);
+        let _entered = span.enter();
+        while !self.stopping {
+            for (ready, flags) in self.sleep() {
+                self.serve(ready, flags);
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                self.carry_out(command);
+            }
+            let now = Instant::now();
+            self.accept_again = self.accept_again.filter(|at| *at > now);
+            self.expire_strangers(now);
+            self.dial_due(now);
+            self.drop_failed();
+            self.events.flush();
+        }
+        for link in self.links.values_mut() {
+            link.send(&Frame::Goodbye, Vec::new());
+        }
+    }
+
+    /// Waits until something is ready, or due.
+    fn sleep(&self) -> Vec<(Ready, PollFlags)> {
+        let mut watched = Watched::default();
+        // Links first: a peer's end comes before its next life.
+        for link in self.links.values() {
+            let stuffed = if link.is_stuffed() { PollFlags::OUT } else { PollFlags::empty() };
+            watched.add(Ready::Link(link.id), &link.socket, PollFlags::IN | stuffed);
+        }
+        for (peer, dial) in &self.dials {
+            if let Some((socket, _)) = &dial.socket {
+                watched.add(Ready::Dial(*peer), socket, PollFlags::IN);
+            }
+        }
+        // From the last, so that those before keep their places when one is taken out.
+        for (index, stranger) in self.strangers.iter().enumerate().rev() {
+            watched.add(Ready::Stranger(index), &stranger.socket, PollFlags::IN);
+        }
+        if self.accept_again.is_none() {
+            watched.add(Ready::Listener, &self.listener, PollFlags::IN);
+        }
+        watched.add(Ready::Commands, &self.wake, PollFlags::IN);
+        let Watched { what, mut fds } = watched;
+        let timeout = self.deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
+            Err(error) => {
+                tracing::error!(%error, "polling sockets failed");
+                // Out of memory, perhaps: not again at once.
+                std::thread::sleep(Duration::from_millis(50));
+                return Vec::new();
+            }
+        }
+        let flags = fds.iter().map(PollFd::revents);
+        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+    }
+
+    /// When something is due even if nothing becomes ready.
+    fn deadline(&self) -> Option<Instant> {
+        let strangers = self.strangers.first().map(|stranger| stranger.deadline);
+        let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
+        dials.chain(strangers).chain(self.accept_again).min()
+    }
+
+    fn serve(&mut self, ready: Ready, flags: PollFlags) {
+        match ready {
+            Ready::Commands => doorbell::drain(self.wake.as_fd()),
+            Ready::Listener => self.accept(Instant::now()),
+            Ready::Dial(peer) => self.hear_dialed(peer, Instant::now()),
+            Ready::Stranger(index) => self.hear_stranger(index),
+            Ready::Link(link) => {
+                if flags.contains(PollFlags::OUT)
+                    && let Some(link) = self.links.get_mut(&link)
+                {
+                    link.flush();
+                }
+                if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                    self.read_link(link);
+                }
+            }
+        }
+    }
+
+    /// A connection's other end is a node of this cluster.
+    pub(super) fn link_up(&mut self, peer: NodeId, incarnation: u64, socket: OwnedFd, bell: PeerBell) {
+        self.next_link += 1;
+        let id = LinkId(self.next_link);
+        tracing::debug!(%peer, incarnation, "linked");
+        self.refusals.forget(peer);
+        self.links.insert(id, Link::new(id, peer, socket));
+        self.by_node.insert(peer, id);
+        self.dials.remove(&peer);
+        self.events.send(Event::LinkUp { link: id, node: peer, bell });
+        self.advance_all(peer);
+    }
+
+    /// Reads what a peer has sent.
+    pub(super) fn read_link(&mut self, id: LinkId) {
+        let mut buffer = [0; FRAME_BYTES];
+        for _ in 0..PACKETS_PER_TURN {
+            let Some(link) = self.links.get(&id) else { return };
+            let outcome = match socket::recv(&link.socket, &mut buffer) {
+                Packet::None => return,
+                Packet::Bytes(len, fds) => match Frame::decode(&buffer[..len], self.config.protocol) {
+                    Ok(frame) => self.on_frame(id, frame, fds).map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                },
+                Packet::End => {
+                    let reason = if link.goodbye { BreakReason::PeerClosed } else { BreakReason::ProcessGone };
+                    return self.link_down(id, &reason);
+                }
+                Packet::TooLong => Err("it sent a packet that is longer than any".to_owned()),
+                Packet::NoDescriptors => {
+                    Err("this process has too many files open for what a peer hands over: raise `ulimit -n`".to_owned())
+                }
+            };
+            if let Err(text) = outcome {
+                return self.give_up(id, &text);
+            }
+        }
+    }
+
+    /// A link is no more, and with it all that was connected over it.
+    fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
+        let Some(link) = self.links.remove(&id) else { return };
+        tracing::debug!(peer = %link.node, "link ended: {reason}");
+        self.by_node.remove(&link.node);
+        self.part(id, reason);
+        self.events.send(Event::LinkDown { link: id });
+    }
+
+    /// Closes a link that can't be used, for the reason that a sentence gives.
+    fn give_up(&mut self, id: LinkId, text: &str) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let peer = link.node;
+        tracing::error!(%peer, "a link is given up: {text}");
+        // This process does not end, and the peer shall not believe that it did.
+        link.send(&Frame::Goodbye, Vec::new());
+        let reason = BreakReason::Failed(format!("{peer}: {text}"));
+        self.link_down(id, &reason);
+        // Trying again would most likely come to the same end.
+        self.fail_waiting(peer, &reason);
+    }
+
+    /// Gives up links over which nothing can be sent.
+    fn drop_failed(&mut self) {
+        let failed = self.links.values().find_map(|link| Some((link.id, link.failed.clone()?)));
+        if let Some((id, text)) = failed {
+            self.give_up(id, &text);
+        }
+    }
+}
+
+/// Bounds the lines that strangers can cause in the log.
+#[derive(Default)]
+pub(super) struct LogLimit {
+    began: Option<Instant>,
+    lines: u32,
+}
+
+impl LogLimit {
+    /// Whether one more line may be logged.
+    pub(super) fn permits(&mut self) -> bool {
+        if self.began.is_none_or(|began| began.elapsed() > LOG_SPELL) {
+            self.began = Some(Instant::now());
+            self.lines = 0;
+        }
+        self.lines += 1;
+        self.lines <= LOG_LINES
+    }
+}

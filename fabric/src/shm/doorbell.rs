@@ -1,0 +1,327 @@
+//! How a thread that sleeps learns of work, and one that is awake is left alone.
+//!
+//! Each node has a word in shared memory, its *watch*, and an eventfd. The watch counts: odd while the node's thread is
+//! about to sleep or sleeps ("armed"), even while it is awake. Only the node itself writes it; peers map it read-only.
+//! Who gives the node work looks at the watch afterwards, and signals the eventfd if it is armed and if this ringer has
+//! not done so for that very count.
+//!
+//! # No wake-up is lost
+//!
+//! The sleeper stores the watch (odd), passes a sequentially consistent fence, looks for work, and sleeps if it found
+//! none. A ringer stores work, passes such a fence, and loads the watch. Of two such fences one comes first. If it is
+//! the sleeper's, the ringer's load sees the odd count, or a later one; if it is the ringer's, the sleeper's look finds
+//! the work. So whoever sleeps without having seen the work is signaled:
+//!
+//! - The ringer sees this sleep's count and has not rung for it: it signals.
+//! - It sees this count and has rung for it: that signal came after the sleeper armed, and signals are consumed only
+//!   when a sleep ends, so it is still there or it has ended this one.
+//! - It sees a later count: this sleep is over.
+//!
+//! There is no word that ringers share: a ringer that is stopped or killed between its look and its signal delays
+//! nobody else's signal. loom checks a model of this, in `loom_tests`.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering, fence},
+    },
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{OFlags, fcntl_getfl},
+    io::Errno,
+};
+
+use super::memory::{self, Access, ForeignError, Mapping};
+
+/// The watch's atomics: those of shared memory, or loom's in the model.
+pub(super) trait Word {
+    fn load(&self) -> u64;
+    fn store(&self, count: u64);
+    fn fence();
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn store(&self, count: u64) {
+        AtomicU64::store(self, count, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What the sleeper does to its watch.
+mod watch {
+    use super::Word;
+
+    pub(super) fn is_armed<W: Word>(watch: &W) -> bool {
+        watch.load() % 2 == 1
+    }
+
+    /// Announces a sleep. Look for work after this.
+    pub(super) fn arm<W: Word>(watch: &W) {
+        watch.store(watch.load() | 1);
+        W::fence();
+    }
+
+    /// Ends a sleep.
+    pub(super) fn disarm<W: Word>(watch: &W) {
+        let count = watch.load();
+        watch.store(count + count % 2);
+    }
+
+    /// For a ringer that last rang for the count `rung`: the count that it must ring for now, if it must. A fence must
+    /// lie between the work and this.
+    pub(super) fn must_ring<W: Word>(watch: &W, rung: u64) -> Option<u64> {
+        Some(watch.load()).filter(|count| count % 2 == 1 && *count != rung)
+    }
+}
+
+/// Signals an eventfd. One that is full is signaled already.
+fn signal(eventfd: BorrowedFd<'_>) {
+    match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(error) => tracing::error!(%error, "a sleeping thread could not be signaled"),
+    }
+}
+
+/// Takes all signals from an eventfd.
+pub(super) fn drain(eventfd: BorrowedFd<'_>) {
+    match rustix::io::read(eventfd, &mut [0; 8]) {
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+        Err(error) => tracing::error!(%error, "an eventfd could not be read"),
+    }
+}
+
+/// A new eventfd that blocks nobody.
+pub(super) fn new_eventfd() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// A node's own doorbell.
+pub(super) struct Doorbell {
+    mapping: Mapping,
+    pub(super) watch_fd: Arc<OwnedFd>,
+    pub(super) eventfd: Arc<OwnedFd>,
+    /// The last count for which a thread of this process rang.
+    rung: AtomicU64,
+}
+
+impl Doorbell {
+    pub(super) fn new() -> Result<Doorbell, Errno> {
+        let (watch_fd, mapping) = memory::create("squall-doorbell", 8, Access::ReadOnly)?;
+        let eventfd = new_eventfd()?;
+        Ok(Doorbell { mapping, watch_fd: Arc::new(watch_fd), eventfd: Arc::new(eventfd), rung: AtomicU64::new(0) })
+    }
+
+    #[inline]
+    fn watch(&self) -> &AtomicU64 {
+        watch_of(&self.mapping)
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        watch::is_armed(self.watch())
+    }
+
+    pub(super) fn arm(&self) {
+        watch::arm(self.watch());
+    }
+
+    pub(super) fn disarm(&self) {
+        watch::disarm(self.watch());
+    }
+
+    /// Wakes this node's thread, from any thread of this process.
+    pub(super) fn wake(&self) {
+        <AtomicU64 as Word>::fence();
+        if let Some(count) = watch::must_ring(self.watch(), self.rung.load(Ordering::Relaxed)) {
+            // In this order: another thread that sees `rung` must find the signal given. Both may give it.
+            signal(self.eventfd.as_fd());
+            self.rung.store(count, Ordering::Release);
+        }
+    }
+}
+
+fn watch_of(mapping: &Mapping) -> &AtomicU64 {
+    // SAFETY: the mapping begins at a page, holds one, and lives as long as the reference. Only the node that owns it
+    // stores to it, by atomics.
+    unsafe { AtomicU64::from_ptr(mapping.base().as_ptr().cast()) }
+}
+
+/// The doorbell of a peer.
+#[derive(Debug)]
+pub(super) struct PeerBell {
+    mapping: Mapping,
+    eventfd: OwnedFd,
+    rung: u64,
+}
+
+/// Why a peer's doorbell can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BellError {
+    #[error(transparent)]
+    Memory(#[from] ForeignError),
+    #[error("its doorbell is a descriptor that may block")]
+    Blocking,
+}
+
+impl PeerBell {
+    pub(super) fn map(watch: BorrowedFd<'_>, eventfd: OwnedFd) -> Result<PeerBell, BellError> {
+        let mapping = memory::map_foreign(watch, 8, Access::ReadOnly)?;
+        if !fcntl_getfl(&eventfd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
+            return Err(BellError::Blocking);
+        }
+        Ok(PeerBell { mapping, eventfd, rung: 0 })
+    }
+
+    /// Wakes the peer's thread if it sleeps or is about to. The caller has passed a sequentially consistent fence since
+    /// it gave the peer work. Returns whether it had to be signaled.
+    #[inline]
+    pub(super) fn ring(&mut self) -> bool {
+        let Some(count) = watch::must_ring(watch_of(&self.mapping), self.rung) else { return false };
+        self.rung = count;
+        signal(self.eventfd.as_fd());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_awake_node_is_not_signaled_and_a_sleeper_once_by_each_ringer() {
+        let bell = Doorbell::new().unwrap();
+        let mut peers: Vec<PeerBell> =
+            (0..2).map(|_| PeerBell::map(bell.watch_fd.as_fd(), bell.eventfd.try_clone().unwrap()).unwrap()).collect();
+        assert!(!peers[0].ring(), "awake");
+        for _ in 0..3 {
+            bell.arm();
+            assert!(peers[0].ring());
+            assert!(!peers[0].ring(), "once is enough");
+            assert!(peers[1].ring(), "the first ringer might have been stopped before its signal");
+            bell.disarm();
+            assert!(!peers[0].ring());
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_may_block_is_refused() {
+        let bell = Doorbell::new().unwrap();
+        let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(PeerBell::map(bell.watch_fd.as_fd(), blocking), Err(BellError::Blocking)));
+    }
+}
+
+#[cfg(all(test, squall_loom))]
+mod loom_tests {
+    use std::sync::atomic::Ordering;
+
+    use loom::{
+        sync::{
+            Arc, Condvar, Mutex,
+            atomic::{AtomicU64, fence},
+        },
+        thread,
+    };
+
+    use super::{Word, watch};
+
+    impl Word for AtomicU64 {
+        fn load(&self) -> u64 {
+            AtomicU64::load(self, Ordering::Relaxed)
+        }
+
+        fn store(&self, count: u64) {
+            AtomicU64::store(self, count, Ordering::Relaxed);
+        }
+
+        fn fence() {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// A node's memory, watch and eventfd.
+    #[derive(Default)]
+    struct Node {
+        work: [AtomicU64; 2],
+        watch: AtomicU64,
+        signals: Mutex<u64>,
+        signaled: Condvar,
+    }
+
+    impl Node {
+        /// Sleeps, as the contract of `Wait` says, until all of `goal` is there.
+        fn sleep_until(&self, goal: [u64; 2]) {
+            let done = || self.work.iter().zip(goal).all(|(work, goal)| work.load(Ordering::Relaxed) >= goal);
+            loop {
+                watch::arm(&self.watch);
+                if done() {
+                    watch::disarm(&self.watch);
+                    return;
+                }
+                let mut signals = self.signals.lock().unwrap();
+                while *signals == 0 {
+                    // A lost wake-up is a deadlock here, which loom reports.
+                    signals = self.signaled.wait(signals).unwrap();
+                }
+                drop(signals);
+                watch::disarm(&self.watch);
+                *self.signals.lock().unwrap() = 0;
+            }
+        }
+
+        /// Gives `ringer`'s work `times` times, and rings after each.
+        fn give(&self, ringer: usize, times: u64) {
+            let mut rung = 0;
+            for count in 1..=times {
+                self.work[ringer].store(count, Ordering::Relaxed);
+                <AtomicU64 as Word>::fence();
+                if let Some(count) = watch::must_ring(&self.watch, rung) {
+                    rung = count;
+                    *self.signals.lock().unwrap() += 1;
+                    self.signaled.notify_one();
+                }
+            }
+        }
+    }
+
+    fn check(times: [u64; 2], preemptions: usize) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(move || {
+            let node = Arc::new(Node::default());
+            let ringers: Vec<_> = (0..2)
+                .filter(|&ringer| times[ringer] > 0)
+                .map(|ringer| {
+                    let node = Arc::clone(&node);
+                    thread::spawn(move || node.give(ringer, times[ringer]))
+                })
+                .collect();
+            node.sleep_until(times);
+            for ringer in ringers {
+                ringer.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_no_wake_up_of_one_ringer_is_lost() {
+        check([2, 0], 5);
+    }
+
+    #[test]
+    fn loom_no_wake_up_of_two_ringers_is_lost() {
+        check([1, 1], 3);
+    }
+}

@@ -1,0 +1,160 @@
+//! One side of a connection.
+
+use std::collections::VecDeque;
+
+use super::{
+    memory::{Handle, PeerMemory},
+    peer::PeerIx,
+    post::Dest,
+    pull::Pull,
+    ring,
+};
+use crate::{BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, Target, Token};
+
+/// One side of a connection, from `connect` until it breaks or is closed.
+pub(super) struct Endpoint {
+    pub(super) id: EndpointId,
+    pub(super) peer: NodeId,
+    pub(super) tag: GroupTag,
+    /// Private data for the peer, until it is announced.
+    pub(super) hello: Vec<u8>,
+    /// What the peer may reach.
+    pub(super) exposed: Vec<Region>,
+    /// Receives, oldest first.
+    pub(super) recvs: VecDeque<Recv>,
+    /// A receive found the queue full: `Room` is owed.
+    pub(super) recv_was_full: bool,
+    pub(super) sending: Sending,
+    /// What there is once the endpoint is connected.
+    pub(super) up: Option<Up>,
+}
+
+/// What this side has posted, besides receives.
+pub(super) struct Sending {
+    pub(super) ring: ring::Sender,
+    /// What hands the ring to the peer, until the endpoint is connected.
+    pub(super) handle: Option<Handle>,
+    /// Work that was handed over or carried out, and is not reported yet, in the order of posts.
+    pub(super) pending: VecDeque<Pending>,
+    /// Work that waits for room in the ring, or for the peer to carry out what is in it.
+    pub(super) backlog: VecDeque<Deferred>,
+    /// A post found the queue full: `Room` is owed.
+    pub(super) was_full: bool,
+}
+
+/// A posted buffer.
+pub(super) struct Recv {
+    pub(super) region: Region,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) token: Token,
+}
+
+/// Work that is complete once the peer has consumed the ring up to `end`.
+pub(super) struct Pending {
+    pub(super) end: u64,
+    pub(super) token: Token,
+    /// Keeps the memory that the peer pulls from.
+    pub(super) _source: Option<Region>,
+}
+
+/// Work that waits its turn.
+pub(super) struct Deferred {
+    pub(super) work: DeferredWork,
+    pub(super) token: Token,
+}
+
+pub(super) enum DeferredWork {
+    Transfer {
+        source: OwnedSource,
+        into: Dest,
+    },
+    Read {
+        from: Target,
+        into: Region,
+        into_offset: usize,
+        len: usize,
+        /// How much of it is copied.
+        done: usize,
+    },
+    /// The endpoint breaks when it is this one's turn.
+    Break(BreakReason),
+}
+
+pub(super) enum OwnedSource {
+    Inline(Box<[u8]>),
+    Region { region: Region, offset: usize, len: usize },
+}
+
+/// The peer's part.
+pub(super) struct Up {
+    pub(super) peer: PeerIx,
+    /// What the peer exposed.
+    pub(super) remote: Vec<PeerMemory>,
+    pub(super) ring: ring::Receiver,
+    /// A descriptor of the peer that is being carried out.
+    pub(super) pulling: Option<Pull>,
+}
+
+impl Up {
+    /// The peer's region of that key. (There are few, so a search costs less than a map.)
+    #[inline]
+    pub(super) fn remote(&self, key: RegionKey) -> Option<&PeerMemory> {
+        self.remote.iter().find(|memory| memory.describe.key == key)
+    }
+}
+
+impl Endpoint {
+    /// Reports work that is complete, and the room that it leaves.
+    pub(super) fn retire(&mut self, depth: usize, out: &mut Vec<Completion>) {
+        let sending = &mut self.sending;
+        if !sending.pending.is_empty() {
+            let consumed = sending.ring.consumed();
+            while let Some(done) = sending.pending.pop_front_if(|first| first.end <= consumed) {
+                if done.token != Token::UNSIGNALED {
+                    out.push(Completion::Done { endpoint: self.id, token: done.token, result: Ok(()) });
+                }
+            }
+        }
+        if sending.was_full && sending.outstanding() < depth {
+            sending.was_full = false;
+            out.push(Completion::Room { endpoint: self.id });
+        }
+        if self.recv_was_full && self.recvs.len() < depth {
+            self.recv_was_full = false;
+            out.push(Completion::Room { endpoint: self.id });
+        }
+    }
+
+    /// Reports the end: what is complete, what is not, and then why.
+    pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
+        self.close();
+        // Room that nobody can use any more is not reported.
+        self.sending.was_full = false;
+        self.recv_was_full = false;
+        self.retire(0, out);
+        let pending = self.sending.pending.iter().map(|pending| pending.token);
+        let backlog = self.sending.backlog.iter().map(|deferred| deferred.token);
+        let sends = pending.chain(backlog).filter(|token| *token != Token::UNSIGNALED);
+        for token in sends.chain(self.recvs.iter().map(|recv| recv.token)) {
+            out.push(Completion::Done { endpoint: self.id, token, result: Err(Flushed) });
+        }
+        tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "broken: {reason}");
+        out.push(Completion::Broken { endpoint: self.id, peer: self.peer, reason });
+    }
+
+    /// Tells the peer's posts that nothing more is taken, ahead of the packet that says so.
+    pub(super) fn close(&self) {
+        if let Some(up) = &self.up {
+            up.ring.close();
+        }
+    }
+}
+
+impl Sending {
+    /// How much counts against the queue's depth.
+    #[inline]
+    pub(super) fn outstanding(&self) -> usize {
+        self.pending.len() + self.backlog.len()
+    }
+}

@@ -1,0 +1,375 @@
+//! A process's attachment to shared memory.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    os::fd::AsFd,
+    sync::Arc,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    config::{ShmConfig, ShmError},
+    control::{Command, Connect, Connected, ControlThread, Event},
+    doorbell::{self, Doorbell},
+    endpoint::{Endpoint, Sending, Up},
+    endpoints::Endpoints,
+    memory::{self, OwnMemory},
+    peer::Peers,
+    ring,
+    stats::ShmStats,
+};
+use crate::{
+    BreakReason, Completion, EndpointId, Fabric, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind,
+    RegisterError, Time, Token, Wait, Waker,
+};
+
+/// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
+///
+/// Dropping it tells the peers, and waits until its sockets are closed. Regions may outlive it.
+pub struct ShmFabric {
+    config: ShmConfig,
+    pub(super) core: Core,
+    endpoints: Endpoints,
+    /// The living endpoint of a peer and tag.
+    tags: HashMap<(NodeId, GroupTag), EndpointId>,
+    /// Connects that the next poll announces.
+    new: Vec<EndpointId>,
+    /// Endpoints that never came to life, for the next poll to report.
+    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
+    bell: Arc<Doorbell>,
+    control: ControlThread,
+}
+
+/// What endpoints share.
+pub(super) struct Core {
+    pub(super) incarnation: u64,
+    pub(super) depth: usize,
+    pub(super) peers: Peers,
+    /// What the next poll sends to the control thread.
+    pub(super) commands: Vec<Command>,
+    /// The last poll left work behind that nobody would signal.
+    pub(super) unfinished: bool,
+    pub(super) stats: ShmStats,
+}
+
+impl ShmFabric {
+    /// Attaches this process as a node. Fails if another process of this user has the node's id on this host.
+    pub fn open(config: ShmConfig) -> Result<ShmFabric, ShmError> {
+        config.check()?;
+        let incarnation = memory::random().map_err(ShmError::system("draw a random number"))?;
+        let bell = Arc::new(Doorbell::new().map_err(ShmError::system("create its doorbell"))?);
+        let control = ControlThread::start(&config, incarnation, &bell)?;
+        tracing::debug!(node = config.node.0, cluster = config.cluster, "shared-memory fabric opened");
+        Ok(ShmFabric {
+            core: Core {
+                incarnation,
+                depth: config.queue_depth,
+                peers: Peers::default(),
+                commands: Vec::new(),
+                unfinished: false,
+                stats: ShmStats::default(),
+            },
+            config,
+            endpoints: Endpoints::default(),
+            tags: HashMap::new(),
+            new: Vec::new(),
+            stillborn: Vec::new(),
+            bell,
+            control,
+        })
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> ShmStats {
+        let strangers_refused = self.control.strangers_refused.load(std::sync::atomic::Ordering::Relaxed);
+        ShmStats { strangers_refused, ..self.core.stats }
+    }
+
+    /// A random number that no other process, and no later life of this node, has.
+    pub fn incarnation(&self) -> u64 {
+        self.core.incarnation
+    }
+
+    /// Makes this side's part of a connection.
+    fn new_endpoint(
+        &mut self,
+        id: EndpointId,
+        peer: NodeId,
+        tag: GroupTag,
+        expose: &[Region],
+    ) -> Result<Endpoint, BreakReason> {
+        if peer == self.config.node {
+            return Err(BreakReason::Failed("a node can't connect to itself".to_owned()));
+        }
+        if self.tags.contains_key(&(peer, tag)) {
+            return Err(BreakReason::TagInUse);
+        }
+        if expose.iter().any(|region| OwnMemory::of(region, self.core.incarnation).is_none()) {
+            let text = "a region that was not registered with this fabric can't be exposed";
+            return Err(BreakReason::Failed(text.to_owned()));
+        }
+        let (ring, handle) = ring::Sender::create(self.core.depth).map_err(|cause| {
+            BreakReason::Failed(format!("no memory for an endpoint's ring: {cause}{}", memory::hint(cause)))
+        })?;
+        Ok(Endpoint {
+            id,
+            peer,
+            tag,
+            exposed: expose.to_vec(),
+            recvs: VecDeque::new(),
+            recv_was_full: false,
+            sending: Sending {
+                ring,
+                handle: Some(handle),
+                pending: VecDeque::new(),
+                backlog: VecDeque::new(),
+                was_full: false,
+            },
+            up: None,
+            hello: Vec::new(),
+        })
+    }
+
+    /// Hands new endpoints to the control thread, which lets them meet their counterparts.
+    fn announce(&mut self) {
+        for id in self.new.drain(..) {
+            let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
+            let Some(ring) = endpoint.sending.handle.take() else { continue };
+            let expose =
+                endpoint.exposed.iter().filter_map(|region| OwnMemory::of(region, self.core.incarnation).cloned());
+            let connect = Connect {
+                endpoint: id,
+                peer: endpoint.peer,
+                tag: endpoint.tag,
+                hello: std::mem::take(&mut endpoint.hello),
+                ring,
+                ring_slots: endpoint.sending.ring.slots(),
+                expose: expose.collect(),
+            };
+            self.core.commands.push(Command::Connect(Box::new(connect)));
+        }
+    }
+
+    /// Learns what the control thread has to say.
+    #[cold]
+    fn take_events(&mut self, out: &mut Vec<Completion>) {
+        self.control.events.begin();
+        loop {
+            match self.control.events.next() {
+                Ok(Some(event)) => self.on_event(event, out),
+                Ok(None) => return,
+                Err(()) => {
+                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                    for id in self.endpoints.ids() {
+                        self.break_endpoint(id, reason.clone(), out);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event, out: &mut Vec<Completion>) {
+        match event {
+            Event::LinkUp { link, node, bell } => self.core.peers.add(link, node, bell),
+            Event::LinkDown { link } => self.core.peers.remove(link),
+            Event::Connected(connected) => self.on_connected(*connected, out),
+            Event::Broken { endpoint, reason } => self.break_endpoint(endpoint, reason, out),
+            Event::Source { link, key, source } => {
+                if let Some(peer) = self.core.peers.by_link(link) {
+                    peer.sources.insert(key, source);
+                }
+            }
+            Event::Forget { link, key } => {
+                if let Some(peer) = self.core.peers.by_link(link) {
+                    peer.sources.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn on_connected(&mut self, connected: Connected, out: &mut Vec<Completion>) {
+        let Connected { endpoint: id, link, set_up } = connected;
+        // It may have been closed meanwhile.
+        let (Some(endpoint), Some(peer)) = (self.endpoints.get_mut(id), self.core.peers.find(link)) else { return };
+        tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = id.0, "connected");
+        let remote = set_up.remote.iter().map(|memory| memory.describe).collect();
+        endpoint.up = Some(Up { peer, remote: set_up.remote, ring: set_up.ring, pulling: None });
+        out.push(Completion::Connected { endpoint: id, remote, hello: set_up.hello });
+    }
+
+    fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
+        let endpoint = self.endpoints.remove(id)?;
+        self.tags.remove(&(endpoint.peer, endpoint.tag));
+        Some(endpoint)
+    }
+
+    fn break_endpoint(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
+        if let Some(endpoint) = self.remove(id) {
+            endpoint.finish(reason, out);
+        }
+    }
+
+    /// Goes on with the work of all connected endpoints.
+    #[inline]
+    fn serve(&mut self, out: &mut Vec<Completion>) {
+        let mut budget = self.config.poll_bytes.max(MIN_POLL_BYTES);
+        let core = &mut self.core;
+        let mut broken = Vec::new();
+        for endpoint in self.endpoints.rotated() {
+            if endpoint.up.is_none() {
+                continue;
+            }
+            let pulled = endpoint.pull(core, &mut budget, out);
+            let pumped = endpoint.pump(core, &mut budget);
+            endpoint.retire(core.depth, out);
+            if let Some(reason) = pulled.err().or(pumped) {
+                broken.push((endpoint.id, reason));
+            }
+        }
+        if core.unfinished {
+            // Whoever was served last comes first the next time.
+            self.endpoints.rotate();
+        }
+        for (id, reason) in broken {
+            self.break_endpoint(id, reason.clone(), out);
+            self.core.commands.push(Command::Close { endpoint: id, reason });
+        }
+    }
+}
+
+/// A poll copies at least so much.
+const MIN_POLL_BYTES: usize = 4096;
+
+impl Fabric for ShmFabric {
+    fn node(&self) -> NodeId {
+        self.config.node
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
+            return Err(RegisterError::Size { bytes });
+        }
+        if kind == RegionKind::Phantom {
+            return Err(RegisterError::NoPhantoms);
+        }
+        OwnMemory::register(kind, bytes, self.core.incarnation, &self.control.control)
+            .map_err(|cause| RegisterError::System { bytes, cause: format!("{cause}{}", memory::hint(cause)) })
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        let id = self.endpoints.reserve();
+        match self.new_endpoint(id, peer, tag, expose) {
+            Ok(mut endpoint) => {
+                endpoint.hello = hello[..hello.len().min(HELLO_BYTES)].to_vec();
+                self.endpoints.put(endpoint);
+                self.tags.insert((peer, tag), id);
+                self.new.push(id);
+            }
+            Err(reason) => self.stillborn.push((id, peer, reason)),
+        }
+        id
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
+            self.stillborn.remove(at);
+            return self.endpoints.release(on);
+        }
+        let Some(endpoint) = self.remove(on) else { return };
+        endpoint.close();
+        tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
+        // Of one that was not announced yet, the control thread knows nothing.
+        if endpoint.sending.handle.is_none() {
+            // With whatever was to be sent before, to keep its order.
+            self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
+            self.control.control.send(self.core.commands.drain(..));
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
+        endpoint.post(&mut self.core, op, token)
+    }
+
+    fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
+        self.core.unfinished = false;
+        if self.control.events.are_pending() {
+            self.take_events(out);
+        }
+        for (endpoint, peer, reason) in self.stillborn.drain(..) {
+            self.endpoints.release(endpoint);
+            out.push(Completion::Broken { endpoint, peer, reason });
+        }
+        if !self.new.is_empty() {
+            self.announce();
+        }
+        // For what was posted since the last poll; and, after pulling, for what the peers wait to hear of.
+        self.core.peers.ring(&mut self.core.stats);
+        self.serve(out);
+        self.core.peers.ring(&mut self.core.stats);
+        if !self.core.commands.is_empty() {
+            self.control.control.send(self.core.commands.drain(..));
+        }
+    }
+}
+
+impl Wait for ShmFabric {
+    fn arm(&mut self) {
+        self.bell.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.bell.disarm();
+    }
+
+    /// See the `doorbell` module for why no wake-up is lost. A wait that was not armed ends at once.
+    fn wait(&mut self, until: Time) {
+        // Work that the last poll did not finish is nobody else's to signal.
+        while self.bell.is_armed() && !self.core.unfinished {
+            let timeout = (until != Time::MAX).then(|| {
+                let left = until.since(Time::boot_clock());
+                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+            });
+            let signaled = poll(&mut [PollFd::new(&*self.bell.eventfd, PollFlags::IN)], timeout.as_ref());
+            match signaled {
+                Err(Errno::INTR) => continue,
+                Err(error) => tracing::error!(%error, "waiting failed"),
+                Ok(_) => {}
+            }
+            self.bell.disarm();
+            if signaled != Ok(0) {
+                doorbell::drain(self.bell.eventfd.as_fd());
+            }
+        }
+        self.bell.disarm();
+    }
+
+    fn waker(&self) -> Waker {
+        let bell = Arc::clone(&self.bell);
+        Waker::new(move || bell.wake())
+    }
+}
+
+impl Drop for ShmFabric {
+    fn drop(&mut self) {
+        // The peers' posts stop at once, before they hear of it.
+        self.endpoints.all().for_each(Endpoint::close);
+    }
+}
+
+impl fmt::Debug for ShmFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmFabric")
+            .field("cluster", &self.config.cluster)
+            .field("node", &self.config.node)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

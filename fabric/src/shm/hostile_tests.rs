@@ -1,0 +1,320 @@
+//! A node among peers that break the rules: each breach ends what it concerns, with a reason, and nothing else.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{MemfdFlags, ftruncate, memfd_create},
+    io::Errno,
+};
+
+use super::{
+    ShmConfig, ShmFabric,
+    doorbell::Doorbell,
+    memory::{self, Access},
+    ring::{self, Descriptor, Kind, Origin},
+    socket::{self, Packet},
+    wire::{FRAME_BYTES, Frame, Hello, HelloRest, RefuseWhy, SetUp},
+};
+use crate::{
+    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, RemoteRegion,
+    Slice, Time, Token,
+};
+
+const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A true node 2, and a false node 1 that has passed its greeting.
+struct World {
+    node: ShmFabric,
+    seen: Vec<Completion>,
+    socket: OwnedFd,
+    bell: Doorbell,
+    cluster: String,
+}
+
+fn cluster(test: &str) -> String {
+    format!("hostile-{}-{test}", std::process::id())
+}
+
+fn hello(cluster: &str) -> Hello {
+    let rest = HelloRest { to: NodeId(2), incarnation: 7, cluster: cluster.to_owned() };
+    Hello { version: super::PROTOCOL, from: NodeId(1), rest: Some(rest) }
+}
+
+/// Polls until the callback gives something.
+#[track_caller]
+fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain");
+        std::thread::yield_now();
+    }
+}
+
+/// The next packet, or none at the end of the stream.
+#[track_caller]
+fn recv(socket: &OwnedFd) -> Option<(Frame, Vec<OwnedFd>)> {
+    let mut buffer = [0; FRAME_BYTES];
+    wait(|| match socket::recv(socket, &mut buffer) {
+        Packet::Bytes(len, fds) => Some(Some((Frame::decode(&buffer[..len], super::PROTOCOL).unwrap(), fds))),
+        Packet::None => None,
+        _ => Some(None),
+    })
+}
+
+impl World {
+    fn new(test: &str) -> World {
+        let cluster = cluster(test);
+        let node = ShmFabric::open(ShmConfig::new(cluster.as_str(), NodeId(2))).unwrap();
+        let bell = Doorbell::new().unwrap();
+        let socket = socket::dial(&cluster, NodeId(2)).unwrap();
+        let fds = [bell.watch_fd.as_fd(), bell.eventfd.as_fd()];
+        socket::send(&socket, &Frame::Hello(hello(&cluster)).encode(), &fds).unwrap();
+        assert!(matches!(recv(&socket), Some((Frame::Welcome(_), fds)) if fds.len() == 2));
+        World { node, seen: Vec::new(), socket, bell, cluster }
+    }
+
+    fn send(&self, frame: &Frame, fds: &[BorrowedFd<'_>]) {
+        socket::send(&self.socket, &frame.encode(), fds).unwrap();
+    }
+
+    /// Lets the node connect, and takes its offer.
+    fn offered(&mut self, expose: &[Region]) -> EndpointId {
+        let end = self.node.connect(NodeId(1), TAG, expose, b"");
+        self.poll();
+        loop {
+            match recv(&self.socket) {
+                Some((Frame::Expose { .. }, _)) => {}
+                Some((Frame::Offer(_), _)) => return end,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn accept(&self, end: EndpointId, ring_slots: u64, ring: BorrowedFd<'_>) {
+        let set_up = SetUp { endpoint: 1, tag: TAG, ring_slots, hello: Vec::new() };
+        self.send(&Frame::Accept { set_up, yours: end.0 }, &[ring]);
+    }
+
+    /// A connected endpoint, and this side's ring.
+    fn connected(&mut self, expose: &[Region]) -> (EndpointId, ring::Sender) {
+        let end = self.offered(expose);
+        let (ring, handle) = ring::Sender::create(16).unwrap();
+        self.accept(end, ring.slots(), handle.as_fd());
+        assert!(matches!(recv(&self.socket), Some((Frame::Confirm { .. }, _))));
+        wait(|| {
+            self.poll();
+            self.seen.iter().any(|c| matches!(c, Completion::Connected { .. })).then_some(())
+        });
+        (end, ring)
+    }
+
+    fn poll(&mut self) {
+        self.node.poll(Time::boot_clock(), &mut self.seen);
+    }
+
+    #[track_caller]
+    fn broken(&mut self) -> BreakReason {
+        wait(|| {
+            self.poll();
+            self.seen.iter().find_map(|completion| match completion {
+                Completion::Broken { reason, .. } => Some(reason.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    #[track_caller]
+    fn failed_with(&mut self, text: &str) {
+        match self.broken() {
+            BreakReason::Failed(sentence) => {
+                assert!(sentence.contains(text) && sentence.contains("node 1"), "{sentence:?} instead of {text:?}");
+            }
+            other => panic!("{other:?} instead of {text:?}"),
+        }
+    }
+
+    /// The node still talks to others.
+    fn check_undisturbed(mut self) {
+        let mut other = ShmFabric::open(ShmConfig::new(self.cluster.as_str(), NodeId(3))).unwrap();
+        self.seen.clear();
+        self.node.connect(NodeId(3), TAG, &[], b"");
+        other.connect(NodeId(2), TAG, &[], b"");
+        wait(|| {
+            self.poll();
+            other.poll(Time::boot_clock(), &mut Vec::new());
+            self.seen.iter().any(|c| matches!(c, Completion::Connected { .. })).then_some(())
+        });
+    }
+}
+
+fn unsealed(bytes: u64) -> OwnedFd {
+    let fd = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, bytes).unwrap();
+    fd
+}
+
+#[test]
+fn memory_that_could_shrink_is_refused() {
+    // As a ring.
+    let mut world = World::new("unsealed-ring");
+    let end = world.offered(&[]);
+    world.accept(end, 64, unsealed(1 << 20).as_fd());
+    world.failed_with("size is not sealed");
+    assert!(matches!(recv(&world.socket), Some((Frame::Close { reason: BreakReason::Failed(_), .. }, _))));
+    world.check_undisturbed();
+
+    // As a region.
+    let mut world = World::new("unsealed-region");
+    let end = world.offered(&[]);
+    let region = RemoteRegion { key: RegionKey(1), kind: RegionKind::Polled, bytes: 4096 };
+    world.send(&Frame::Expose { endpoint: 1, regions: vec![region] }, &[unsealed(4096).as_fd()]);
+    let (ring, handle) = ring::Sender::create(16).unwrap();
+    world.accept(end, ring.slots(), handle.as_fd());
+    world.failed_with("size is not sealed");
+    world.check_undisturbed();
+
+    // As a source.
+    let mut world = World::new("unsealed-source");
+    let region = world.node.register(RegionKind::Bulk, 4096).unwrap();
+    let (_, mut ring) = world.connected(std::slice::from_ref(&region));
+    let source = RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 4096 };
+    let from = Origin::Region { key: source.key, offset: 0 };
+    ring.push(&Descriptor { kind: Kind::Write { to: region.key(), offset: 0, imm: None }, from, len: 1000 }, &[]);
+    world.poll();
+    assert_eq!(world.seen.len(), 1, "a descriptor whose source is not there yet waits for it");
+    world.send(&Frame::Source(source), &[unsealed(4096).as_fd()]);
+    world.failed_with("size is not sealed");
+    world.check_undisturbed();
+}
+
+#[test]
+fn memory_that_is_smaller_than_announced_is_refused() {
+    let mut world = World::new("small");
+    let end = world.offered(&[]);
+    let (fd, _mapping) = memory::create("small", 4096, Access::ReadWrite).unwrap();
+    let region = RemoteRegion { key: RegionKey(1), kind: RegionKind::Polled, bytes: 1 << 30 };
+    world.send(&Frame::Expose { endpoint: 1, regions: vec![region] }, &[fd.as_fd()]);
+    let (ring, handle) = ring::Sender::create(16).unwrap();
+    world.accept(end, ring.slots(), handle.as_fd());
+    world.failed_with("announced 1073741824 bytes of memory and handed over 4096");
+    world.check_undisturbed();
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_breaks_its_endpoint() {
+    let mut world = World::new("corrupt");
+    let end = world.offered(&[]);
+    let (fd, mapping) = memory::create("ring", 8192, Access::ReadWrite).unwrap();
+    world.accept(end, 64, fd.as_fd());
+    // SAFETY: the mapping's first word is the tail, which only this test writes.
+    let tail = unsafe { std::sync::atomic::AtomicU64::from_ptr(mapping.base().as_ptr().cast()) };
+    tail.store(1 << 40, std::sync::atomic::Ordering::Release);
+    world.failed_with("descriptor ring is corrupt");
+    world.check_undisturbed();
+}
+
+#[test]
+fn descriptors_that_reach_too_far_break_their_endpoint_and_harm_nothing() {
+    let source = RemoteRegion { key: RegionKey(5), kind: RegionKind::Bulk, bytes: 4096 };
+    let (fd, mapping) = memory::create("source", 4096, Access::ReadWrite).unwrap();
+    // SAFETY: the mapping holds 4096 bytes, and nobody else knows of it yet.
+    unsafe { mapping.base().as_ptr().write_bytes(0xff, 4096) };
+    let region_source = |offset| Origin::Region { key: source.key, offset };
+    let cases: [(&str, bool, u64, Origin, u64); 8] = [
+        ("a wrong key", false, 0, Origin::Inline, 8),
+        ("beyond the target", true, 4092, Origin::Inline, 8),
+        ("far beyond the target", true, u64::MAX - 3, Origin::Inline, 8),
+        ("more than the target holds", true, 0, region_source(0), 5000),
+        ("beyond the source", true, 0, region_source(4000), 1000),
+        ("far beyond the source", true, 0, region_source(u64::MAX - 8), 1000),
+        ("more than there is memory", true, 0, region_source(0), u64::MAX),
+        ("not aligned in polled memory", true, 4, Origin::Inline, 8),
+    ];
+    for (index, (what, right_key, offset, from, len)) in cases.into_iter().enumerate() {
+        let mut world = World::new(&format!("access-{index}"));
+        let kind = if what.contains("polled") { RegionKind::Polled } else { RegionKind::Bulk };
+        let region = world.node.register(kind, 4096).unwrap();
+        let (_, mut ring) = world.connected(std::slice::from_ref(&region));
+        world.send(&Frame::Source(source), &[fd.as_fd()]);
+        let to = if right_key { region.key() } else { RegionKey(region.key().0 ^ 1) };
+        let inline = [0xff; 8];
+        let inline: &[u8] = if from == Origin::Inline { &inline } else { &[] };
+        ring.push(&Descriptor { kind: Kind::Write { to, offset, imm: None }, from, len }, inline);
+        assert_eq!(world.broken(), BreakReason::Access, "{what}");
+        let mut bytes = vec![0; 4096];
+        region.read(0, &mut bytes);
+        assert!(bytes.iter().all(|&b| b == 0), "{what}");
+        assert!(matches!(recv(&world.socket), Some((Frame::Close { reason: BreakReason::Access, .. }, _))), "{what}");
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_receive_breaks_the_endpoint_and_harms_nothing() {
+    let mut world = World::new("long-message");
+    let into = world.node.register(RegionKind::Bulk, 64).unwrap();
+    let (end, mut ring) = world.connected(&[]);
+    world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 8 } }, Token(1)).unwrap();
+    ring.push(&Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 9 }, &[1; 9]);
+    assert_eq!(world.broken(), BreakReason::ReceiverNotReady);
+    let mut bytes = [0; 64];
+    into.read(0, &mut bytes);
+    assert_eq!(bytes, [0; 64]);
+}
+
+#[test]
+fn a_packet_that_no_node_sends_ends_the_link() {
+    let frames = [
+        Frame::Welcome(hello("x")),
+        Frame::Confirm { mine: 1, yours: 1 },
+        Frame::Offer(SetUp { endpoint: 1, tag: TAG, ring_slots: 64, hello: Vec::new() }),
+        Frame::Source(RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 1 }),
+        Frame::Expose {
+            endpoint: 1,
+            regions: vec![RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 1 }],
+        },
+    ];
+    let mut packets: Vec<Vec<u8>> = frames.iter().map(Frame::encode).collect();
+    packets.push(b"rubbish".to_vec());
+    packets.push(vec![9; FRAME_BYTES + 1]);
+    for (index, packet) in packets.iter().enumerate() {
+        let mut world = World::new(&format!("packet-{index}"));
+        world.connected(&[]);
+        socket::send(&world.socket, packet, &[]).unwrap();
+        world.failed_with("");
+        assert!(matches!(recv(&world.socket), Some((Frame::Goodbye, _))));
+        assert!(recv(&world.socket).is_none());
+        world.check_undisturbed();
+    }
+}
+
+#[test]
+fn an_impostor_of_a_connected_node_is_turned_away() {
+    let mut world = World::new("impostor");
+    world.connected(&[]);
+    let impostor = socket::dial(&world.cluster, NodeId(2)).unwrap();
+    let fds = [world.bell.watch_fd.as_fd(), world.bell.eventfd.as_fd()];
+    socket::send(&impostor, &Frame::Hello(hello(&world.cluster)).encode(), &fds).unwrap();
+    assert!(matches!(recv(&impostor), Some((Frame::Refuse { why: RefuseWhy::Busy, .. }, _))));
+    world.poll();
+    assert_eq!(world.seen.len(), 1, "the true one keeps its connection");
+}
+
+#[test]
+fn bulk_memory_can_not_be_mapped_writable_by_who_is_handed_it() {
+    let world = &mut World::new("bulk");
+    let bulk = world.node.register(RegionKind::Bulk, 4096).unwrap();
+    world.node.connect(NodeId(1), TAG, &[bulk], b"");
+    world.poll();
+    let Some((Frame::Expose { .. }, fds)) = recv(&world.socket) else { panic!("nothing exposed") };
+    let map = |access| memory::map_foreign(fds[0].as_fd(), 4096, access);
+    assert!(map(Access::ReadOnly).is_ok());
+    let error = map(Access::ReadWrite).unwrap_err();
+    assert!(matches!(error, memory::ForeignError::System { cause: Errno::PERM, .. }), "{error:?}");
+}

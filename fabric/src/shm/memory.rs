@@ -1,0 +1,267 @@
+//! Anonymous files that hold shared memory, and their mappings.
+//!
+//! A file's size is sealed before its descriptor goes to a peer, and a peer's file is mapped only if it is sealed: what
+//! is mapped can't shrink, so no peer can make an access fault. Bulk memory is sealed against new writable mappings as
+//! well, so the kernel itself vouches that no peer ever writes it (G6).
+
+use std::{
+    ops::Deref,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::{
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
+    io::Errno,
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+    rand::{GetRandomFlags, getrandom},
+};
+
+use super::{
+    control::{Command, Control},
+    copy::End,
+    peer::LinkId,
+};
+use crate::{Region, RegionKey, RegionKind, RemoteRegion};
+
+/// What an operator can do about a refusal of the system, as the rest of a sentence.
+pub(super) fn hint(cause: Errno) -> &'static str {
+    match cause {
+        Errno::MFILE => " (raise this process's limit of open files: `ulimit -n`)",
+        Errno::NFILE => " (raise the host's limit of open files: `sysctl fs.file-max`)",
+        Errno::NOMEM => " (free memory, or raise the limit of mappings: `sysctl vm.max_map_count`)",
+        Errno::NOSYS | Errno::INVAL => " (Linux 5.1 or later is needed)",
+        Errno::TOOMANYREFS => " (too many descriptors are on their way: raise `ulimit -n`)",
+        _ => "",
+    }
+}
+
+/// A random number that can't be guessed.
+pub(super) fn random() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// How a mapping may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// Mapped memory. It goes when this does.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is memory of the process, not of a thread; this type gives out raw pointers only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: impl AsFd, bytes: usize, access: Access) -> Result<Mapping, Errno> {
+        let prot = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd, 0) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        Ok(Mapping { base, bytes })
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The mapped bytes, whole pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is that of `new`, and whoever uses it keeps this value.
+        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
+            tracing::error!(%error, bytes = self.bytes, "shared memory could not be unmapped");
+        }
+    }
+}
+
+/// Rounds up to whole pages.
+fn whole_pages(bytes: usize) -> Result<usize, Errno> {
+    bytes.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::FBIG)
+}
+
+/// New zeroed shared memory of at least `bytes`; `peers` says how peers may map it.
+pub(super) fn create(name: &str, bytes: usize, peers: Access) -> Result<(OwnedFd, Mapping), Errno> {
+    let bytes = whole_pages(bytes)?;
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, bytes as u64)?;
+    let mapping = Mapping::new(&fd, bytes, Access::ReadWrite)?;
+    let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    if peers == Access::ReadOnly {
+        // The mapping above stays writable, no other can be.
+        seals |= SealFlags::FUTURE_WRITE;
+    }
+    fcntl_add_seals(&fd, seals)?;
+    Ok((fd, mapping))
+}
+
+/// Why a peer's memory was not mapped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForeignError {
+    #[error("it handed over memory whose size is not sealed")]
+    Unsealed,
+    #[error("it announced {announced} bytes of memory and handed over {actual}")]
+    Size { announced: u64, actual: u64 },
+    #[error("its memory of {bytes} bytes could not be mapped: {cause}{}", hint(*cause))]
+    System { bytes: u64, cause: Errno },
+}
+
+/// Maps `bytes` of memory that a peer handed over, after looking at what it really is.
+pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Mapping, ForeignError> {
+    let system = |cause| ForeignError::System { bytes, cause };
+    let required = SealFlags::SHRINK | SealFlags::GROW;
+    // What is no such file at all has no seals either.
+    if !fcntl_get_seals(fd).unwrap_or(SealFlags::empty()).contains(required) {
+        return Err(ForeignError::Unsealed);
+    }
+    let actual = fstat(fd).map_err(system)?.st_size as u64;
+    let pages = usize::try_from(bytes).map_err(|_| system(Errno::FBIG)).and_then(|b| whole_pages(b).map_err(system))?;
+    if bytes == 0 || actual < pages as u64 {
+        return Err(ForeignError::Size { announced: bytes, actual });
+    }
+    Mapping::new(fd, pages, access).map_err(system)
+}
+
+/// Memory that a fabric registered: what keeps a [`Region`] of it alive.
+pub(super) struct OwnMemory {
+    pub(super) fd: OwnedFd,
+    pub(super) describe: RemoteRegion,
+    /// The fabric that it was registered with.
+    pub(super) incarnation: u64,
+    control: Control,
+    /// The links over which it was handed out as a source of pulls, to be taken back when it goes.
+    lent: Mutex<Vec<LinkId>>,
+    _mapping: Mapping,
+}
+
+impl OwnMemory {
+    /// Registers memory.
+    pub(super) fn register(
+        kind: RegionKind,
+        bytes: usize,
+        incarnation: u64,
+        control: &Control,
+    ) -> Result<Region, Errno> {
+        let key = RegionKey(random()?);
+        let peers = match kind {
+            RegionKind::Polled => Access::ReadWrite,
+            RegionKind::Bulk | RegionKind::Phantom => Access::ReadOnly,
+        };
+        let (fd, mapping) = create("squall-region", bytes, peers)?;
+        let base = mapping.base();
+        let memory = OwnMemory {
+            fd,
+            describe: RemoteRegion { key, kind, bytes },
+            incarnation,
+            control: control.clone(),
+            lent: Mutex::default(),
+            _mapping: mapping,
+        };
+        // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and lives as long as
+        // `memory`. Nothing else in this process uses it.
+        Ok(unsafe { Region::from_raw(kind, key, base, bytes, Box::new(Arc::new(memory))) })
+    }
+
+    /// The memory behind a region of this fabric.
+    pub(super) fn of(region: &Region, incarnation: u64) -> Option<&Arc<OwnMemory>> {
+        region.owner().downcast_ref::<Arc<OwnMemory>>().filter(|memory| memory.incarnation == incarnation)
+    }
+
+    /// Notes that the peer behind a link may pull from it. Returns whether that is new.
+    pub(super) fn lend(&self, link: LinkId) -> bool {
+        let mut lent = self.lent();
+        let new = !lent.contains(&link);
+        if new {
+            lent.push(link);
+        }
+        new
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Vec<LinkId>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OwnMemory {
+    fn drop(&mut self) {
+        let links = std::mem::take(&mut *self.lent());
+        if !links.is_empty() {
+            self.control.send([Command::Forget { key: self.describe.key, links }]);
+        }
+    }
+}
+
+/// Memory of a peer, mapped here.
+#[derive(Debug)]
+pub(super) struct PeerMemory {
+    pub(super) describe: RemoteRegion,
+    mapping: Mapping,
+}
+
+impl PeerMemory {
+    /// Maps what a peer handed over, as its kind and use permit.
+    pub(super) fn map(fd: BorrowedFd<'_>, describe: RemoteRegion, access: Access) -> Result<PeerMemory, ForeignError> {
+        let mapping = map_foreign(fd, describe.bytes as u64, access)?;
+        Ok(PeerMemory { describe, mapping })
+    }
+
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline]
+    pub(super) fn holds(&self, offset: usize, len: usize) -> bool {
+        offset <= self.describe.bytes && len <= self.describe.bytes - offset
+    }
+
+    /// The place at `offset`, as an end of a copy. (Of memory that is mapped read-only, as its source.)
+    #[inline]
+    pub(super) fn end(&self, offset: usize) -> End {
+        assert!(offset <= self.describe.bytes);
+        // SAFETY: the offset lies inside the mapping, which holds at least the described bytes.
+        let at = unsafe { self.mapping.base().as_ptr().add(offset) };
+        End { at, polled: self.describe.kind == RegionKind::Polled }
+    }
+}
+
+/// The place at `offset` of a local region, as an end of a copy.
+#[inline]
+pub(super) fn local_end(region: &Region, offset: usize) -> End {
+    assert!(offset <= region.len());
+    // SAFETY: the offset lies inside the region.
+    let at = unsafe { region.base().as_ptr().add(offset) };
+    End { at, polled: region.kind() == RegionKind::Polled }
+}
+
+/// A descriptor that is passed to a peer, by whoever keeps it open.
+#[derive(Clone)]
+pub(super) enum Handle {
+    Memory(Arc<OwnMemory>),
+    Plain(Arc<OwnedFd>),
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Handle::Memory(memory) => memory.fd.as_fd(),
+            Handle::Plain(fd) => fd.deref().as_fd(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The shared-memory backend: nodes are processes of one user on one host.
+//!
+//! # How it works
+//!
+//! Regions are anonymous files that peers map. Bytes for [`Polled`](crate::RegionKind::Polled) regions are stored by
+//! the poster, word by word, straight into the peer's memory. All else goes through a descriptor ring in shared memory,
+//! one per endpoint and direction: the receiver, in its `poll`, pulls the bytes from a read-only mapping of the
+//! sender's memory. Bulk memory is therefore never written by a peer, and a peer that was stopped in the middle of a
+//! copy can't resume it in memory that was given to the application (G6).
+//!
+//! ```text
+//!   poster's thread                                    peer's thread
+//!   post ── polled bytes ─────────────────────────▶ its memory ── read after each poll
+//!        ── descriptor ──▶ ring ─────────────────────▶ poll: check, pull, complete
+//!        ── doorbell, if the peer sleeps ──────────▶ wait
+//!
+//!   control thread ◀── one socket per pair of nodes ──▶ control thread
+//!        greeting, memory and rings of endpoints, notice of death
+//! ```
+//!
+//! `post` and `poll` make no system call and take no lock, except the first time that memory is sent from, and to wake
+//! a peer that sleeps.
+//!
+//! # Who is trusted
+//!
+//! Only processes of the same user get past the greeting. What nodes send is checked before it is used: packets,
+//! descriptors, sizes and seals of memory. A peer that breaks the rules breaks its endpoint, with a reason. What a node
+//! *can* do is garble the polled memory that it was given, at any time until its process ends.
+//!
+//! # Limits
+//!
+//! A stopped process is not noticed: its peers wait (the layers above have heartbeats). Each region takes a file
+//! descriptor, each region and endpoint one or two mappings. Nodes meet only within one network namespace, since that
+//! is where the names of their sockets are. Linux 5.1 or later.
+
+mod config;
+mod control;
+mod copy;
+mod doorbell;
+mod endpoint;
+mod endpoints;
+mod fabric;
+mod memory;
+mod peer;
+mod post;
+mod pull;
+mod ring;
+mod socket;
+mod stats;
+mod wire;
+
+#[cfg(test)]
+mod hostile_tests;
+
+pub use config::{CLUSTER_BYTES, MAX_QUEUE_DEPTH, ShmConfig, ShmError};
+pub use fabric::ShmFabric;
+pub use stats::ShmStats;
+
+/// The version of what nodes say to each other: the packets, the rings, and the doorbells.
+pub(crate) const PROTOCOL: u32 = 1;

@@ -1,0 +1,383 @@
+//! Posting work: what is wrong with it, and the shortest way for it.
+//!
+//! Bytes for polled memory are *pushed*: this side stores them into the peer's memory at once. All else is handed over
+//! as a descriptor, and the peer *pulls* the bytes. While descriptors are outstanding, what follows them goes the same
+//! way, so that everything takes effect in the order of posts (G1). Reads, which only this side can carry out, wait
+//! until none is outstanding, and what follows a read waits for it.
+
+use super::{
+    control::Command,
+    copy::{End, copy},
+    endpoint::{Deferred, DeferredWork, Endpoint, OwnedSource, Pending, Recv, Sending, Up},
+    fabric::Core,
+    memory::{OwnMemory, PeerMemory, local_end},
+    ring::{Descriptor, Kind, MAX_SLOTS, Origin},
+};
+use crate::{BreakReason, INLINE_BYTES, Op, PostError, Region, RegionKind, Slice, Source, Target, Token};
+
+/// Where a transfer's bytes go.
+#[derive(Clone, Copy)]
+pub(super) enum Dest {
+    Write(Target),
+    WriteWithImm(Target, u32),
+    WriteThenWord(Target, u64, Target),
+    Send(Option<u32>),
+}
+
+/// What became of work that was to be handed over.
+enum Issued {
+    Yes,
+    /// It must wait.
+    NotYet,
+    Break(BreakReason),
+}
+
+impl Endpoint {
+    /// Posts work.
+    #[inline]
+    pub(super) fn post(&mut self, core: &mut Core, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if let Op::Recv { into } = op {
+            return self.post_recv(core.depth, into, token);
+        }
+        let up = self.up.as_ref().ok_or(PostError::NotConnected)?;
+        let (source, into) = match op {
+            Op::Write { source, target } => (source, Dest::Write(target)),
+            Op::WriteWithImm { source, target, imm } => (source, Dest::WriteWithImm(target, imm)),
+            Op::WriteThenWord { source, target, word, word_target } => {
+                check_words(true, word_target.offset, 8)?;
+                (source, Dest::WriteThenWord(target, word, word_target))
+            }
+            Op::Send { source, imm } => (source, Dest::Send(imm)),
+            Op::Read { from, into } => {
+                check_slice(into)?;
+                check_target(up, from, into.len)?;
+                return self.post_read(core, from, into, token);
+            }
+            Op::Recv { .. } => unreachable!("taken above"),
+        };
+        check_source(source)?;
+        if let Dest::Write(target) | Dest::WriteWithImm(target, _) | Dest::WriteThenWord(target, ..) = into {
+            check_target(up, target, source.len())?;
+        }
+        if self.sending.outstanding() >= core.depth {
+            self.sending.was_full = true;
+            return Err(PostError::Full);
+        }
+        let issued = match self.sending.backlog.is_empty() {
+            true => self.sending.issue(up, core, source, into, token),
+            false => Issued::NotYet,
+        };
+        let work = match issued {
+            Issued::Yes => return Ok(()),
+            Issued::NotYet => DeferredWork::Transfer { source: OwnedSource::of(source), into },
+            Issued::Break(reason) => DeferredWork::Break(reason),
+        };
+        self.sending.backlog.push_back(Deferred { work, token });
+        Ok(())
+    }
+
+    fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+        check_slice(into)?;
+        if self.recvs.len() >= depth {
+            self.recv_was_full = true;
+            return Err(PostError::Full);
+        }
+        self.recvs.push_back(Recv { region: into.region.clone(), offset: into.offset, len: into.len, token });
+        Ok(())
+    }
+
+    fn post_read(&mut self, core: &mut Core, from: Target, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+        if self.sending.outstanding() >= core.depth {
+            self.sending.was_full = true;
+            return Err(PostError::Full);
+        }
+        let Slice { region, offset, len } = into;
+        let work = DeferredWork::Read { from, into: region.clone(), into_offset: offset, len, done: 0 };
+        self.sending.backlog.push_back(Deferred { work, token });
+        // A short one is over at once, if nothing is ahead of it.
+        if self.sending.backlog.len() == 1 && len <= READ_AT_ONCE {
+            let mut budget = READ_AT_ONCE;
+            // What would break the endpoint now does so at the next poll.
+            let _ = self.pump(core, &mut budget);
+        }
+        Ok(())
+    }
+
+    /// Goes on with work that waited, copying `budget` bytes at most. A reason breaks the endpoint.
+    pub(super) fn pump(&mut self, core: &mut Core, budget: &mut usize) -> Option<BreakReason> {
+        let up = self.up.as_ref()?;
+        let sending = &mut self.sending;
+        while let Some(mut first) = sending.backlog.pop_front() {
+            let issued = match &mut first.work {
+                DeferredWork::Transfer { source, into } => sending.issue(up, core, source.borrow(), *into, first.token),
+                DeferredWork::Read { from, into, into_offset, len, done } => {
+                    sending.read(up, core, *from, (into, *into_offset, *len), done, budget, first.token)
+                }
+                DeferredWork::Break(reason) if sending.ring.is_idle() => Issued::Break(reason.clone()),
+                DeferredWork::Break(_) => Issued::NotYet,
+            };
+            match issued {
+                Issued::Yes => {}
+                Issued::NotYet => {
+                    sending.backlog.push_front(first);
+                    return None;
+                }
+                Issued::Break(reason) => {
+                    // It is flushed with the others.
+                    sending.backlog.push_front(first);
+                    return Some(reason);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The longest read that a post carries out itself, in bytes.
+const READ_AT_ONCE: usize = 16 * 1024;
+
+impl Sending {
+    /// Notes work that is complete once the ring is consumed as far as it is filled now.
+    #[inline]
+    fn note(&mut self, token: Token, source: Option<Region>, always: bool) {
+        if always || token != Token::UNSIGNALED {
+            self.pending.push_back(Pending { end: self.ring.tail(), token, _source: source });
+        }
+    }
+
+    /// Hands work over, or carries it out.
+    #[inline]
+    fn issue(&mut self, up: &Up, core: &mut Core, source: Source<'_>, into: Dest, token: Token) -> Issued {
+        if self.ring.is_closed() {
+            // The peer is done with this endpoint, and the news of that are on their way. Nothing arrives any more.
+            self.pending.push_back(Pending { end: u64::MAX, token, _source: None });
+            return Issued::Yes;
+        }
+        let len = source.len();
+        match into {
+            Dest::Write(target) => {
+                let Some(remote) = find(up, target, len) else { return Issued::Break(BreakReason::Access) };
+                if remote.is_polled_or_none() && self.ring.is_idle() {
+                    remote.push(core, source);
+                    self.note(token, None, false);
+                    core.peers.touch(up.peer);
+                    return Issued::Yes;
+                }
+                let kind = Kind::Write { to: target.region, offset: target.offset as u64, imm: None };
+                self.hand_over(up, core, source, kind, None, token)
+            }
+            Dest::WriteThenWord(target, word, word_target) => {
+                let Some(remote) = find(up, target, len) else { return Issued::Break(BreakReason::Access) };
+                let Some(Place::At(word_memory, offset)) = find(up, word_target, 8) else {
+                    return Issued::Break(BreakReason::Access);
+                };
+                if word_memory.describe.kind != RegionKind::Polled {
+                    return Issued::Break(BreakReason::Access);
+                }
+                let word = word.to_ne_bytes();
+                if remote.is_polled_or_none() && self.ring.is_idle() {
+                    remote.push(core, source);
+                    Place::At(word_memory, offset).push(core, Source::Inline(&word));
+                    self.note(token, None, false);
+                    core.peers.touch(up.peer);
+                    return Issued::Yes;
+                }
+                let kind = Kind::Write { to: target.region, offset: target.offset as u64, imm: None };
+                self.hand_over(up, core, source, kind, Some((word, word_target)), token)
+            }
+            Dest::WriteWithImm(target, imm) => {
+                if find(up, target, len).is_none() {
+                    return Issued::Break(BreakReason::Access);
+                }
+                let kind = Kind::Write { to: target.region, offset: target.offset as u64, imm: Some(imm) };
+                self.hand_over(up, core, source, kind, None, token)
+            }
+            Dest::Send(imm) => self.hand_over(up, core, source, Kind::Send { imm }, None, token),
+        }
+    }
+
+    /// Hands a descriptor to the peer, and behind it another that stores an announcing word.
+    fn hand_over(
+        &mut self,
+        up: &Up,
+        core: &mut Core,
+        source: Source<'_>,
+        kind: Kind,
+        then: Option<([u8; 8], Target)>,
+        token: Token,
+    ) -> Issued {
+        let len = source.len();
+        if !self.ring.has_room(MAX_SLOTS + 1) {
+            return Issued::NotYet;
+        }
+        let mut copied = [0; INLINE_BYTES];
+        let (from, inline, keep): (_, &[u8], _) = match source {
+            Source::Inline(bytes) => (Origin::Inline, bytes, None),
+            // What is short travels in the ring: the peer needs no mapping for it.
+            Source::Region(slice) if len <= INLINE_BYTES => {
+                slice.region.read(slice.offset, &mut copied[..len]);
+                (Origin::Inline, &copied[..len], None)
+            }
+            Source::Region(Slice { region, offset, .. }) => {
+                let Some(memory) = OwnMemory::of(region, core.incarnation) else {
+                    let text =
+                        "bytes beyond the inline limit must lie in a region that was registered with this fabric";
+                    return Issued::Break(BreakReason::Failed(text.to_owned()));
+                };
+                if let Some(peer) = core.peers.get(up.peer)
+                    && memory.lend(peer.link)
+                {
+                    core.commands.push(Command::Lend { link: peer.link, memory: memory.clone() });
+                }
+                (Origin::Region { key: region.key(), offset: offset as u64 }, &[], Some(region.clone()))
+            }
+        };
+        self.ring.push(&Descriptor { kind, from, len: len as u64 }, inline);
+        if let Some((word, Target { region, offset })) = then {
+            let kind = Kind::Write { to: region, offset: offset as u64, imm: None };
+            self.ring.push(&Descriptor { kind, from: Origin::Inline, len: 8 }, &word);
+        }
+        core.stats.descriptors += 1 + u64::from(then.is_some());
+        core.stats.sends += u64::from(matches!(kind, Kind::Send { .. }));
+        self.note(token, keep, true);
+        core.peers.touch(up.peer);
+        Issued::Yes
+    }
+
+    /// Copies a piece of what is to be read, once everything before it has taken effect.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one read")]
+    fn read(
+        &mut self,
+        up: &Up,
+        core: &mut Core,
+        from: Target,
+        (into, into_offset, len): (&Region, usize, usize),
+        done: &mut usize,
+        budget: &mut usize,
+        token: Token,
+    ) -> Issued {
+        if !self.ring.is_idle() || self.ring.is_closed() {
+            return Issued::NotYet;
+        }
+        let memory = match find(up, from, len) {
+            None => return Issued::Break(BreakReason::Access),
+            Some(Place::At(memory, _)) => memory,
+            Some(Place::Nowhere) => {
+                self.note(token, None, false);
+                return Issued::Yes;
+            }
+        };
+        // Whole words, so that the rest stays aligned.
+        let piece = (len - *done).min(*budget & !7);
+        // SAFETY: `find` made sure that the peer's memory holds the whole range, `check_slice` that the region does,
+        // and that both are aligned where they are polled. Local and remote memory overlap only where this node reads
+        // itself, which it can't.
+        unsafe { copy(memory.end(from.offset + *done), local_end(into, into_offset + *done), piece) };
+        *done += piece;
+        *budget -= piece;
+        core.stats.bytes_read += piece as u64;
+        if *done < len {
+            core.unfinished = true;
+            return Issued::NotYet;
+        }
+        self.note(token, None, false);
+        Issued::Yes
+    }
+}
+
+/// A place in a peer's memory.
+enum Place<'a> {
+    At(&'a PeerMemory, usize),
+    /// There are no bytes to place.
+    Nowhere,
+}
+
+impl Place<'_> {
+    fn is_polled_or_none(&self) -> bool {
+        match self {
+            Place::At(memory, _) => memory.describe.kind == RegionKind::Polled,
+            Place::Nowhere => true,
+        }
+    }
+
+    /// Stores a source's bytes into polled memory of a peer.
+    #[inline]
+    fn push(&self, core: &mut Core, source: Source<'_>) {
+        let Place::At(memory, offset) = self else { return };
+        let (from, len) = match source {
+            Source::Inline(bytes) => (End { at: bytes.as_ptr().cast_mut(), polled: false }, bytes.len()),
+            Source::Region(slice) => (local_end(slice.region, slice.offset), slice.len),
+        };
+        // SAFETY: `find` made sure that the memory, which is polled and so mapped writable, holds the range, and
+        // `check_source` that the source does; both checked the alignment. `copy` only reads from its source.
+        unsafe { copy(from, memory.end(*offset), len) };
+        core.stats.writes_pushed += 1;
+        core.stats.bytes_pushed += len as u64;
+    }
+}
+
+/// The place of `len` bytes at a target, if the peer lets this endpoint reach it.
+#[inline]
+fn find(up: &Up, target: Target, len: usize) -> Option<Place<'_>> {
+    if len == 0 {
+        return Some(Place::Nowhere);
+    }
+    let memory = up.remote(target.region)?;
+    memory.holds(target.offset, len).then_some(Place::At(memory, target.offset))
+}
+
+impl OwnedSource {
+    fn of(source: Source<'_>) -> OwnedSource {
+        match source {
+            Source::Inline(bytes) => OwnedSource::Inline(bytes.into()),
+            Source::Region(Slice { region, offset, len }) => {
+                OwnedSource::Region { region: region.clone(), offset, len }
+            }
+        }
+    }
+
+    fn borrow(&self) -> Source<'_> {
+        match self {
+            OwnedSource::Inline(bytes) => Source::Inline(bytes),
+            OwnedSource::Region { region, offset, len } => Source::Region(Slice { region, offset: *offset, len: *len }),
+        }
+    }
+}
+
+#[inline]
+fn check_source(source: Source<'_>) -> Result<(), PostError> {
+    match source {
+        Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
+        Source::Inline(_) => Ok(()),
+        Source::Region(slice) => check_slice(slice),
+    }
+}
+
+#[inline]
+fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
+    let Slice { region, offset, len } = slice;
+    if region.kind() == RegionKind::Phantom {
+        // Only the simulator moves them; here they have no bytes.
+        return Err(PostError::LocalBounds { offset, len, region_bytes: 0 });
+    }
+    if offset > region.len() || len > region.len() - offset {
+        return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });
+    }
+    check_words(region.kind() == RegionKind::Polled, offset, len)
+}
+
+/// A target of an unknown key passes: it breaks the endpoint instead.
+#[inline]
+fn check_target(up: &Up, target: Target, len: usize) -> Result<(), PostError> {
+    let polled = up.remote(target.region).is_some_and(|memory| memory.describe.kind == RegionKind::Polled);
+    check_words(polled, target.offset, len)
+}
+
+/// Polled memory is accessed in whole aligned words.
+#[inline]
+fn check_words(polled: bool, offset: usize, len: usize) -> Result<(), PostError> {
+    if polled && !(offset.is_multiple_of(8) && len.is_multiple_of(8)) {
+        return Err(PostError::Misaligned { offset, len });
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Carrying out the peer's descriptors: checking them, pulling their bytes, and completing receives.
+
+use super::{
+    copy::{End, copy},
+    endpoint::{Endpoint, Recv, Up},
+    fabric::Core,
+    memory::local_end,
+    peer::Peer,
+    ring::{Descriptor, Kind, Origin},
+};
+use crate::{BreakReason, Completion, Region, RegionKey, RegionKind};
+
+/// What a descriptor counts against a poll's budget besides its bytes, so that a peer that posts as fast as this side
+/// pulls can't keep a poll from returning.
+const DESCRIPTOR_COST: usize = 64;
+
+/// A descriptor that is being carried out.
+#[derive(Clone, Copy)]
+pub(super) struct Pull {
+    descriptor: Descriptor,
+    place: Place,
+    /// How many bytes are in place.
+    done: usize,
+}
+
+/// Where the bytes go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The index among the exposed regions, and the offset there.
+    Exposed(usize, usize),
+    /// The oldest receive.
+    Recv,
+    /// There are no bytes to place.
+    Nowhere,
+}
+
+/// Why a descriptor is not complete.
+enum Stop {
+    /// Its source has not been handed over yet.
+    NoSource,
+    /// The poll has copied as much as it may.
+    Budget,
+    Break(BreakReason),
+}
+
+impl Endpoint {
+    /// Carries out what the peer has handed over, copying `budget` bytes at most. An error breaks the endpoint.
+    #[inline]
+    pub(super) fn pull(
+        &mut self,
+        core: &mut Core,
+        budget: &mut usize,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), BreakReason> {
+        let Some(up) = &mut self.up else { return Ok(()) };
+        let Some(peer) = core.peers.get(up.peer) else { return Ok(()) };
+        let mut result = Ok(());
+        loop {
+            let mut pull = match up.pulling.take() {
+                Some(pull) => pull,
+                None => match up.ring.peek() {
+                    Ok(None) => break,
+                    Ok(Some(_)) if *budget < DESCRIPTOR_COST => {
+                        core.unfinished = true;
+                        break;
+                    }
+                    Ok(Some(descriptor)) => match place(&descriptor, &self.exposed, self.recvs.front()) {
+                        Ok(place) => Pull { descriptor, place, done: 0 },
+                        Err(reason) => {
+                            result = Err(reason);
+                            break;
+                        }
+                    },
+                    Err(error) => {
+                        result = Err(BreakReason::Failed(format!("{}: {error}", peer.node)));
+                        break;
+                    }
+                },
+            };
+            let before = *budget;
+            let copied = pull.go_on(up, peer, &self.exposed, self.recvs.front(), budget);
+            core.stats.bytes_pulled += (before - *budget) as u64;
+            *budget = budget.saturating_sub(DESCRIPTOR_COST);
+            match copied {
+                Ok(()) => {}
+                Err(Stop::Break(reason)) => {
+                    result = Err(reason);
+                    break;
+                }
+                Err(stop) => {
+                    core.unfinished |= matches!(stop, Stop::Budget);
+                    up.pulling = Some(pull);
+                    break;
+                }
+            }
+            let descriptor = pull.descriptor;
+            let received = match descriptor.kind {
+                Kind::Send { imm } => Some((descriptor.len as usize, imm)),
+                Kind::Write { imm: imm @ Some(_), .. } => Some((0, imm)),
+                Kind::Write { .. } => None,
+            };
+            if let Some((bytes, imm)) = received
+                && let Some(recv) = self.recvs.pop_front()
+            {
+                out.push(Completion::Received { endpoint: self.id, token: recv.token, bytes, imm });
+            }
+            up.ring.advance(&descriptor);
+        }
+        if up.ring.publish() {
+            core.peers.touch(up.peer);
+        }
+        result
+    }
+}
+
+/// Where a descriptor's bytes go, if it may be carried out. Nothing of it is believed.
+fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Result<Place, BreakReason> {
+    let Ok(len) = usize::try_from(descriptor.len) else { return Err(BreakReason::Access) };
+    match descriptor.kind {
+        Kind::Send { .. } => match recv {
+            Some(recv) if len <= recv.len => Ok(Place::Recv),
+            _ => Err(BreakReason::ReceiverNotReady),
+        },
+        Kind::Write { imm: Some(_), .. } if recv.is_none() => Err(BreakReason::ReceiverNotReady),
+        Kind::Write { .. } if len == 0 => Ok(Place::Nowhere),
+        Kind::Write { to, offset, .. } => exposed_at(exposed, to, offset, len).ok_or(BreakReason::Access),
+    }
+}
+
+/// The place of a range that a peer names in the memory that it was given.
+fn exposed_at(exposed: &[Region], key: RegionKey, offset: u64, len: usize) -> Option<Place> {
+    let index = exposed.iter().position(|region| region.key() == key)?;
+    let region = &exposed[index];
+    let offset = usize::try_from(offset).ok()?;
+    let inside = offset <= region.len() && len <= region.len() - offset;
+    let aligned = region.kind() != RegionKind::Polled || offset.is_multiple_of(8) && len.is_multiple_of(8);
+    (inside && aligned).then_some(Place::Exposed(index, offset))
+}
+
+impl Pull {
+    /// Copies bytes until all are in place.
+    fn go_on(
+        &mut self,
+        up: &Up,
+        peer: &Peer,
+        exposed: &[Region],
+        recv: Option<&Recv>,
+        budget: &mut usize,
+    ) -> Result<(), Stop> {
+        let len = self.descriptor.len as usize;
+        let to = match self.place {
+            Place::Nowhere => return Ok(()),
+            Place::Exposed(index, offset) => local_end(&exposed[index], offset + self.done),
+            Place::Recv => {
+                let recv = recv.expect("a receive that a send has begun to fill stays the oldest");
+                local_end(&recv.region, recv.offset + self.done)
+            }
+        };
+        match self.descriptor.from {
+            Origin::Inline => {
+                let words = up.ring.inline(len);
+                let from = End { at: words.as_ptr().cast_mut().cast(), polled: false };
+                // SAFETY: `place` made sure that `len` bytes fit, and of inline bytes `peek` that they are no more than
+                // `words` holds. `copy` only reads from its source.
+                unsafe { copy(from, to, len) };
+                *budget = budget.saturating_sub(len);
+                Ok(())
+            }
+            Origin::Region { key, offset } => {
+                let source = match peer.sources.get(&key) {
+                    None => return Err(Stop::NoSource),
+                    Some(Ok(source)) => source,
+                    Some(Err(text)) => {
+                        return Err(Stop::Break(BreakReason::Failed(format!("{}: {text}", peer.node))));
+                    }
+                };
+                let offset = usize::try_from(offset).map_err(|_| Stop::Break(BreakReason::Access))?;
+                let words =
+                    source.describe.kind != RegionKind::Polled || offset.is_multiple_of(8) && len.is_multiple_of(8);
+                if !source.holds(offset, len) || !words {
+                    return Err(Stop::Break(BreakReason::Access));
+                }
+                // Whole words, so that the rest stays aligned.
+                let piece = (len - self.done).min(*budget & !7);
+                // SAFETY: the source holds `len` bytes at `offset`, aligned if it is polled, and `place` made sure of
+                // the same for the target. The source is mapped apart from all regions.
+                unsafe { copy(source.end(offset + self.done), to, piece) };
+                self.done += piece;
+                *budget -= piece;
+                if self.done < len { Err(Stop::Budget) } else { Ok(()) }
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Unix sockets that keep packets apart and carry descriptors, under names that vanish with their process.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+        recvmsg, sendmsg, socket_with, sockopt,
+    },
+    process::geteuid,
+};
+
+use super::wire::{EXPOSE_REGIONS, FRAME_BYTES};
+use crate::NodeId;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// The abstract name of a node's socket: of this user, cluster and node alone.
+fn name(rendezvous: &str, node: NodeId) -> Result<SocketAddrUnix, Errno> {
+    let name = format!("squall/{}/{rendezvous}/{}", geteuid().as_raw(), node.0);
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Takes the name of a node; [`Errno::ADDRINUSE`] if another has it.
+pub(super) fn listener(rendezvous: &str, node: NodeId) -> Result<OwnedFd, Errno> {
+    let socket = new_socket()?;
+    bind(&socket, &name(rendezvous, node)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to a node, which has not accepted yet.
+pub(super) fn dial(rendezvous: &str, node: NodeId) -> Result<OwnedFd, Errno> {
+    let socket = new_socket()?;
+    connect(&socket, &name(rendezvous, node)?)?;
+    Ok(socket)
+}
+
+/// Accepts a connection, if there is one.
+pub(super) fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the process at the other end belongs to this process's user.
+pub(super) fn is_same_user(socket: impl AsFd) -> bool {
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+/// Sends a packet; [`Errno::AGAIN`] if the peer has to read first.
+pub(super) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(EXPOSE_REGIONS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// What came from a socket.
+pub(super) enum Packet {
+    /// So many bytes are in the buffer, and these descriptors came along.
+    Bytes(usize, Vec<OwnedFd>),
+    /// Nothing now.
+    None,
+    /// The other end is closed.
+    End,
+    /// It was longer than any packet is.
+    TooLong,
+    /// Descriptors that came along could not be taken: this process has too many open.
+    NoDescriptors,
+}
+
+/// Receives a packet.
+pub(super) fn recv(socket: impl AsFd, buffer: &mut [u8; FRAME_BYTES]) -> Packet {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(EXPOSE_REGIONS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+        Ok(message) => message,
+        Err(Errno::AGAIN | Errno::INTR) => return Packet::None,
+        // A reset is what a peer leaves that ended with packets unread.
+        Err(_) => return Packet::End,
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        Packet::NoDescriptors
+    } else if message.flags.contains(ReturnFlags::TRUNC) {
+        Packet::TooLong
+    } else if message.bytes == 0 {
+        // No packet is empty.
+        Packet::End
+    } else {
+        Packet::Bytes(message.bytes, fds)
+    }
+}

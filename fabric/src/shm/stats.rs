@@ -1,0 +1,25 @@
+//! What a fabric has done so far.
+
+/// Counts since a [`ShmFabric`](super::ShmFabric) was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShmStats {
+    /// Writes that this node copied into a peer's memory itself.
+    pub writes_pushed: u64,
+    /// Their bytes.
+    pub bytes_pushed: u64,
+    /// Writes and sends that were handed to peers as descriptors, for them to carry out.
+    pub descriptors: u64,
+    /// The sends among them.
+    pub sends: u64,
+    /// Bytes that were copied here for the descriptors of peers.
+    pub bytes_pulled: u64,
+    /// Bytes that were read from peers' memory.
+    pub bytes_read: u64,
+    /// How often a peer that slept was signaled.
+    pub doorbells_rung: u64,
+    /// How often a peer that had work was awake, or signaled already.
+    pub doorbells_skipped: u64,
+    /// Connections that were closed since they were not a node's.
+    pub strangers_refused: u64,
+}

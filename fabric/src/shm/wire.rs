@@ -1,0 +1,418 @@
+//! The frames that nodes exchange over their connection's socket.
+//!
+//! Each is one packet: a byte that says what it is, then its fields without padding, numbers little-endian. Descriptors
+//! travel beside the packet, in the order that is named here.
+//!
+//! | byte | frame | fields | descriptors |
+//! |---|---|---|---|
+//! | 1 | `Hello` | magic u64, version u32, from u32, to u32, incarnation u64, cluster | watch, eventfd |
+//! | 2 | `Welcome` | as `Hello` | watch, eventfd |
+//! | 3 | `Refuse` | magic u64, version u32, why u8, cluster | |
+//! | 4 | `Expose` | endpoint u64, count u8, then for each: key u64, kind u8, bytes u64 | the regions |
+//! | 5 | `Offer` | endpoint u64, layer u32, group u32, epoch u64, ring slots u64, hello | ring |
+//! | 6 | `Accept` | as `Offer`, then the accepted endpoint u64 | ring |
+//! | 7 | `Confirm` | endpoint u64, the peer's endpoint u64 | |
+//! | 8 | `Reject` | the peer's endpoint u64, text | |
+//! | 9 | `Close` | endpoint u64, why u8, text | |
+//! | 10 | `Source` | key u64, kind u8, bytes u64 | the region |
+//! | 11 | `Forget` | key u64 | |
+//! | 12 | `Goodbye` | | |
+//!
+//! A text has its length (u16) before it. The start of a `Hello`, up to `from`, and all of a `Refuse` stay the same in
+//! all versions, so that nodes of different versions can say what is wrong.
+
+use std::str;
+
+use crate::{BreakReason, GroupTag, HELLO_BYTES, NodeId, RegionKey, RegionKind, RemoteRegion};
+
+/// Begins the first frame in either direction.
+pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"squallSM");
+
+/// The longest frame, in bytes.
+pub(super) const FRAME_BYTES: usize = 4096;
+
+/// The most regions that one `Expose` carries; so many descriptors also bound what a receiver makes room for.
+pub(super) const EXPOSE_REGIONS: usize = 128;
+
+/// Longer texts are cut.
+const TEXT_BYTES: usize = 512;
+
+/// Who speaks, and to whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) version: u32,
+    pub(super) from: NodeId,
+    /// What follows is known only if the version is this node's.
+    pub(super) rest: Option<HelloRest>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HelloRest {
+    pub(super) to: NodeId,
+    pub(super) incarnation: u64,
+    pub(super) cluster: String,
+}
+
+/// Why a node does not talk to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RefuseWhy {
+    Version,
+    Cluster,
+    /// It is connected with that node already. Try again.
+    Busy,
+}
+
+/// One side's part of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SetUp {
+    pub(super) endpoint: u64,
+    pub(super) tag: GroupTag,
+    pub(super) ring_slots: u64,
+    pub(super) hello: Vec<u8>,
+}
+
+/// A packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Hello(Hello),
+    Welcome(Hello),
+    Refuse { version: u32, why: RefuseWhy, cluster: String },
+    Expose { endpoint: u64, regions: Vec<RemoteRegion> },
+    Offer(SetUp),
+    Accept { set_up: SetUp, yours: u64 },
+    Confirm { mine: u64, yours: u64 },
+    Reject { yours: u64, text: String },
+    Close { mine: u64, reason: BreakReason },
+    Source(RemoteRegion),
+    Forget(RegionKey),
+    Goodbye,
+}
+
+/// A packet that no node of this version sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it sent a malformed packet: {0}")]
+pub(super) struct Malformed(pub(super) &'static str);
+
+impl Frame {
+    /// Writes the packet.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer(Vec::with_capacity(64));
+        match self {
+            Frame::Hello(hello) => to.u8(1).hello(hello),
+            Frame::Welcome(hello) => to.u8(2).hello(hello),
+            Frame::Refuse { version, why, cluster } => to.u8(3).u64(MAGIC).u32(*version).u8(*why as u8).text(cluster),
+            Frame::Expose { endpoint, regions } => {
+                debug_assert!(regions.len() <= EXPOSE_REGIONS);
+                to.u8(4).u64(*endpoint).u8(regions.len() as u8);
+                regions.iter().fold(&mut to, |to, region| to.region(region))
+            }
+            Frame::Offer(set_up) => to.u8(5).set_up(set_up),
+            Frame::Accept { set_up, yours } => to.u8(6).set_up(set_up).u64(*yours),
+            Frame::Confirm { mine, yours } => to.u8(7).u64(*mine).u64(*yours),
+            Frame::Reject { yours, text } => to.u8(8).u64(*yours).text(text),
+            Frame::Close { mine, reason } => to.u8(9).u64(*mine).reason(reason),
+            Frame::Source(region) => to.u8(10).region(region),
+            Frame::Forget(key) => to.u8(11).u64(key.0),
+            Frame::Goodbye => to.u8(12),
+        };
+        debug_assert!(to.0.len() <= FRAME_BYTES);
+        to.0
+    }
+
+    /// Reads a packet, which may hold anything. `version` is that of this node.
+    pub(super) fn decode(bytes: &[u8], version: u32) -> Result<Frame, Malformed> {
+        let mut from = Reader(bytes);
+        let frame = match from.u8()? {
+            kind @ 1..=2 => {
+                let hello = from.hello(version)?;
+                if hello.rest.is_none() {
+                    // Of a foreign version no more than this is known.
+                    from.0 = &[];
+                }
+                if kind == 1 { Frame::Hello(hello) } else { Frame::Welcome(hello) }
+            }
+            3 => {
+                from.magic()?;
+                let version = from.u32()?;
+                let why = match from.u8()? {
+                    0 => RefuseWhy::Version,
+                    1 => RefuseWhy::Cluster,
+                    2 => RefuseWhy::Busy,
+                    _ => return Err(Malformed("a refusal for no known reason")),
+                };
+                Frame::Refuse { version, why, cluster: from.text()? }
+            }
+            4 => {
+                let endpoint = from.u64()?;
+                let count = usize::from(from.u8()?);
+                if count > EXPOSE_REGIONS {
+                    return Err(Malformed("more regions than a packet may carry"));
+                }
+                let regions = (0..count).map(|_| from.region()).collect::<Result<_, _>>()?;
+                Frame::Expose { endpoint, regions }
+            }
+            5 => Frame::Offer(from.set_up()?),
+            6 => Frame::Accept { set_up: from.set_up()?, yours: from.u64()? },
+            7 => Frame::Confirm { mine: from.u64()?, yours: from.u64()? },
+            8 => Frame::Reject { yours: from.u64()?, text: from.text()? },
+            9 => Frame::Close { mine: from.u64()?, reason: from.reason()? },
+            10 => Frame::Source(from.region()?),
+            11 => Frame::Forget(RegionKey(from.u64()?)),
+            12 => Frame::Goodbye,
+            _ => return Err(Malformed("it is of no known kind")),
+        };
+        if from.0.is_empty() { Ok(frame) } else { Err(Malformed("it is longer than its fields")) }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u8(&mut self, n: u8) -> &mut Writer {
+        self.bytes(&[n])
+    }
+
+    fn u32(&mut self, n: u32) -> &mut Writer {
+        self.bytes(&n.to_le_bytes())
+    }
+
+    fn u64(&mut self, n: u64) -> &mut Writer {
+        self.bytes(&n.to_le_bytes())
+    }
+
+    fn sized(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.bytes(&(bytes.len() as u16).to_le_bytes()).bytes(bytes)
+    }
+
+    fn text(&mut self, text: &str) -> &mut Writer {
+        let mut end = text.len().min(TEXT_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.sized(&text.as_bytes()[..end])
+    }
+
+    fn hello(&mut self, hello: &Hello) -> &mut Writer {
+        self.u64(MAGIC).u32(hello.version).u32(hello.from.0);
+        match &hello.rest {
+            Some(rest) => self.u32(rest.to.0).u64(rest.incarnation).text(&rest.cluster),
+            None => self,
+        }
+    }
+
+    fn region(&mut self, region: &RemoteRegion) -> &mut Writer {
+        let kind = match region.kind {
+            RegionKind::Polled => 0,
+            RegionKind::Bulk => 1,
+            RegionKind::Phantom => 2,
+        };
+        self.u64(region.key.0).u8(kind).u64(region.bytes as u64)
+    }
+
+    fn set_up(&mut self, set_up: &SetUp) -> &mut Writer {
+        let GroupTag { layer, group, epoch } = set_up.tag;
+        self.u64(set_up.endpoint).u32(layer).u32(group).u64(epoch).u64(set_up.ring_slots).sized(&set_up.hello)
+    }
+
+    fn reason(&mut self, reason: &BreakReason) -> &mut Writer {
+        let (code, text) = match reason {
+            BreakReason::PeerClosed => (0, ""),
+            BreakReason::Access => (1, ""),
+            BreakReason::ReceiverNotReady => (2, ""),
+            BreakReason::Refused(text) => (3, text.as_str()),
+            BreakReason::Failed(text) => (4, text.as_str()),
+            // No side breaks an endpoint for these and lives to tell.
+            BreakReason::ProcessGone | BreakReason::Unreachable | BreakReason::TagInUse => (0, ""),
+        };
+        self.u8(code).text(text)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(Malformed("it is shorter than its fields"))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn sized(&mut self, most: usize) -> Result<&'a [u8], Malformed> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        if len > most {
+            return Err(Malformed("a text is too long"));
+        }
+        self.bytes(len)
+    }
+
+    fn text(&mut self) -> Result<String, Malformed> {
+        let text = str::from_utf8(self.sized(TEXT_BYTES)?).map_err(|_| Malformed("a text is not UTF-8"))?;
+        Ok(text.to_owned())
+    }
+
+    fn magic(&mut self) -> Result<(), Malformed> {
+        if self.u64()? == MAGIC { Ok(()) } else { Err(Malformed("it does not begin as Squall's")) }
+    }
+
+    fn hello(&mut self, own_version: u32) -> Result<Hello, Malformed> {
+        self.magic()?;
+        let version = self.u32()?;
+        let from = NodeId(self.u32()?);
+        let rest = match version == own_version {
+            true => Some(HelloRest { to: NodeId(self.u32()?), incarnation: self.u64()?, cluster: self.text()? }),
+            false => None,
+        };
+        Ok(Hello { version, from, rest })
+    }
+
+    fn region(&mut self) -> Result<RemoteRegion, Malformed> {
+        let key = RegionKey(self.u64()?);
+        let kind = match self.u8()? {
+            0 => RegionKind::Polled,
+            1 => RegionKind::Bulk,
+            _ => return Err(Malformed("a region is of no known kind")),
+        };
+        let bytes = usize::try_from(self.u64()?).map_err(|_| Malformed("a region is too large"))?;
+        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
+            return Err(Malformed("a region has an impossible size"));
+        }
+        Ok(RemoteRegion { key, kind, bytes })
+    }
+
+    fn set_up(&mut self) -> Result<SetUp, Malformed> {
+        Ok(SetUp {
+            endpoint: self.u64()?,
+            tag: GroupTag { layer: self.u32()?, group: self.u32()?, epoch: self.u64()? },
+            ring_slots: self.u64()?,
+            hello: self.sized(HELLO_BYTES)?.to_vec(),
+        })
+    }
+
+    fn reason(&mut self) -> Result<BreakReason, Malformed> {
+        let code = self.u8()?;
+        let text = self.text()?;
+        Ok(match code {
+            0 => BreakReason::PeerClosed,
+            1 => BreakReason::Access,
+            2 => BreakReason::ReceiverNotReady,
+            3 => BreakReason::Refused(text),
+            4 => BreakReason::Failed(text),
+            _ => return Err(Malformed("an endpoint was closed for no known reason")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Frame> {
+        let hello = Hello {
+            version: 1,
+            from: NodeId(3),
+            rest: Some(HelloRest { to: NodeId(4), incarnation: 5, cluster: "cluster".into() }),
+        };
+        let tag = GroupTag { layer: 1, group: 2, epoch: 3 };
+        let set_up = SetUp { endpoint: 6, tag, ring_slots: 64, hello: vec![7; HELLO_BYTES] };
+        let region = RemoteRegion { key: RegionKey(8), kind: RegionKind::Bulk, bytes: 9 };
+        let polled = RemoteRegion { key: RegionKey(10), kind: RegionKind::Polled, bytes: 16 };
+        let mut frames = vec![
+            Frame::Hello(hello.clone()),
+            Frame::Welcome(hello),
+            Frame::Expose { endpoint: 1, regions: vec![region; EXPOSE_REGIONS] },
+            Frame::Expose { endpoint: 1, regions: vec![] },
+            Frame::Offer(set_up.clone()),
+            Frame::Accept { set_up, yours: 11 },
+            Frame::Confirm { mine: 12, yours: 13 },
+            Frame::Reject { yours: 14, text: "a sentence".into() },
+            Frame::Source(polled),
+            Frame::Forget(RegionKey(15)),
+            Frame::Goodbye,
+        ];
+        for why in [RefuseWhy::Version, RefuseWhy::Cluster, RefuseWhy::Busy] {
+            frames.push(Frame::Refuse { version: 2, why, cluster: "other".into() });
+        }
+        for reason in [
+            BreakReason::PeerClosed,
+            BreakReason::Access,
+            BreakReason::ReceiverNotReady,
+            BreakReason::Refused("why".into()),
+            BreakReason::Failed("how".into()),
+        ] {
+            frames.push(Frame::Close { mine: 16, reason });
+        }
+        frames
+    }
+
+    #[test]
+    fn every_frame_comes_out_as_it_went_in() {
+        for frame in examples() {
+            let bytes = frame.encode();
+            assert!(bytes.len() <= FRAME_BYTES);
+            assert_eq!(Frame::decode(&bytes, 1), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_was_cut_or_lengthened_is_malformed() {
+        for frame in examples() {
+            let mut bytes = frame.encode();
+            for len in 0..bytes.len() {
+                assert!(Frame::decode(&bytes[..len], 1).is_err(), "{frame:?} cut to {len}");
+            }
+            bytes.push(0);
+            assert!(Frame::decode(&bytes, 1).is_err(), "{frame:?} with a byte more");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_frame_or_malformed() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let examples: Vec<Vec<u8>> = examples().iter().map(Frame::encode).collect();
+        for _ in 0..200_000 {
+            let mut bytes = examples[rng.usize(..examples.len())].clone();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..bytes.len());
+                bytes[at] = rng.u8(..);
+            }
+            let _ = Frame::decode(&bytes, 1);
+        }
+    }
+
+    #[test]
+    fn a_hello_of_another_version_still_says_who_it_is() {
+        let bytes = examples()[0].encode();
+        let Ok(Frame::Hello(hello)) = Frame::decode(&bytes, 2) else { panic!("no hello") };
+        assert_eq!((hello.version, hello.from, hello.rest), (1, NodeId(3), None));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let frame = Frame::Reject { yours: 1, text: "ä".repeat(TEXT_BYTES) };
+        let Ok(Frame::Reject { text, .. }) = Frame::decode(&frame.encode(), 1) else { panic!("no rejection") };
+        assert_eq!(text, "ä".repeat(TEXT_BYTES / 2));
+    }
+}

@@ -1,0 +1,195 @@
+//! A node's attachment to the simulated network.
+
+use std::{
+    cell::{RefCell, RefMut},
+    fmt,
+    rc::Rc,
+};
+
+use super::{
+    config::Sabotage,
+    endpoint::{Recv, Side, State, WorkKind},
+    payload::Payload,
+    queue::NodeIx,
+    world::World,
+};
+use crate::{
+    Completion, EndpointId, Fabric, GroupTag, INLINE_BYTES, NodeId, Op, PostError, Region, RegionKey, RegionKind,
+    RegisterError, Slice, Source, Target, Time, Token,
+};
+
+/// A node's attachment to a [`SimNet`](super::SimNet): one life of its process.
+///
+/// After the node has crashed this does nothing: posts give [`PostError::Broken`], and polls report nothing.
+pub struct SimFabric {
+    world: Rc<RefCell<World>>,
+    node: NodeId,
+    ix: NodeIx,
+    incarnation: u64,
+}
+
+impl SimFabric {
+    pub(super) fn new(world: Rc<RefCell<World>>, ix: NodeIx) -> SimFabric {
+        let (node, incarnation) = {
+            let mut world = world.borrow_mut();
+            let node = world.node(ix);
+            (node.id, node.incarnation)
+        };
+        SimFabric { world, node, ix, incarnation }
+    }
+
+    /// How many times the node's process had been started, this start included.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The network, if the process that this belongs to still lives.
+    fn alive(&self) -> Option<RefMut<'_, World>> {
+        let mut world = self.world.borrow_mut();
+        let node = world.node(self.ix);
+        (node.up && node.incarnation == self.incarnation).then_some(world)
+    }
+}
+
+impl Fabric for SimFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        let mut world = self.world.borrow_mut();
+        let invalid = bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8);
+        if invalid && !world.sabotaged(Sabotage::SizesUnchecked) {
+            return Err(RegisterError::Size { bytes });
+        }
+        let key = RegionKey(world.rng.u64(..));
+        Ok(Region::heap(kind, key, bytes))
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        match self.alive() {
+            Some(mut world) => world.connect(self.ix, peer, tag, expose, hello),
+            None => EndpointId(u64::MAX),
+        }
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        if let Some(mut world) = self.alive()
+            && world.side(on).is_none_or(|side| side.node == self.ix)
+        {
+            world.disconnect(self.ix, on);
+        }
+    }
+
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        let mut world = self.alive().ok_or(PostError::Broken)?;
+        if world.sabotaged(Sabotage::PostsUnchecked) && matches!(op, Op::Recv { .. }) {
+            return Ok(());
+        }
+        let short_inline = world.sabotaged(Sabotage::ShortInline);
+        let mine = |side: &&mut Side| side.node == self.ix && side.state != State::Closing;
+        let side = world.side(on).filter(mine).ok_or(PostError::Broken)?;
+        if side.state != State::Up && !matches!(op, Op::Recv { .. }) {
+            return Err(PostError::NotConnected);
+        }
+        let aligned = |target: Target, len: usize| -> Result<(), PostError> {
+            let remote = side.remote.iter().find(|remote| remote.key == target.region);
+            check_words(remote.is_some_and(|remote| remote.kind == RegionKind::Polled), target.offset, len)
+        };
+        let (kind, payload) = match op {
+            Op::Recv { into } => {
+                check_slice(into)?;
+                return world.post_recv(on, into, token);
+            }
+            Op::Write { source, target } => {
+                check_source(source)?;
+                aligned(target, source.len())?;
+                (WorkKind::Write { to: target, imm: None, word: None }, source)
+            }
+            Op::WriteWithImm { source, target, imm } => {
+                check_source(source)?;
+                aligned(target, source.len())?;
+                (WorkKind::Write { to: target, imm: Some(imm), word: None }, source)
+            }
+            Op::WriteThenWord { source, target, word, word_target } => {
+                check_source(source)?;
+                aligned(target, source.len())?;
+                check_words(true, word_target.offset, 8)?;
+                (WorkKind::Write { to: target, imm: None, word: Some((word, word_target)) }, source)
+            }
+            Op::Send { source, imm } => {
+                check_source(source)?;
+                (WorkKind::Send { imm }, source)
+            }
+            Op::Read { from, into } => {
+                check_slice(into)?;
+                aligned(from, into.len)?;
+                let kind = WorkKind::Read { from, into: into.region.clone(), into_offset: into.offset, len: into.len };
+                return world.submit(on, kind, Payload::none(), token);
+            }
+        };
+        let payload = match payload {
+            Source::Inline(bytes) => {
+                let mut buffer = world.take_buffer();
+                buffer.clear();
+                buffer.extend_from_slice(bytes);
+                if short_inline && bytes.len() > 64 {
+                    buffer[64..].fill(0);
+                }
+                Payload::taken(buffer)
+            }
+            Source::Region(slice) => Payload::later(slice.region, slice.offset, slice.len),
+        };
+        world.submit(on, kind, payload, token)
+    }
+
+    fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
+        if let Some(mut world) = self.alive() {
+            world.poll(self.ix, out);
+        }
+    }
+}
+
+impl fmt::Debug for SimFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimFabric({}, incarnation {})", self.node, self.incarnation)
+    }
+}
+
+impl World {
+    fn post_recv(&mut self, on: EndpointId, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+        let depth = self.config.recv_depth;
+        let drop_when_full = self.sabotaged(Sabotage::DropWhenFull);
+        let side = self.side(on).ok_or(PostError::Broken)?;
+        if side.recvs.len() >= depth {
+            side.recv_was_full = true;
+            return if drop_when_full { Ok(()) } else { Err(PostError::Full) };
+        }
+        side.recvs.push_back(Recv { region: into.region.clone(), offset: into.offset, len: into.len, token });
+        Ok(())
+    }
+}
+
+fn check_source(source: Source<'_>) -> Result<(), PostError> {
+    match source {
+        Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
+        Source::Inline(_) => Ok(()),
+        Source::Region(slice) => check_slice(slice),
+    }
+}
+
+fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
+    let Slice { region, offset, len } = slice;
+    if offset > region.len() || len > region.len() - offset {
+        return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });
+    }
+    check_words(region.kind() == RegionKind::Polled, offset, len)
+}
+
+/// Polled memory is accessed in whole aligned words.
+fn check_words(polled: bool, offset: usize, len: usize) -> Result<(), PostError> {
+    if polled && !(offset.is_multiple_of(8) && len.is_multiple_of(8)) {
+        return Err(PostError::Misaligned { offset, len });
+    }
+    Ok(())
+}

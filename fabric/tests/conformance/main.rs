@@ -1,0 +1,30 @@
+//! The conformance suite: what G1–G7 of [`squall_fabric`] promise, checked on every backend with the same code.
+//!
+//! A [scenario](scenarios) is a function of a [`Rig`](rig::Rig): three nodes whose every call and completion goes through
+//! a [`Monitor`](monitor::Monitor), which knows what must hold of any endpoint at any time. A backend joins the suite by
+//! carrying out [`Testbed`](testbed::Testbed); one whose memory is written by other threads, processes or devices also
+//! runs the [races](concurrent).
+//!
+//! Each scenario runs from several seeds, on `sim` from many; `SQUALL_SEED=n` runs it from that one,
+//! `SQUALL_SEEDS=n` from the first n. That the scenarios bite is shown by [running them on networks that break one
+//! guarantee each](sim).
+
+mod concurrent;
+mod monitor;
+mod rig;
+mod scenarios;
+mod shm;
+mod sim;
+mod testbed;
+
+/// The first `count` seeds, or as many as `SQUALL_SEEDS` says, or the one in `SQUALL_SEED`.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let given = |name: &str| {
+        let value = std::env::var(name).ok()?;
+        Some(value.parse::<u64>().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+    };
+    match given("SQUALL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..given("SQUALL_SEEDS").unwrap_or(count),
+    }
+}

@@ -1,0 +1,106 @@
+//! The scenarios on shared memory: three nodes in this process, polled in turn; and threads that race.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use squall_fabric::{
+    Fabric, NodeId, Time,
+    shm::{ShmConfig, ShmFabric},
+};
+
+use crate::{
+    concurrent,
+    rig::{Rig, Verdict},
+    seeds,
+    testbed::{Capabilities, Testbed},
+};
+
+/// How many seeds each scenario runs from.
+const SEEDS: u64 = 6;
+
+/// A name that no other test's cluster has, also not in another process.
+fn cluster_name() -> String {
+    static CLUSTERS: AtomicU64 = AtomicU64::new(0);
+    format!("conformance-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed))
+}
+
+fn open(cluster: &str, node: u32, queue_depth: usize) -> ShmFabric {
+    let mut config = ShmConfig::new(cluster, NodeId(node));
+    config.queue_depth = queue_depth;
+    ShmFabric::open(config).expect("a shared-memory fabric")
+}
+
+struct ShmBed {
+    fabrics: Vec<ShmFabric>,
+    seed: u64,
+}
+
+impl ShmBed {
+    fn new(seed: u64) -> ShmBed {
+        let cluster = cluster_name();
+        let depth = [16, 64, 1024][seed as usize % 3];
+        ShmBed { fabrics: (0..3).map(|node| open(&cluster, node, depth)).collect(), seed }
+    }
+}
+
+impl Testbed for ShmBed {
+    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
+        &mut self.fabrics[node]
+    }
+
+    fn step(&mut self, ready: &mut Vec<usize>) {
+        std::thread::yield_now();
+        ready.extend(0..self.fabrics.len());
+    }
+
+    fn now(&self) -> Time {
+        Time::boot_clock()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn can(&self) -> Capabilities {
+        Capabilities {
+            // Nodes of one process can't die alone; the backend's own tests kill processes.
+            kill: false,
+            cut: false,
+            fences_memory: false,
+            settled: Duration::from_millis(5),
+            failure_timeout: Duration::from_secs(5),
+            patience: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
+pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict) {
+    for seed in seeds(SEEDS) {
+        if let Err(why) = scenario(&mut Rig::new(&mut ShmBed::new(seed))) {
+            panic!("{name}: {why} (again with SQUALL_SEED={seed})");
+        }
+    }
+}
+
+fn race(scenario: fn(ShmFabric, ShmFabric)) {
+    let cluster = cluster_name();
+    scenario(open(&cluster, 0, 256), open(&cluster, 1, 256));
+}
+
+#[test]
+fn words_are_whole_to_a_spinning_reader() {
+    race(concurrent::words_are_whole);
+}
+
+#[test]
+fn writes_are_ordered_to_a_spinning_reader() {
+    race(concurrent::writes_are_ordered);
+}
+
+#[test]
+fn a_word_announces_its_bytes_to_a_spinning_reader() {
+    race(concurrent::a_word_announces_its_bytes);
+}

@@ -1,0 +1,56 @@
+//! What a backend provides so that the scenarios can run on it.
+
+use std::time::Duration;
+
+use squall_fabric::{Fabric, Time};
+
+/// Three nodes, [`NodeId`](squall_fabric::NodeId) 0 to 2, on one fabric.
+pub(crate) trait Testbed {
+    /// The attachment of a node that was not killed.
+    fn fabric(&mut self, node: usize) -> &mut dyn Fabric;
+
+    /// Lets something happen: virtual time passes, or the thread yields. Appends the nodes that are to be polled then.
+    fn step(&mut self, ready: &mut Vec<usize>);
+
+    /// The time, as the fabric takes it.
+    fn now(&self) -> Time;
+
+    /// What everything that is random in a scenario is drawn from.
+    fn seed(&self) -> u64;
+
+    /// What it can do.
+    fn can(&self) -> Capabilities;
+
+    /// Ends a node's process.
+    fn kill(&mut self, _node: usize) {
+        unreachable!("the scenario asked whether it can");
+    }
+
+    /// Cuts two nodes off from each other.
+    fn cut(&mut self, _a: usize, _b: usize) {
+        unreachable!("the scenario asked whether it can");
+    }
+
+    /// Heals the cut between two nodes.
+    fn heal(&mut self, _a: usize, _b: usize) {
+        unreachable!("the scenario asked whether it can");
+    }
+}
+
+/// What a backend and its testbed can do, and how long things take there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capabilities {
+    /// A node's process can be ended.
+    pub(crate) kill: bool,
+    /// Nodes can be cut off from each other.
+    pub(crate) cut: bool,
+    /// Once an endpoint is broken or closed, the memory that it exposed does not change any more. (G6 does not ask for
+    /// as much: a fabric may fence by giving each group memory of its own.)
+    pub(crate) fences_memory: bool,
+    /// After this everything that was posted has happened, unless it waits for something.
+    pub(crate) settled: Duration,
+    /// Both sides learn of a break within this.
+    pub(crate) failure_timeout: Duration,
+    /// Whoever waits longer than this waits in vain.
+    pub(crate) patience: Duration,
+}

@@ -1,0 +1,18 @@
+//! What only the shared-memory backend can show: real processes, sockets and descriptors.
+
+#[path = "shm/basics.rs"]
+mod basics;
+#[path = "shm/child.rs"]
+mod child;
+#[path = "shm/figures.rs"]
+mod figures;
+#[path = "shm/leaks.rs"]
+mod leaks;
+#[path = "shm/processes.rs"]
+mod processes;
+#[path = "shm/strangers.rs"]
+mod strangers;
+#[path = "shm/waking.rs"]
+mod waking;
+#[path = "shm/world.rs"]
+mod world;
