@@ -1,0 +1,147 @@
+//! The connections of one group: one endpoint to each other member.
+
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, HELLO_BYTES, NodeId, Region, RemoteRegion};
+
+/// What a completion meant for a [`Mesh`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MeshEvent {
+    /// The member with this index can be reached.
+    Up(usize),
+    /// The endpoint to the member with this index broke.
+    Down(usize, BreakReason),
+    /// The queue to the member with this index, which was full, takes posts again.
+    Room(usize),
+}
+
+/// One endpoint to each other member of a group, indexed as the members are.
+#[derive(Debug)]
+pub struct Mesh {
+    me: usize,
+    hello: Vec<u8>,
+    links: Vec<Link>,
+}
+
+#[derive(Debug)]
+struct Link {
+    node: NodeId,
+    /// None for this node itself.
+    endpoint: Option<EndpointId>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Connecting,
+    Up(Vec<RemoteRegion>),
+    Down,
+}
+
+impl Mesh {
+    /// Starts to connect `members[me]`, which is this node, to all others.
+    ///
+    /// `expose(i)` lists what member `i` may reach. The `hello` must be the same at every member: a peer with another one
+    /// is refused, so it should describe the memory's layout.
+    ///
+    /// # Panics
+    ///
+    /// If the hello is longer than [`HELLO_BYTES`], of which the fabric would cut off the rest.
+    pub fn connect(
+        fabric: &mut impl Fabric,
+        members: &[NodeId],
+        me: usize,
+        tag: GroupTag,
+        hello: &[u8],
+        mut expose: impl FnMut(usize) -> Vec<Region>,
+    ) -> Mesh {
+        assert!(hello.len() <= HELLO_BYTES, "a hello of {} bytes", hello.len());
+        let links = members
+            .iter()
+            .enumerate()
+            .map(|(i, &node)| {
+                let endpoint = (i != me).then(|| fabric.connect(node, tag, &expose(i), hello));
+                Link { node, endpoint, state: if i == me { State::Up(Vec::new()) } else { State::Connecting } }
+            })
+            .collect();
+        Mesh { me, hello: hello.to_vec(), links }
+    }
+
+    /// The number of members, this one included.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether the group has no members.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// This node's index.
+    pub fn me(&self) -> usize {
+        self.me
+    }
+
+    /// The member with this index.
+    pub fn node(&self, index: usize) -> NodeId {
+        self.links[index].node
+    }
+
+    /// The endpoints that belong to this mesh, for who routes completions.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        self.links.iter().filter_map(|link| link.endpoint)
+    }
+
+    /// The endpoint to a member and the regions that it exposed, if it can be reached now.
+    pub fn link(&self, index: usize) -> Option<(EndpointId, &[RemoteRegion])> {
+        let link = &self.links[index];
+        match (&link.state, link.endpoint) {
+            (State::Up(remote), Some(endpoint)) => Some((endpoint, remote)),
+            _ => None,
+        }
+    }
+
+    /// Whether every other member was reached and none is lost.
+    pub fn is_complete(&self) -> bool {
+        self.links.iter().all(|link| matches!(link.state, State::Up(_)))
+    }
+
+    /// Takes note of a completion of one of this mesh's endpoints.
+    pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<MeshEvent> {
+        let of = match completion {
+            Completion::Connected { endpoint, .. }
+            | Completion::Done { endpoint, .. }
+            | Completion::Received { endpoint, .. }
+            | Completion::Room { endpoint }
+            | Completion::Broken { endpoint, .. } => *endpoint,
+        };
+        let index = self.links.iter().position(|link| link.endpoint == Some(of))?;
+        match completion {
+            Completion::Connected { remote, hello, .. } => {
+                if *hello != self.hello {
+                    fabric.disconnect(of);
+                    self.links[index].state = State::Down;
+                    let why =
+                        "its configuration differs from this node's (members, groups, senders, modes or ring sizes)";
+                    return Some(MeshEvent::Down(index, BreakReason::Refused(why.into())));
+                }
+                self.links[index].state = State::Up(remote.clone());
+                Some(MeshEvent::Up(index))
+            }
+            Completion::Room { .. } => Some(MeshEvent::Room(index)),
+            Completion::Broken { reason, .. } => {
+                self.links[index].state = State::Down;
+                Some(MeshEvent::Down(index, reason.clone()))
+            }
+            Completion::Done { .. } | Completion::Received { .. } => None,
+        }
+    }
+
+    /// Closes all endpoints.
+    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        for link in &mut self.links {
+            if let (Some(endpoint), State::Connecting | State::Up(_)) = (link.endpoint, &link.state) {
+                fabric.disconnect(endpoint);
+                link.state = State::Down;
+            }
+        }
+    }
+}

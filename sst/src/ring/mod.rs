@@ -1,0 +1,169 @@
+//! Rings: how small messages travel.
+//!
+//! A sender owns a byte ring of length-prefixed records. Application threads write records into the sender's own copy
+//! ([`Ring`]); its node's thread finds those that are complete, counts the *turns* that they take, and pushes their bytes
+//! to the same place in every other member's copy ([`Outbox`]); a counter in the sender's row then announces the turns.
+//! Receivers walk their copy record by record ([`Reader`]) as far as that counter says.
+//!
+//! # Record
+//!
+//! Records begin at multiples of 16 bytes and never straddle the ring's end. The position of a record counts bytes since
+//! the ring began and never wraps; its place is the position modulo the ring's capacity.
+//!
+//! ```text
+//! bits of the first word (little-endian numbers)
+//!  0..32   value: Inline: payload bytes · NullRun: turns · Pad: bytes up to the ring's end, this word included
+//! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad
+//! 40..64   the low 24 bits of position ÷ 16, so that a reader notices if it is not at a record
+//! then     the payload, padded to the next record
+//! ```
+//!
+//! An `Inline` record takes one turn, a `NullRun` as many as it says, a `Pad` none.
+
+#[cfg(all(test, squall_loom))]
+mod loom_tests;
+mod outbox;
+mod producer;
+mod reader;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+
+use squall_fabric::Region;
+
+pub use outbox::Outbox;
+pub use producer::{PushError, Ring, RingMemory};
+pub use reader::{Corrupt, Reader, Turn};
+
+/// Records begin at multiples of this many bytes.
+pub(crate) const ALIGN: u64 = 16;
+
+/// The bytes of a record's first word.
+pub(crate) const HEADER: u64 = 8;
+
+/// The smallest ring, in bytes.
+pub const MIN_BYTES: usize = 1024;
+
+/// The largest ring, in bytes: 1 GiB.
+pub const MAX_BYTES: usize = 1 << 30;
+
+/// The largest payload that a ring of `capacity` bytes takes: a quarter of it.
+pub const fn max_payload(capacity: usize) -> usize {
+    capacity / 4
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Inline = 1,
+    NullRun = 2,
+    Pad = 3,
+}
+
+/// A record's first word, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) value: u32,
+}
+
+impl Header {
+    pub(crate) fn encode(self, position: u64) -> u64 {
+        u64::from(self.value) | (self.kind as u64) << 32 | (position / ALIGN) << 40
+    }
+
+    /// None if no record of a ring of `capacity` bytes begins with `word` at `position`.
+    #[inline]
+    pub(crate) fn decode(word: u64, position: u64, capacity: u64) -> Option<Header> {
+        if word >> 40 != (position / ALIGN) & 0xff_ffff {
+            return None;
+        }
+        let value = word as u32;
+        let to_end = capacity - place(position, capacity);
+        let kind = match (word >> 32) as u8 {
+            1 if u64::from(value) <= capacity / 4 && record_bytes(u64::from(value)) <= to_end => Kind::Inline,
+            2 if value > 0 => Kind::NullRun,
+            // Shorter than the longest record, which would have fitted otherwise. So no pad follows a pad.
+            3 if u64::from(value) == to_end && to_end < record_bytes(capacity / 4) => Kind::Pad,
+            _ => return None,
+        };
+        Some(Header { kind, value })
+    }
+
+    /// The bytes from this record's beginning to the next one's.
+    #[inline]
+    pub(crate) fn stride(self) -> u64 {
+        match self.kind {
+            Kind::Inline => record_bytes(u64::from(self.value)),
+            Kind::NullRun => ALIGN,
+            Kind::Pad => u64::from(self.value),
+        }
+    }
+
+    /// The turns that the record takes.
+    #[inline]
+    pub(crate) fn turns(self) -> u64 {
+        match self.kind {
+            Kind::Inline => 1,
+            Kind::NullRun => u64::from(self.value),
+            Kind::Pad => 0,
+        }
+    }
+}
+
+/// Where in a ring of `capacity` bytes, a power of two, a position lies. (Without a division: they add up on the way of a
+/// message.)
+#[inline]
+pub(crate) const fn place(position: u64, capacity: u64) -> u64 {
+    position & (capacity - 1)
+}
+
+#[inline]
+pub(crate) const fn record_bytes(payload: u64) -> u64 {
+    (HEADER + payload).next_multiple_of(ALIGN)
+}
+
+/// A payload where it lies in a ring: read it, or copy it out, before the message counts as delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    region: &'a Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Payload<'_> {
+    /// The payload's length, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the payload is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The 8 bytes from `8 * index`, as a native-endian word; those beyond the payload's end have no meaning.
+    ///
+    /// # Panics
+    ///
+    /// If the word begins beyond the payload's end.
+    pub fn word(&self, index: usize) -> u64 {
+        assert!(index * 8 < self.len, "word {index} of a payload of {} bytes", self.len);
+        self.region.load(self.offset + index * 8)
+    }
+
+    /// Copies the payload out.
+    ///
+    /// # Panics
+    ///
+    /// If `into` is not as long as the payload.
+    pub fn read(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.len, "a payload is copied as a whole");
+        self.region.read(self.offset, into);
+    }
+
+    /// Replaces the contents of `into` by the payload.
+    pub fn copy_to(&self, into: &mut Vec<u8>) {
+        into.resize(self.len, 0);
+        self.region.read(self.offset, into);
+    }
+}

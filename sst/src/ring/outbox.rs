@@ -1,0 +1,149 @@
+//! The side of a sender's ring that its node's thread drives: find what is complete, push it, free what all have used.
+
+use std::sync::Arc;
+
+use squall_fabric::{Fabric, Op, PostError, Region, RegionKey, Slice, Source, Target, Token};
+
+use super::{
+    Kind, Payload, place,
+    producer::{Ring, RingMemory},
+    record_bytes,
+};
+use crate::mesh::Mesh;
+
+/// Pushes a [`Ring`]'s complete records to the other members, in runs, and frees them when all are done with them.
+#[derive(Debug)]
+pub struct Outbox<M = Region> {
+    ring: Arc<Ring<M>>,
+    /// Everything before it is complete.
+    scanned: u64,
+    /// The turns of everything before `scanned`.
+    turns: u64,
+    freed: u64,
+    freed_turns: u64,
+    /// Up to where each member was pushed.
+    pushed: Vec<u64>,
+}
+
+impl<M: RingMemory> Outbox<M> {
+    /// The outbox of a new ring, for a group of `members`.
+    pub fn new(ring: Arc<Ring<M>>, members: usize) -> Outbox<M> {
+        Outbox { ring, scanned: 0, turns: 0, freed: 0, freed_turns: 0, pushed: vec![0; members] }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Arc<Ring<M>> {
+        &self.ring
+    }
+
+    /// Looks for records that have been completed, and returns the turns that all complete ones take since the ring
+    /// began: this member's own turns.
+    ///
+    /// Records are taken in the order of their positions: one that a thread has reserved and not completed holds up those
+    /// behind it.
+    pub fn scan(&mut self) -> u64 {
+        while let Some(header) = self.ring.committed(self.scanned) {
+            self.scanned += header.stride();
+            self.turns += header.turns();
+        }
+        self.turns
+    }
+
+    /// Scans, then gives up turns as nulls so that this member's turns become `turns`, if they are fewer.
+    ///
+    /// They stay fewer if the ring is full, or while a thread is completing a record, behind which nothing counts.
+    pub fn fill(&mut self, turns: u64) {
+        let missing = turns.saturating_sub(self.scan());
+        // Behind a record that is not complete, each call would add another run.
+        if missing > 0 && self.ring.end() == self.scanned {
+            let run = u32::try_from(missing).unwrap_or(u32::MAX);
+            if self.ring.push_nulls(run).is_ok() {
+                self.scan();
+            }
+        }
+    }
+
+    /// Closes the ring and finds its last records. Returns false while a thread is still completing one.
+    pub fn drain(&mut self) -> bool {
+        self.ring.close();
+        self.scan();
+        self.scanned == self.ring.end()
+    }
+
+    /// The turns found by the last [`scan`](Outbox::scan).
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// Lets the records of the first `turns` turns be overwritten: every member has delivered them. Returns whether that
+    /// freed anything.
+    ///
+    /// A run of nulls is freed once all its turns are, a pad with the record behind it: who has delivered what lies before a
+    /// pad need not have passed the pad yet.
+    pub fn free(&mut self, turns: u64) -> bool {
+        let before = self.freed;
+        let mut at = before;
+        while at < self.scanned {
+            let header = self.ring.committed(at).expect("what was scanned is complete until it is freed");
+            if self.freed_turns + header.turns() > turns {
+                break;
+            }
+            at += header.stride();
+            if header.kind != Kind::Pad {
+                self.freed = at;
+                self.freed_turns += header.turns();
+            }
+        }
+        if self.freed == before {
+            return false;
+        }
+        self.ring.free(self.freed);
+        true
+    }
+}
+
+impl Outbox<Region> {
+    /// Pushes to one member what it was not sent yet, and returns whether it has been sent everything scanned.
+    ///
+    /// `remote` is the member's copy of this ring. If its queue is full, the rest goes out with the next call.
+    pub fn push(&mut self, fabric: &mut impl Fabric, mesh: &Mesh, member: usize, remote: RegionKey) -> bool {
+        let Some((endpoint, _)) = mesh.link(member) else { return false };
+        let capacity = self.ring.capacity() as u64;
+        let at = &mut self.pushed[member];
+        while *at < self.scanned {
+            let offset = place(*at, capacity);
+            let (offset, len) = (offset as usize, (self.scanned - *at).min(capacity - offset) as usize);
+            // The records don't change until every member has delivered them, so until they have been fetched.
+            let source = Source::Region(Slice { region: self.ring.memory(), offset, len });
+            let target = Target { region: remote, offset };
+            match fabric.post(endpoint, Op::Write { source, target }, Token::UNSIGNALED) {
+                Ok(()) => *at += len as u64,
+                Err(PostError::Full | PostError::Broken) => return false,
+                Err(other) => unreachable!("a push is well-formed: {other}"),
+            }
+        }
+        true
+    }
+
+    /// The messages that take turns at or after `turns`, each with its turn and its ticket, oldest first: what the group did
+    /// not deliver.
+    pub fn undelivered(&self, turns: u64) -> impl Iterator<Item = (u64, Payload<'_>, u32)> {
+        let capacity = self.ring.capacity() as u64;
+        let (mut at, mut turn) = (self.freed, self.freed_turns);
+        std::iter::from_fn(move || {
+            while at < self.scanned {
+                let header = self.ring.committed(at).expect("what was scanned is complete until it is freed");
+                let (here, first) = (at, turn);
+                at += header.stride();
+                turn += header.turns();
+                if header.kind == Kind::Inline && first >= turns {
+                    debug_assert_eq!(header.stride(), record_bytes(u64::from(header.value)));
+                    let offset = place(here, capacity) as usize + super::HEADER as usize;
+                    let payload = Payload { region: self.ring.memory(), offset, len: header.value as usize };
+                    return Some((first, payload, self.ring.ticket(here)));
+                }
+            }
+            None
+        })
+    }
+}

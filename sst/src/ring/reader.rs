@@ -1,0 +1,77 @@
+//! Walking a copy of a ring, turn by turn.
+
+use std::sync::Arc;
+
+use squall_fabric::Region;
+
+use super::{HEADER, Header, Kind, Payload, place, producer::Ring};
+
+/// A ring's bytes are not what its sender may write: the sender is faulty, and nothing after them can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ring has no valid record at position {position} (its first word is {word:#018x})")]
+pub struct Corrupt {
+    /// Bytes since the ring began.
+    pub position: u64,
+    /// What stands there.
+    pub word: u64,
+}
+
+/// What a sender did with a turn.
+#[derive(Clone, Copy, Debug)]
+pub enum Turn<'a> {
+    /// A message, and its ticket (0 at members other than its sender).
+    Message(Payload<'a>, u32),
+    /// This turn and the given number of turns after it are nulls.
+    Nulls(u64),
+}
+
+/// Walks one member's copy of a ring. The caller knows from the sender's counter how many turns have arrived.
+#[derive(Debug)]
+pub struct Reader {
+    region: Region,
+    capacity: u64,
+    /// The ring itself, where this node is the sender: for the tickets.
+    own: Option<Arc<Ring>>,
+    at: u64,
+}
+
+impl Reader {
+    /// Walks a copy that a peer writes. Its capacity is the region's size.
+    ///
+    /// # Panics
+    ///
+    /// If the size is not a power of two.
+    pub fn of_copy(region: Region) -> Reader {
+        assert!(region.len().is_power_of_two(), "a ring of {} bytes", region.len());
+        Reader { capacity: region.len() as u64, region, own: None, at: 0 }
+    }
+
+    /// Walks this node's own ring.
+    pub fn of_own(ring: Arc<Ring>) -> Reader {
+        Reader { capacity: ring.capacity() as u64, region: ring.memory().clone(), own: Some(ring), at: 0 }
+    }
+
+    /// The next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, of which the rest is not given again.
+    #[inline]
+    pub fn next_turn(&mut self) -> Result<Turn<'_>, Corrupt> {
+        loop {
+            let offset = place(self.at, self.capacity) as usize;
+            let word = self.region.load(offset);
+            let Some(header) = Header::decode(word, self.at, self.capacity) else {
+                return Err(Corrupt { position: self.at, word });
+            };
+            let here = self.at;
+            self.at += header.stride();
+            match header.kind {
+                Kind::Pad => {}
+                Kind::NullRun => return Ok(Turn::Nulls(u64::from(header.value) - 1)),
+                Kind::Inline => {
+                    let ticket = self.own.as_ref().map_or(0, |ring| ring.ticket(here));
+                    let offset = offset + HEADER as usize;
+                    let payload = Payload { region: &self.region, offset, len: header.value as usize };
+                    return Ok(Turn::Message(payload, ticket));
+                }
+            }
+        }
+    }
+}
