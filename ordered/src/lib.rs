@@ -1,1 +1,102 @@
-//! (being written)
+//! Atomic multicast: messages of several senders, delivered by all members in one order.
+//!
+//! Message j of the sender with rank s has the sequence number j·S + s: round robin over the S senders. Each member
+//! publishes how far it has received that order without a gap; what all members of the shard have received is *stable*,
+//! and is delivered. A sender with nothing to say gives up its turns as nulls, so that it delays nobody.
+//!
+//! # The parts of a shard
+//!
+//! [`create`] makes three, for three kinds of threads:
+//!
+//! - [`Submitter`], for any number of application threads: writes messages straight into the sender's ring, and asks for
+//!   linearizable reads.
+//! - [`Shard`], for the node's own thread: pushes, receives, finds out what is stable, confirms reads. It is pure: it is
+//!   [stepped](Shard::step), and posts to the fabric.
+//! - [`Deliverer`], for the thread that runs the application: walks the order as far as it is stable, and hands each message
+//!   to a [`Deliver`].
+//!
+//! Between them lie the ring and a few atomic words ([`Progress`] inside), and no lock.
+//!
+//! # Modes
+//!
+//! [`Mode::Ordered`] is the above. In [`Mode::Unordered`] each sender's messages are delivered in their own order, as they
+//! arrive; a sender delivers its own message once every other member holds it, so that a submit that resolves says so.
+//!
+//! # When a view ends
+//!
+//! [`Shard::wedge`] stops sending and receiving and gives the final `received`. Once the view's successor is committed, with
+//! the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly so far.
+//! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change.
+
+mod config;
+mod deliverer;
+mod order;
+mod progress;
+mod reads;
+mod shard;
+mod submitter;
+
+use std::sync::Arc;
+
+use squall_fabric::{Fabric, NodeId, RegionKind, RegisterError};
+use squall_membership::{ShardId, View};
+use squall_sst::ring;
+
+pub use config::{Mode, ShardConfig};
+pub use deliverer::{Deliver, DeliverError, Deliverer, Message, Ran};
+pub use progress::Progress;
+pub use shard::{Row, Shard, Stepped, Undelivered};
+pub use squall_sst::ring::Payload;
+pub use submitter::{SubmitRefused, Submitter};
+
+/// Why a shard could not be created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The view has no such shard.
+    #[error("the view has no {0}")]
+    NoSuchShard(ShardId),
+    /// This node is not one of the shard's members.
+    #[error("{node} is no member of {shard}")]
+    NotAMember {
+        /// This node.
+        node: NodeId,
+        /// The shard.
+        shard: ShardId,
+    },
+    /// The ring's size is not a power of two from [`ring::MIN_BYTES`] to [`ring::MAX_BYTES`].
+    #[error(
+        "a ring of {0} bytes is not possible: give a power of two from {min} to {max}",
+        min = ring::MIN_BYTES,
+        max = ring::MAX_BYTES
+    )]
+    RingBytes(usize),
+    /// The memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// Creates this node's part of a shard of a view, and starts to connect it to the other members.
+pub fn create<F: Fabric>(
+    fabric: &mut F,
+    view: &View,
+    shard: ShardId,
+    config: &ShardConfig,
+) -> Result<(Submitter, Shard, Deliverer), CreateError> {
+    let members = view.shard(shard).ok_or(CreateError::NoSuchShard(shard))?;
+    let node = fabric.node();
+    let me = members.rank_of(node).ok_or(CreateError::NotAMember { node, shard })?;
+    if !config.ring_bytes.is_power_of_two() || !(ring::MIN_BYTES..=ring::MAX_BYTES).contains(&config.ring_bytes) {
+        return Err(CreateError::RingBytes(config.ring_bytes));
+    }
+    let mut rings = Vec::with_capacity(members.senders.len());
+    for _ in &members.senders {
+        rings.push(fabric.register(RegionKind::Polled, config.ring_bytes)?);
+    }
+    let my_sender = members.sender_rank_of(node).map(|rank| rank.index());
+    let own = my_sender.map(|s| Arc::new(ring::Ring::new(rings[s].clone(), config.ring_bytes)));
+    let progress = Arc::new(Progress::new(members.senders.len()));
+    let deliverer = Deliverer::new(view.epoch, members, config.mode, &rings, own.clone(), Arc::clone(&progress));
+    let submitter = Submitter::new(own.clone(), Arc::clone(&progress));
+    let shard = Shard::connect(fabric, view.epoch, members, me, config, rings, own, progress)?;
+    Ok((submitter, shard, deliverer))
+}

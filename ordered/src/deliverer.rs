@@ -1,0 +1,195 @@
+//! The part of a shard that runs the application.
+
+use std::sync::Arc;
+
+use squall_fabric::{NodeId, Region};
+use squall_membership::{Epoch, Seq, ShardView};
+use squall_sst::ring::{Corrupt, Payload, Reader, Ring, Turn};
+
+use crate::{config::Mode, progress::Progress};
+
+/// A message that is to be delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// The view in which it was ordered.
+    pub epoch: Epoch,
+    /// Its place in that view's order. In unordered mode, the place that it would have.
+    pub seq: Seq,
+    /// Who sent it.
+    pub sender: NodeId,
+    /// Its bytes.
+    pub payload: Payload<'a>,
+    /// What the sender gave with it, if the sender is this node; else 0.
+    pub ticket: u32,
+}
+
+/// The application, as a shard sees it.
+pub trait Deliver {
+    /// Applies a message. When this returns, nothing refers to its bytes any more.
+    fn deliver(&mut self, message: Message<'_>);
+
+    /// Answers the oldest `count` reads that wait, from the state as it is now.
+    fn answer(&mut self, count: u64);
+}
+
+/// What a [`Deliverer::run`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// How many messages were delivered (nulls don't count).
+    pub messages: usize,
+    /// How many reads were answered.
+    pub reads: u64,
+    /// Whether there is more to do at once.
+    pub more: bool,
+}
+
+/// A sender's ring can't be read any further: the sender is faulty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{sender} sent what is no message: {cause}")]
+pub struct DeliverError {
+    /// Whose ring it is.
+    pub sender: NodeId,
+    /// What is wrong with it.
+    pub cause: Corrupt,
+}
+
+/// Walks the order as far as it may be delivered.
+#[derive(Debug)]
+pub struct Deliverer {
+    epoch: Epoch,
+    mode: Mode,
+    senders: Vec<Sender>,
+    progress: Arc<Progress>,
+    answered: u64,
+    /// Ordered: the next place, and whose turn it is.
+    next: u64,
+    turn_of: usize,
+}
+
+#[derive(Debug)]
+struct Sender {
+    node: NodeId,
+    reader: Reader,
+    /// Turns of a run of nulls that are still to come.
+    nulls: u64,
+    /// Turns behind us.
+    turns: u64,
+}
+
+impl Deliverer {
+    pub(crate) fn new(
+        epoch: Epoch,
+        members: &ShardView,
+        mode: Mode,
+        rings: &[Region],
+        own: Option<Arc<Ring>>,
+        progress: Arc<Progress>,
+    ) -> Deliverer {
+        let reader = |region: &Region| match &own {
+            Some(ring) if ring.memory().key() == region.key() => Reader::of_own(Arc::clone(ring)),
+            _ => Reader::of_copy(region.clone()),
+        };
+        let senders = members
+            .senders
+            .iter()
+            .zip(rings)
+            .map(|(&node, ring)| Sender { node, reader: reader(ring), nulls: 0, turns: 0 })
+            .collect();
+        Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0 }
+    }
+
+    /// Whether a run would do anything.
+    pub fn is_due(&self) -> bool {
+        let due = match self.mode {
+            Mode::Ordered => self.next < self.progress.limit(0),
+            Mode::Unordered => self.senders.iter().enumerate().any(|(s, sender)| sender.turns < self.progress.limit(s)),
+        };
+        due || self.answered < self.progress.answerable()
+    }
+
+    /// Delivers what may be delivered, about `max` turns at most, answers the reads that may be answered, and publishes how
+    /// far it came.
+    ///
+    /// After an error the deliverer must not be run again.
+    pub fn run<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
+        let mut ran = match self.mode {
+            Mode::Ordered => self.run_ordered(max, application)?,
+            Mode::Unordered => self.run_unordered(max, application)?,
+        };
+        // What is answerable was so for a state that this one includes.
+        let answerable = self.progress.answerable();
+        if answerable > self.answered {
+            ran.reads = answerable - self.answered;
+            application.answer(ran.reads);
+            self.answered = answerable;
+        }
+        Ok(ran)
+    }
+
+    fn run_ordered<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
+        let mut ran = Ran::default();
+        let limit = self.progress.limit(0);
+        let end = limit.min(self.next.saturating_add(max as u64));
+        let mut result = Ok(());
+        while self.next < end {
+            let seq = Seq(self.next);
+            result = self.senders[self.turn_of].take(self.epoch, seq, application, &mut ran.messages);
+            if result.is_err() {
+                break;
+            }
+            self.next += 1;
+            self.turn_of += 1;
+            if self.turn_of == self.senders.len() {
+                self.turn_of = 0;
+            }
+        }
+        self.progress.set_delivered(0, self.next);
+        ran.more = self.next < limit;
+        result.map(|()| ran)
+    }
+
+    fn run_unordered<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
+        let mut ran = Ran::default();
+        let senders = self.senders.len();
+        for (s, sender) in self.senders.iter_mut().enumerate() {
+            let limit = self.progress.limit(s);
+            let end = limit.min(sender.turns.saturating_add(max.div_ceil(senders) as u64));
+            let mut result = Ok(());
+            while sender.turns < end && result.is_ok() {
+                let seq = Seq(sender.turns.saturating_mul(senders as u64).saturating_add(s as u64));
+                result = sender.take(self.epoch, seq, application, &mut ran.messages);
+            }
+            self.progress.set_delivered(s, sender.turns);
+            ran.more |= sender.turns < limit;
+            result?;
+        }
+        Ok(ran)
+    }
+}
+
+impl Sender {
+    /// Takes the sender's next turn.
+    #[inline]
+    fn take<D: Deliver>(
+        &mut self,
+        epoch: Epoch,
+        seq: Seq,
+        application: &mut D,
+        messages: &mut usize,
+    ) -> Result<(), DeliverError> {
+        if self.nulls > 0 {
+            self.nulls -= 1;
+        } else {
+            match self.reader.next_turn() {
+                Ok(Turn::Nulls(more)) => self.nulls = more,
+                Ok(Turn::Message(payload, ticket)) => {
+                    application.deliver(Message { epoch, seq, sender: self.node, payload, ticket });
+                    *messages += 1;
+                }
+                Err(cause) => return Err(DeliverError { sender: self.node, cause }),
+            }
+        }
+        self.turns += 1;
+        Ok(())
+    }
+}

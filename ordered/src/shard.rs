@@ -1,0 +1,499 @@
+//! The part of a shard that the node's own thread drives.
+
+use std::sync::Arc;
+
+use squall_fabric::{
+    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Region, RegionKey, RegionKind, RegisterError,
+    RemoteRegion,
+};
+use squall_membership::{Epoch, Rank, Seq, ShardId, ShardView};
+use squall_sst::{
+    ColumnSet, Counter, Counters, Fingerprint, Layout, Mesh, MeshEvent, Table,
+    ring::{Outbox, Ring},
+};
+
+use crate::{
+    config::{Mode, ShardConfig},
+    order,
+    progress::Progress,
+    reads::Confirm,
+};
+
+/// The layer's number in a [`GroupTag`].
+const LAYER: u32 = 2;
+
+/// What a [`Shard::step`] did, for who drives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stepped {
+    /// Something changed, so the next step may find more to do.
+    pub busy: bool,
+    /// The [`Deliverer`](crate::Deliverer) may have more to do.
+    pub deliver: bool,
+    /// The own ring has more room.
+    pub freed: bool,
+}
+
+/// A message of this node that its shard did not deliver in its view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// What the submitter gave with it.
+    pub ticket: u32,
+    /// Unordered mode: the members known to have it.
+    pub held_by: Vec<NodeId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Neither sends nor receives any more; goes on delivering what is stable.
+    Wedged,
+    /// Delivers up to this place of the order, and nothing beyond.
+    CleaningUp(Seq),
+}
+
+/// One member's part in a shard, in one view.
+#[derive(Debug)]
+pub struct Shard {
+    id: ShardId,
+    mode: Mode,
+    state: State,
+    mesh: Mesh,
+    table: Table,
+    columns: Columns,
+    /// The member's index of each sender, by rank among senders.
+    senders: Vec<usize>,
+    /// What this node has if it is a sender.
+    own: Option<Own>,
+    /// Where each member keeps its copies of this node's memory.
+    remote: Vec<Option<Remote>>,
+    /// The senders' rings, by rank among senders.
+    rings: Vec<Region>,
+    progress: Arc<Progress>,
+    reads: Confirm,
+    delivered: u64,
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Own {
+    rank: usize,
+    outbox: Outbox,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    table: RegionKey,
+    ring: Option<RegionKey>,
+}
+
+/// The columns of a shard's table. Those that change with every message lie together.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    /// Turns that the member, as a sender, has used.
+    sent: Counter,
+    order: OrderColumns,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum OrderColumns {
+    Ordered {
+        /// The member's longest gap-free prefix of the order.
+        received: Counter,
+        /// The places of the order that the member has delivered.
+        delivered: Counter,
+        /// The member's last round of reads.
+        nonce: Counter,
+        /// For each member, its last nonce that this member saw while it was not wedged.
+        echo: Counters,
+    },
+    Unordered {
+        /// For each sender, how many of its turns have arrived.
+        held: Counters,
+        /// For each sender, how many of its turns the member has delivered.
+        taken: Counters,
+    },
+}
+
+impl Columns {
+    fn declare(mode: Mode, members: usize, senders: usize) -> (Columns, Arc<Layout>) {
+        let mut layout = Layout::builder();
+        let sent = layout.counter("sent");
+        let order = match mode {
+            Mode::Ordered => OrderColumns::Ordered {
+                received: layout.counter("received"),
+                delivered: layout.counter("delivered"),
+                nonce: layout.counter("nonce"),
+                echo: layout.counters("echo", members),
+            },
+            Mode::Unordered => OrderColumns::Unordered {
+                held: layout.counters("held", senders),
+                taken: layout.counters("taken", senders),
+            },
+        };
+        (Columns { sent, order }, layout.build())
+    }
+}
+
+impl Shard {
+    #[expect(clippy::too_many_arguments, reason = "called in one place, which has just made all of them")]
+    pub(crate) fn connect(
+        fabric: &mut impl Fabric,
+        epoch: Epoch,
+        members: &ShardView,
+        me: Rank,
+        config: &ShardConfig,
+        rings: Vec<Region>,
+        own: Option<Arc<Ring>>,
+        progress: Arc<Progress>,
+    ) -> Result<Shard, RegisterError> {
+        let (columns, layout) = Columns::declare(config.mode, members.members.len(), members.senders.len());
+        let rows = members.members.len();
+        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
+        let hello = hello(&layout, members, config);
+        let table = Table::new(layout, region, rows, me.index());
+        let tag = GroupTag { layer: LAYER, group: members.shard.0, epoch: epoch.0 };
+        let mesh = Mesh::connect(fabric, &members.members, me.index(), tag, &hello, |peer| {
+            let ring = members.sender_rank_of(members.members[peer]).map(|s| rings[s.index()].clone());
+            [Some(table.region().clone()), ring].into_iter().flatten().collect()
+        });
+        let senders = members
+            .senders
+            .iter()
+            .map(|&node| members.rank_of(node).expect("a sender is a member").index())
+            .collect::<Vec<_>>();
+        let own = own.map(|ring| Own {
+            rank: senders.iter().position(|&member| member == me.index()).expect("who has a ring is a sender"),
+            outbox: Outbox::new(ring, rows),
+        });
+        Ok(Shard {
+            id: members.shard,
+            mode: config.mode,
+            state: State::Running,
+            mesh,
+            table,
+            columns,
+            senders,
+            own,
+            remote: vec![None; rows],
+            rings,
+            progress,
+            reads: Confirm::default(),
+            delivered: 0,
+            asked: 0,
+        })
+    }
+
+    /// The shard's id.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// The endpoints whose completions belong to this shard.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        self.mesh.endpoints()
+    }
+
+    /// Whether all other members are connected, with memory that fits.
+    pub fn is_complete(&self) -> bool {
+        let fit = |(peer, remote): (usize, &Option<Remote>)| peer == self.mesh.me() || remote.is_some();
+        self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
+    }
+
+    /// Takes note of a completion of one of this shard's endpoints. A member that is lost, or that can't take part, is
+    /// returned; what to do about it is for the layer above.
+    pub fn on_completion(
+        &mut self,
+        fabric: &mut impl Fabric,
+        completion: &Completion,
+    ) -> Option<(NodeId, BreakReason)> {
+        match self.mesh.on_completion(fabric, completion)? {
+            MeshEvent::Up(peer) => match self.remote_of(peer) {
+                Some(remote) => {
+                    self.remote[peer] = Some(remote);
+                    None
+                }
+                None => {
+                    let why = "the memory that it exposed is not that of this shard".into();
+                    Some((self.mesh.node(peer), BreakReason::Refused(why)))
+                }
+            },
+            MeshEvent::Down(peer, reason) => Some((self.mesh.node(peer), reason)),
+            MeshEvent::Room(_) => None,
+        }
+    }
+
+    /// What a peer exposed, if it is what a member of this shard exposes to this node.
+    fn remote_of(&self, peer: usize) -> Option<Remote> {
+        let (_, remote) = self.mesh.link(peer)?;
+        let fits = |region: &RemoteRegion, like: &Region| {
+            (region.kind == RegionKind::Polled && region.bytes == like.len()).then_some(region.key)
+        };
+        match (remote, &self.own) {
+            ([table, ring], Some(own)) => Some(Remote {
+                table: fits(table, self.table.region())?,
+                ring: Some(fits(ring, &self.rings[own.rank])?),
+            }),
+            ([table], None) => Some(Remote { table: fits(table, self.table.region())?, ring: None }),
+            _ => None,
+        }
+    }
+
+    /// Looks at what came, sends what accumulated, and finds out what may be delivered.
+    pub fn step(&mut self, fabric: &mut impl Fabric) -> Stepped {
+        let mut stepped = Stepped::default();
+        self.table.refresh();
+        match self.columns.order {
+            OrderColumns::Ordered { received, delivered, nonce, echo } => {
+                self.step_ordered(received, delivered, nonce, echo, &mut stepped);
+            }
+            OrderColumns::Unordered { held, taken } => self.step_unordered(held, taken, &mut stepped),
+        }
+        stepped.busy |= self.table.take_changes() != ColumnSet::EMPTY;
+        self.push(fabric);
+        stepped
+    }
+
+    /// Turns of a sender that have arrived here.
+    fn turns(&self, sender: usize) -> u64 {
+        match &self.own {
+            Some(own) if own.rank == sender => own.outbox.turns(),
+            _ => self.table.get(self.senders[sender], self.columns.sent),
+        }
+    }
+
+    /// Finds new messages of this node, and gives up turns so that others need not wait for it.
+    fn send(&mut self) {
+        let senders = self.senders.len();
+        let Some(rank) = self.own.as_ref().map(|own| own.rank) else { return };
+        let due = match self.mode {
+            Mode::Ordered => order::turns_due(senders, rank, |s| self.turns(s)),
+            Mode::Unordered => 0,
+        };
+        let own = self.own.as_mut().expect("was just there");
+        // Where the ring is full, it holds messages that can be delivered without these turns, which makes room for them.
+        own.outbox.fill(due);
+        self.table.set(self.columns.sent, own.outbox.turns());
+    }
+
+    fn step_ordered(
+        &mut self,
+        received: Counter,
+        delivered: Counter,
+        nonce: Counter,
+        echo: Counters,
+        stepped: &mut Stepped,
+    ) {
+        let me = self.table.me();
+        let now_delivered = self.progress.delivered(0);
+        if now_delivered > self.delivered {
+            self.delivered = now_delivered;
+            self.table.set(delivered, now_delivered);
+        }
+        // Loaded before `received` is noted: these reads came in before.
+        let asked = self.progress.asked();
+        stepped.busy |= asked != self.asked;
+        self.asked = asked;
+        if self.state == State::Running {
+            self.send();
+            let prefix = order::prefix(self.senders.len(), |s| self.turns(s));
+            self.table.set(received, prefix);
+            for member in (0..self.table.rows()).filter(|&member| member != me) {
+                self.table.set(echo.nth(member), self.table.get(member, nonce));
+            }
+            if let Some(round) = self.reads.begin(asked, prefix) {
+                self.table.set(nonce, round);
+            }
+            let others = (0..self.table.rows()).filter(|&member| member != me);
+            let echoed = others.map(|member| self.table.get(member, echo.nth(me))).min();
+            self.reads.echo(echoed.unwrap_or(u64::MAX));
+        }
+        let limit = match self.state {
+            State::Running | State::Wedged => self.table.min(received),
+            State::CleaningUp(trim) => trim.0,
+        };
+        if limit > self.progress.limit(0) {
+            self.progress.set_limit(0, limit);
+            stepped.deliver = true;
+        }
+        // Nobody delivered anything beyond the trim, so the state at the trim answers every confirmed read.
+        let cleaned_up = matches!(self.state, State::CleaningUp(_)) && self.is_ended();
+        let reached = if cleaned_up { u64::MAX } else { self.delivered };
+        if let Some(upto) = self.reads.answerable(reached) {
+            self.progress.set_answerable(upto);
+            stepped.deliver = true;
+        }
+        if let Some(own) = &mut self.own {
+            let everywhere = self.table.min(delivered);
+            stepped.freed = own.outbox.free(order::turns_within(self.senders.len(), own.rank, everywhere));
+        }
+    }
+
+    fn step_unordered(&mut self, held: Counters, taken: Counters, stepped: &mut Stepped) {
+        for sender in 0..self.senders.len() {
+            let delivered = self.progress.delivered(sender);
+            self.table.set(taken.nth(sender), delivered);
+        }
+        if self.state == State::Running {
+            self.send();
+            for sender in 0..self.senders.len() {
+                let turns = self.turns(sender);
+                self.table.set(held.nth(sender), turns);
+            }
+        }
+        for sender in 0..self.senders.len() {
+            let own = self.own.as_ref().is_some_and(|own| own.rank == sender);
+            let limit =
+                if own { self.table.min(held.nth(sender)) } else { self.table.get(self.table.me(), held.nth(sender)) };
+            if limit > self.progress.limit(sender) {
+                self.progress.set_limit(sender, limit);
+                stepped.deliver = true;
+            }
+        }
+        if let Some(own) = &mut self.own {
+            stepped.freed = own.outbox.free(self.table.min(taken.nth(own.rank)));
+        }
+    }
+
+    /// Pushes to each member, first messages, then the counters that announce them.
+    ///
+    /// A member whose queue takes no more of the messages gets no counters either: they would announce what it lacks.
+    fn push(&mut self, fabric: &mut impl Fabric) {
+        let me = self.table.me();
+        for (peer, remote) in self.remote.iter().enumerate().filter(|&(peer, _)| peer != me) {
+            let Some(remote) = remote else { continue };
+            if let (Some(own), Some(ring)) = (&mut self.own, remote.ring)
+                && !own.outbox.push(fabric, &self.mesh, peer, ring)
+            {
+                continue;
+            }
+            if self.table.owes(peer) {
+                self.table.push(fabric, &self.mesh, peer, remote.table);
+            }
+        }
+    }
+
+    /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). What is stable
+    /// already, or becomes so by what others still publish, is delivered all the same.
+    pub fn wedge(&mut self) -> Seq {
+        if self.state == State::Running {
+            self.state = State::Wedged;
+        }
+        match self.columns.order {
+            OrderColumns::Ordered { received, .. } => Seq(self.table.get(self.table.me(), received)),
+            OrderColumns::Unordered { .. } => Seq(0),
+        }
+    }
+
+    /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: what has arrived is
+    /// delivered.
+    ///
+    /// # Panics
+    ///
+    /// If the shard is not wedged, or the trim lies beyond what this member has received or before what is stable: a member
+    /// that stays was counted when the trim was computed, so either would break the order.
+    pub fn clean_up(&mut self, trim: Seq) {
+        assert_ne!(self.state, State::Running, "only a wedged shard is cleaned up");
+        if let OrderColumns::Ordered { received, .. } = self.columns.order {
+            let received = self.table.get(self.table.me(), received);
+            assert!(trim.0 <= received, "trim {trim} lies beyond the {received} received");
+            let limit = self.progress.limit(0);
+            assert!(trim.0 >= limit, "trim {trim} lies before {limit}, which is stable");
+        }
+        self.state = State::CleaningUp(trim);
+    }
+
+    /// Whether everything that will be delivered in this view has been.
+    pub fn is_ended(&self) -> bool {
+        match (self.state, self.mode) {
+            (State::Running, _) => false,
+            (State::CleaningUp(trim), Mode::Ordered) => self.progress.delivered(0) >= trim.0,
+            // Without a trim: what was found deliverable so far.
+            (State::Wedged | State::CleaningUp(_), _) => {
+                (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
+            }
+        }
+    }
+
+    /// Accepts no more messages of this node.
+    pub fn close(&mut self) {
+        if let Some(own) = &self.own {
+            own.outbox.ring().close();
+        }
+    }
+
+    /// Closes the own ring, and finds the messages that were accepted and not delivered by this member. None while a thread
+    /// is still completing one; ask again.
+    ///
+    /// Once the shard [is ended](Shard::is_ended) by a clean-up, these are the messages that nobody delivers in this view.
+    ///
+    /// # Panics
+    ///
+    /// If the shard is not wedged: what was not delivered would be yet.
+    pub fn undelivered(&mut self) -> Option<Vec<Undelivered>> {
+        assert_ne!(self.state, State::Running, "only a wedged shard knows what it will not deliver");
+        let Some(own) = &mut self.own else { return Some(Vec::new()) };
+        if !own.outbox.drain() {
+            return None;
+        }
+        let turns = match self.mode {
+            Mode::Ordered => order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0)),
+            Mode::Unordered => self.progress.delivered(own.rank),
+        };
+        let held_by = |turn: u64| match self.columns.order {
+            OrderColumns::Ordered { .. } => Vec::new(),
+            OrderColumns::Unordered { held, .. } => (0..self.table.rows())
+                .filter(|&member| self.table.get(member, held.nth(own.rank)) > turn)
+                .map(|member| self.mesh.node(member))
+                .collect(),
+        };
+        let undelivered = own.outbox.undelivered(turns);
+        Some(undelivered.map(|(turn, _, ticket)| Undelivered { ticket, held_by: held_by(turn) }).collect())
+    }
+
+    /// Closes the shard's endpoints.
+    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.mesh.disconnect(fabric);
+    }
+
+    /// What a member's row says: for status and traces.
+    pub fn row(&self, member: Rank) -> Row {
+        let row = member.index();
+        let (received, delivered) = match self.columns.order {
+            OrderColumns::Ordered { received, delivered, .. } => {
+                (self.table.get(row, received), self.table.get(row, delivered))
+            }
+            OrderColumns::Unordered { held, taken } => {
+                // Saturates, since the counts come from a peer.
+                let sum = |columns: Counters| {
+                    (0..columns.len()).map(|s| self.table.get(row, columns.nth(s))).fold(0, u64::saturating_add)
+                };
+                (sum(held), sum(taken))
+            }
+        };
+        Row { sent: self.table.get(row, self.columns.sent), received, delivered }
+    }
+}
+
+/// How far a member is, as its row says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Turns that it has used as a sender.
+    pub sent: u64,
+    /// Places of the order that it has received; in unordered mode, the turns of all senders together.
+    pub received: u64,
+    /// Places of the order that it has delivered; in unordered mode, the turns of all senders together.
+    pub delivered: u64,
+}
+
+/// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the ring's size.
+fn hello(layout: &Layout, members: &ShardView, config: &ShardConfig) -> Vec<u8> {
+    let mut rest = Fingerprint::default();
+    rest.number(config.ring_bytes as u64);
+    for nodes in [&members.members, &members.senders] {
+        rest.number(nodes.len() as u64);
+        for node in nodes {
+            rest.number(u64::from(node.0));
+        }
+    }
+    [layout.fingerprint(), rest.value()].iter().flat_map(|word| word.to_le_bytes()).collect()
+}

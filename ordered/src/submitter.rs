@@ -1,0 +1,83 @@
+//! The part of a shard that application threads use.
+
+use std::sync::Arc;
+
+use squall_sst::ring::{PushError, Ring};
+
+use crate::progress::Progress;
+
+/// Why a message was not accepted. Nothing of it will be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitRefused {
+    /// There is no room until older messages are delivered everywhere.
+    #[error("the sender's ring is full until older messages are delivered everywhere")]
+    Full,
+    /// The message would never fit.
+    #[error("a message of {bytes} bytes is larger than {max} bytes, a quarter of the ring: configure a larger ring")]
+    TooLarge {
+        /// The message's length, in bytes.
+        bytes: usize,
+        /// The largest that fits, in bytes.
+        max: usize,
+    },
+    /// The shard takes no more messages.
+    #[error("the shard takes no more messages")]
+    Closed,
+    /// This node may not send in this shard.
+    #[error("this node is not configured as a sender of this shard")]
+    NotASender,
+}
+
+impl From<PushError> for SubmitRefused {
+    fn from(error: PushError) -> SubmitRefused {
+        match error {
+            PushError::Full => SubmitRefused::Full,
+            PushError::TooLarge { bytes, max } => SubmitRefused::TooLarge { bytes, max },
+            PushError::Closed => SubmitRefused::Closed,
+        }
+    }
+}
+
+/// Submits messages and asks for reads, from any thread, without a lock. The node's thread must be woken afterwards.
+#[derive(Clone, Debug)]
+pub struct Submitter {
+    ring: Option<Arc<Ring>>,
+    progress: Arc<Progress>,
+}
+
+impl Submitter {
+    pub(crate) fn new(ring: Option<Arc<Ring>>, progress: Arc<Progress>) -> Submitter {
+        Submitter { ring, progress }
+    }
+
+    /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. `ticket` comes back with
+    /// the message where this node delivers it; 0 says that nobody waits for it.
+    pub fn submit(&self, payload: &[u8], ticket: u32) -> Result<(), SubmitRefused> {
+        let ring = self.ring.as_ref().ok_or(SubmitRefused::NotASender)?;
+        Ok(ring.push(payload, ticket)?)
+    }
+
+    /// The largest message that is accepted, in bytes; 0 if this node is no sender.
+    pub fn max_bytes(&self) -> usize {
+        self.ring.as_ref().map_or(0, |ring| squall_sst::ring::max_payload(ring.capacity()))
+    }
+
+    /// How many bytes of the ring are free, of which each message takes 8 to 23 more than its length; 0 if this node is no
+    /// sender.
+    pub fn room(&self) -> usize {
+        self.ring.as_ref().map_or(0, |ring| ring.room())
+    }
+
+    /// Asks for one more linearizable read. [`Deliver::answer`](crate::Deliver::answer) follows once the state of this
+    /// member includes whatever any member had delivered when this was called.
+    pub fn ask_read(&self) {
+        self.progress.ask();
+    }
+
+    /// Accepts no more messages.
+    pub fn close(&self) {
+        if let Some(ring) = &self.ring {
+            ring.close();
+        }
+    }
+}

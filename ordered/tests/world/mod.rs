@@ -1,0 +1,289 @@
+//! A cluster of shards in virtual time, and what must be true of it.
+//!
+//! Every member is driven as a runtime would: its engine is stepped when the network has something for it, when the last
+//! step was busy, and when one of its threads wakes it; its deliverer runs when the engine says so, later, and a few
+//! messages at a time. A wake-up that is missing shows as a world that stands still.
+
+mod member;
+mod oracle;
+mod reluctant;
+
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use fastrand::Rng;
+use squall_fabric::{
+    NodeId, Time,
+    sim::{SimConfig, SimNet},
+};
+use squall_membership::{Epoch, Incarnation, Member as ViewMember, Seq, ShardId, ShardView, View};
+use squall_ordered::{Mode, ShardConfig};
+
+pub(crate) use member::Member;
+pub(crate) use oracle::{Entry, Oracle, Wrong};
+
+/// What a run is like. All times are upper bounds of random ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) members: usize,
+    /// The members that may send, by index.
+    pub(crate) senders: Vec<usize>,
+    pub(crate) mode: Mode,
+    pub(crate) ring_bytes: usize,
+    pub(crate) net: SimConfig,
+    /// Of 256 posts, so many find the queue full at that moment.
+    pub(crate) refused: u8,
+    /// How many messages each member sends (of those that may).
+    pub(crate) messages: Vec<usize>,
+    /// Messages are at most so long.
+    pub(crate) max_bytes: usize,
+    /// How many reads each member asks for.
+    pub(crate) reads: usize,
+    /// Between two messages, or two reads, of a member.
+    pub(crate) pace: Duration,
+    /// From when a deliverer is woken to when it runs.
+    pub(crate) delivery_delay: Duration,
+    /// How many turns a deliverer takes at a time.
+    pub(crate) batch: usize,
+    pub(crate) end: Option<End>,
+    pub(crate) fault: Option<Fault>,
+}
+
+/// How the view ends.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) at: Duration,
+    /// They stop at once.
+    pub(crate) crashed: Vec<usize>,
+    /// They are cut off from all others, and don't know it.
+    pub(crate) cut_off: Vec<usize>,
+    /// The others wedge within this time.
+    pub(crate) wedge_within: Duration,
+}
+
+/// Breaks a rule, to show that the checks notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Cleans up to the largest final `received`.
+    TrimMax,
+    /// Cleans up to less than the smallest one.
+    TrimShort,
+    /// Takes the final `received`, and goes on receiving.
+    WedgeLate,
+}
+
+impl Plan {
+    /// An ordered shard in which all members send, on a fast network.
+    pub(crate) fn new(members: usize) -> Plan {
+        Plan {
+            members,
+            senders: (0..members).collect(),
+            mode: Mode::Ordered,
+            ring_bytes: 1024,
+            net: SimConfig::fast(),
+            refused: 0,
+            messages: vec![30; members],
+            max_bytes: 100,
+            reads: 0,
+            pace: Duration::from_micros(20),
+            delivery_delay: Duration::from_micros(5),
+            batch: 8,
+            end: None,
+            fault: None,
+        }
+    }
+
+    /// Any plan, of the given mode.
+    pub(crate) fn random(mode: Mode, rng: &mut Rng) -> Plan {
+        let members = rng.usize(2..=7);
+        let mut senders: Vec<usize> = (0..members).filter(|_| rng.u8(..4) > 0).collect();
+        if senders.is_empty() {
+            senders.push(rng.usize(..members));
+        }
+        let mut net = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };
+        net.queue_depth = [2, 4, 64][rng.usize(..3)];
+        let talkative = rng.usize(1..60);
+        let pace = Duration::from_micros([1, 10, 100][rng.usize(..3)]);
+        Plan {
+            senders,
+            mode,
+            ring_bytes: 1024 << rng.u32(..3),
+            net,
+            refused: [0, 3, 60][rng.usize(..3)],
+            messages: (0..members).map(|_| if rng.bool() { talkative } else { rng.usize(..5) }).collect(),
+            max_bytes: [0, 8, 100, 256][rng.usize(..4)],
+            reads: if mode == Mode::Ordered { rng.usize(..20) } else { 0 },
+            pace,
+            delivery_delay: Duration::from_micros([0, 5, 300][rng.usize(..3)]),
+            batch: rng.usize(1..10),
+            ..Plan::new(members)
+        }
+    }
+
+    /// An end of the view: some members are lost, and more than half stay.
+    pub(crate) fn random_end(&self, rng: &mut Rng) -> End {
+        let mut members: Vec<usize> = (0..self.members).collect();
+        rng.shuffle(&mut members);
+        members.truncate(rng.usize(..=(self.members - 1) / 2));
+        let crashed = members.split_off(rng.usize(..=members.len()));
+        let span = Duration::from_micros(500).max(self.pace * 40);
+        End {
+            at: Duration::from_micros(20) + within(rng, span),
+            crashed,
+            cut_off: members,
+            wedge_within: Duration::from_micros([1, 20, 2000][rng.usize(..3)]),
+        }
+    }
+}
+
+/// A cluster, while it runs.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) net: SimNet,
+    pub(crate) now: Time,
+    pub(crate) rng: Rng,
+    pub(crate) oracle: Rc<RefCell<Oracle>>,
+    pub(crate) members: Vec<Member>,
+    ready: Vec<NodeId>,
+}
+
+/// Random, up to `most`.
+fn within(rng: &mut Rng, most: Duration) -> Duration {
+    Duration::from_nanos(rng.u64(..=most.as_nanos() as u64))
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, seed: u64) -> World {
+        let mut rng = Rng::with_seed(seed);
+        let net = SimNet::new(plan.net.clone(), rng.u64(..));
+        // Node ids are not ranks.
+        let node = |index: usize| NodeId(10 + 7 * index as u32);
+        let nodes: Vec<NodeId> = (0..plan.members).map(node).collect();
+        let shard = ShardId(3);
+        let senders = plan.senders.iter().map(|&index| node(index)).collect();
+        let view = View {
+            epoch: Epoch::FIRST,
+            members: nodes.iter().map(|&node| ViewMember { node, incarnation: Incarnation(1) }).collect(),
+            shards: vec![ShardView { shard, members: nodes.clone(), senders }],
+            joined: nodes.clone(),
+            left: Vec::new(),
+        };
+        let config = ShardConfig { mode: plan.mode, ring_bytes: plan.ring_bytes };
+        let oracle = Rc::new(RefCell::new(Oracle::new(&plan, &nodes)));
+        let members = nodes
+            .iter()
+            .enumerate()
+            .map(|(me, &node)| {
+                let mut fabric = net.fabric(node);
+                let parts = squall_ordered::create(&mut fabric, &view, shard, &config).expect("a valid shard");
+                Member::new(me, &plan, fabric, parts, Rc::clone(&oracle), rng.fork())
+            })
+            .collect();
+        World { plan, net, now: Time::ZERO, rng, oracle, members, ready: Vec::new() }
+    }
+
+    /// Lets the next thing happen, not later than `limit`.
+    pub(crate) fn turn(&mut self, limit: Time) -> Result<(), Wrong> {
+        let due = self.members.iter().map(Member::due).min().unwrap_or(Time::MAX);
+        self.now = self.net.advance(due.min(limit), &mut self.ready);
+        for node in self.ready.drain(..) {
+            let member = self.members.iter_mut().find(|member| member.node() == node).expect("a member's node");
+            member.step(self.now)?;
+        }
+        for member in &mut self.members {
+            member.fire(self.now)?;
+        }
+        self.oracle.borrow().verdict()
+    }
+
+    /// Runs until `done` says so.
+    pub(crate) fn run_until(&mut self, what: &str, mut done: impl FnMut(&World) -> bool) -> Result<(), Wrong> {
+        let end = self.now + Duration::from_secs(2);
+        while !done(self) {
+            if self.now >= end {
+                return Err(Wrong(format!("within two seconds, never {what}: {}", self.status())));
+            }
+            self.turn(end)?;
+        }
+        Ok(())
+    }
+
+    /// Runs for so long.
+    pub(crate) fn run_for(&mut self, time: Duration) -> Result<(), Wrong> {
+        let end = self.now + time;
+        while self.now < end {
+            self.turn(end)?;
+        }
+        Ok(())
+    }
+
+    /// Until all is delivered everywhere and all reads are answered.
+    pub(crate) fn run_to_rest(&mut self) -> Result<(), Wrong> {
+        self.run_until("at rest", |world| {
+            let accepted: u64 = world.members.iter().map(|member| member.accepted).sum();
+            world.members.iter().all(|member| member.is_at_rest() && member.app.delivered() == accepted)
+        })
+    }
+
+    /// The whole plan.
+    pub(crate) fn run(&mut self) -> Result<(), Wrong> {
+        match self.plan.end.clone() {
+            None => self.run_to_rest(),
+            Some(end) => {
+                self.run_for(end.at)?;
+                self.end_view(&end)
+            }
+        }
+    }
+
+    fn status(&self) -> String {
+        self.members.iter().map(|member| format!("\n  {member:?}")).collect()
+    }
+
+    /// As membership would: the survivors wedge, the trim is what they all have, they clean up to it.
+    fn end_view(&mut self, end: &End) -> Result<(), Wrong> {
+        for &index in &end.crashed {
+            self.net.crash(self.members[index].node());
+            self.members[index].crash();
+        }
+        let survivors: Vec<usize> =
+            (0..self.plan.members).filter(|i| !end.crashed.contains(i) && !end.cut_off.contains(i)).collect();
+        for &a in &end.cut_off {
+            for b in (0..self.plan.members).filter(|b| !end.cut_off.contains(b)) {
+                self.net.cut(self.members[a].node(), self.members[b].node());
+            }
+        }
+        // In any order, each at its time.
+        let mut wedges: Vec<(Time, usize)> =
+            survivors.iter().map(|&i| (self.now + within(&mut self.rng, end.wedge_within), i)).collect();
+        wedges.sort_unstable();
+        let mut finals = Vec::new();
+        for (at, index) in wedges {
+            self.run_for(at.since(self.now))?;
+            let (early, member) = (self.plan.fault == Some(Fault::WedgeLate), &mut self.members[index]);
+            finals.push(if early { member.received() } else { member.wedge() });
+        }
+        if self.plan.fault == Some(Fault::WedgeLate) {
+            self.run_for(Duration::from_micros(200))?;
+            for &index in &survivors {
+                self.members[index].wedge();
+            }
+        }
+        let least = finals.iter().copied().min().expect("somebody stays");
+        let trim = match self.plan.fault {
+            Some(Fault::TrimMax) => finals.iter().copied().max().unwrap_or(least),
+            Some(Fault::TrimShort) => Seq(least.0.saturating_sub(self.plan.senders.len() as u64)),
+            _ => least,
+        };
+        for &index in &survivors {
+            let pause = within(&mut self.rng, end.wedge_within);
+            self.run_for(pause)?;
+            self.members[index].clean_up(trim)?;
+        }
+        let stay = survivors.clone();
+        self.run_until("cleaned up", |world| stay.iter().all(|&i| world.members[i].is_ended()))?;
+        // Whoever was cut off goes on for a while, and learns that it is alone.
+        self.run_for(self.plan.net.failure_timeout)?;
+        let undelivered: Vec<_> = survivors.iter().map(|&i| (i, self.members[i].undelivered())).collect();
+        self.oracle.borrow().check_end(self.plan.mode, trim, &survivors, &self.members, &undelivered)
+    }
+}
