@@ -1,0 +1,244 @@
+//! A configuration as it was given, with the place of each value, and its check.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use squall_fabric::NodeId;
+use squall_ordered::Mode;
+use squall_sst::ring;
+
+use super::{Backend, Config, ConfigError, GroupConfig, Place, Spin, bytes};
+
+/// The most members that a cluster may have.
+const MAX_MEMBERS: usize = 64;
+
+/// The most characters of a name.
+const MAX_NAME: usize = 64;
+
+/// The shortest failure timeout: below, a busy host would make members suspect each other.
+const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The most submits that may wait: a slot is kept for each.
+const MAX_WAITING: usize = 1 << 24;
+
+/// A value and where it came from.
+#[derive(Clone, Debug)]
+pub(super) struct Given<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// All that can be configured, unchecked. Whoever fills it in later overrides what was there.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// Where something that is missing should have been.
+    pub(super) place: Place,
+    pub(super) cluster: Option<Given<String>>,
+    pub(super) id: Option<Given<u32>>,
+    pub(super) members: Option<Given<Vec<u32>>>,
+    pub(super) formation_timeout: Option<Given<Duration>>,
+    pub(super) failure_timeout: Option<Given<Duration>>,
+    pub(super) spin: Option<Given<Spin>>,
+    pub(super) short_limit: Option<Given<Duration>>,
+    pub(super) backend: Option<Given<Backend>>,
+    pub(super) groups: BTreeMap<String, Given<GroupDraft>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupDraft {
+    pub(super) mode: Option<Given<Mode>>,
+    pub(super) ring_bytes: Option<Given<usize>>,
+    pub(super) senders: Option<Given<Vec<u32>>>,
+    pub(super) max_waiting: Option<Given<usize>>,
+}
+
+impl<T> Given<T> {
+    fn error(&self, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        value_error(&self.place, key, problem)
+    }
+}
+
+pub(super) fn value_error(place: &Place, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Value { place: place.clone(), key: key.into(), problem: problem.into() }
+}
+
+impl Draft {
+    pub(super) fn new(place: Place) -> Draft {
+        Draft {
+            place,
+            cluster: None,
+            id: None,
+            members: None,
+            formation_timeout: None,
+            failure_timeout: None,
+            spin: None,
+            short_limit: None,
+            backend: None,
+            groups: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn check(self) -> Result<Config, ConfigError> {
+        let missing = |key: &str, remedy: &str| {
+            let problem = format!("is missing: {remedy} (if you did, the file may be only half written)");
+            value_error(&self.place, key, problem)
+        };
+        let cluster =
+            self.cluster.as_ref().ok_or_else(|| missing("cluster", "give the cluster a name, `cluster = \"...\"`"))?;
+        if let Err(problem) = check_name(&cluster.value) {
+            return Err(cluster.error("cluster", problem));
+        }
+        let id = self.id.as_ref().ok_or_else(|| {
+            missing("id", "give this node's number, `id = ...`, or set the environment variable SQUALL_ID")
+        })?;
+        let members =
+            self.members.as_ref().ok_or_else(|| missing("members", "list all nodes, `members = [1, 2, 3]`"))?;
+        if members.value.is_empty() || members.value.len() > MAX_MEMBERS {
+            let problem = format!("lists {} nodes: list 1 to {MAX_MEMBERS}", members.value.len());
+            return Err(members.error("members", problem));
+        }
+        let ids = node_ids(members, "members")?;
+        if !ids.contains(&NodeId(id.value)) {
+            let problem = format!(
+                "is {}, which is not among the members {:?}: add it to `members`, or give the id of one of them",
+                id.value, members.value
+            );
+            return Err(id.error("id", problem));
+        }
+        let formation_timeout = positive(&self.formation_timeout, "formation_timeout_ms", Duration::from_secs(30))?;
+        let failure_timeout = positive(&self.failure_timeout, "failure_timeout_ms", Duration::from_secs(1))?;
+        if let Some(given) = self.failure_timeout.as_ref().filter(|given| given.value < MIN_FAILURE_TIMEOUT) {
+            let problem = format!(
+                "is {} ms: give at least {} ms, since a thread may have to wait so long for its core",
+                given.value.as_millis(),
+                MIN_FAILURE_TIMEOUT.as_millis()
+            );
+            return Err(given.error("failure_timeout_ms", problem));
+        }
+        let short_limit = positive(&self.short_limit, "short_limit_us", Duration::from_millis(1))?;
+        let groups = self
+            .groups
+            .into_iter()
+            .map(|(name, group)| Ok((name.clone(), group.value.check(&name, &group.place, &ids)?)))
+            .collect::<Result<_, ConfigError>>()?;
+        Ok(Config {
+            cluster: cluster.value.clone(),
+            id: NodeId(id.value),
+            members: ids,
+            formation_timeout,
+            failure_timeout,
+            spin: self.spin.map(|given| given.value).unwrap_or_default(),
+            short_limit,
+            backend: self.backend.map(|given| given.value).unwrap_or_default(),
+            groups,
+        })
+    }
+}
+
+impl GroupDraft {
+    fn check(self, name: &str, place: &Place, members: &[NodeId]) -> Result<GroupConfig, ConfigError> {
+        let key = |field: &str| format!("groups.{name}.{field}");
+        if let Err(problem) = check_name(name) {
+            return Err(value_error(place, format!("groups.{name}"), problem));
+        }
+        let default = GroupConfig::default();
+        if let Some(given) = &self.ring_bytes {
+            let size = given.value;
+            if !size.is_power_of_two() || !(ring::MIN_BYTES..=ring::MAX_BYTES).contains(&size) {
+                let near = size.clamp(ring::MIN_BYTES, ring::MAX_BYTES);
+                let near = near.checked_next_power_of_two().unwrap_or(ring::MAX_BYTES);
+                let problem = format!(
+                    "is {}: give a power of two from {} to {}, such as \"{}\"",
+                    bytes::show(size),
+                    bytes::show(ring::MIN_BYTES),
+                    bytes::show(ring::MAX_BYTES),
+                    bytes::show(near)
+                );
+                return Err(given.error(key("ring_bytes"), problem));
+            }
+        }
+        let senders = match &self.senders {
+            None => None,
+            Some(given) => {
+                let senders = node_ids(given, &key("senders"))?;
+                if senders.is_empty() {
+                    let problem = "lists nobody: name at least one member, or leave it out if all may send";
+                    return Err(given.error(key("senders"), problem));
+                }
+                if let Some(stranger) = senders.iter().find(|sender| !members.contains(sender)) {
+                    let problem =
+                        format!("lists {}, which is not among the members: add it there or remove it", stranger.0);
+                    return Err(given.error(key("senders"), problem));
+                }
+                Some(senders)
+            }
+        };
+        if let Some(given) = self.max_waiting.as_ref().filter(|given| !(1..=MAX_WAITING).contains(&given.value)) {
+            let problem = format!("is {}: give 1 to {MAX_WAITING}", given.value);
+            return Err(given.error(key("max_waiting"), problem));
+        }
+        Ok(GroupConfig {
+            mode: self.mode.map_or(default.mode, |given| given.value),
+            ring_bytes: self.ring_bytes.map_or(default.ring_bytes, |given| given.value),
+            senders,
+            max_waiting: self.max_waiting.map_or(default.max_waiting, |given| given.value),
+        })
+    }
+}
+
+/// In ascending order, so that nodes whose lists differ only in order agree.
+fn node_ids(given: &Given<Vec<u32>>, key: &str) -> Result<Vec<NodeId>, ConfigError> {
+    let mut ids: Vec<NodeId> = given.value.iter().copied().map(NodeId).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(given.error(key, format!("lists {} twice: remove one", pair[0].0))),
+        None => Ok(ids),
+    }
+}
+
+fn positive(given: &Option<Given<Duration>>, key: &str, default: Duration) -> Result<Duration, ConfigError> {
+    match given {
+        Some(given) if given.value.is_zero() => Err(given.error(key, "is 0: give at least 1")),
+        Some(given) => Ok(given.value),
+        None => Ok(default),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
+        return Err(format!("is {name:?}: give a name of 1 to {MAX_NAME} letters, digits, `.`, `_` and `-` (ASCII)"));
+    }
+    Ok(())
+}
+
+/// Reads a [`Spin`].
+pub(super) fn spin(text: &str) -> Result<Spin, String> {
+    match text {
+        "auto" => Ok(Spin::Auto),
+        "always" => Ok(Spin::Always),
+        "never" => Ok(Spin::Never),
+        _ => Err(format!("is {text:?}: give \"auto\", \"always\" or \"never\"")),
+    }
+}
+
+/// Reads a [`Backend`].
+pub(super) fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "auto" => Ok(Backend::Auto),
+        "shm" => Ok(Backend::Shm),
+        "tcp" | "verbs" => {
+            Err(format!("is {text:?}, which this version does not have: give \"shm\", and run all members on one host"))
+        }
+        _ => Err(format!("is {text:?}: give \"auto\" or \"shm\"")),
+    }
+}
+
+/// Reads a [`Mode`].
+pub(super) fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "ordered" => Ok(Mode::Ordered),
+        "unordered" => Ok(Mode::Unordered),
+        "durable" => Err("is \"durable\", which this version does not have: give \"ordered\" or \"unordered\"".into()),
+        _ => Err(format!("is {text:?}: give \"ordered\" or \"unordered\"")),
+    }
+}

@@ -1,0 +1,154 @@
+//! Configurations as TOML.
+
+use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    ConfigError, Place, bytes,
+    draft::{self, Draft, Given, GroupDraft, value_error},
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cluster: Option<Spanned<String>>,
+    id: Option<Spanned<u32>>,
+    members: Option<Spanned<Vec<u32>>>,
+    formation_timeout_ms: Option<Spanned<u64>>,
+    failure_timeout_ms: Option<Spanned<u64>>,
+    spin: Option<Spanned<String>>,
+    short_limit_us: Option<Spanned<u64>>,
+    #[serde(default)]
+    fabric: Fabric,
+    #[serde(default)]
+    groups: BTreeMap<String, Spanned<Group>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fabric {
+    backend: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    mode: Option<Spanned<String>>,
+    ring_bytes: Option<Spanned<Size>>,
+    senders: Option<Spanned<Vec<u32>>>,
+    max_waiting: Option<Spanned<usize>>,
+}
+
+/// A number of bytes, or a text such as "4MiB".
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number of bytes, or a size such as \"4MiB\"")]
+enum Size {
+    Bytes(usize),
+    Text(String),
+}
+
+/// Reads a file.
+pub(super) fn read(path: &Path) -> Result<Draft, ConfigError> {
+    let place = |line| Place::File { path: path.to_owned(), line };
+    let raw = std::fs::read(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+    match std::str::from_utf8(&raw) {
+        Ok(text) => parse(text, &place),
+        Err(error) => {
+            let line = line_of(&raw, error.valid_up_to());
+            let problem = "is not UTF-8 text: the file may be damaged, or no configuration file".to_owned();
+            Err(ConfigError::Text { place: place(Some(line)), problem })
+        }
+    }
+}
+
+/// Reads TOML; `place` makes a place of a line.
+pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Result<Draft, ConfigError> {
+    if text.trim().is_empty() {
+        let problem =
+            "is empty: the file may not have been written yet; a configuration begins with `cluster = \"...\"`";
+        return Err(ConfigError::Text { place: place(None), problem: problem.into() });
+    }
+    let file: File = toml::from_str(text).map_err(|error| syntax_error(text, &error, place))?;
+    let at = |span: Range<usize>| place(Some(line_of(text.as_bytes(), span.start)));
+    let mut draft = Draft::new(place(None));
+    draft.cluster = file.cluster.map(|value| given(value, at, |name| name));
+    draft.id = file.id.map(|value| given(value, at, |id| id));
+    draft.members = file.members.map(|value| given(value, at, |ids| ids));
+    draft.formation_timeout = file.formation_timeout_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.failure_timeout = file.failure_timeout_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
+    draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
+    draft.backend = file
+        .fabric
+        .backend
+        .map(|value| read_as(value, "fabric.backend", at, |text| draft::backend(&text)))
+        .transpose()?;
+    for (name, group) in file.groups {
+        let place = at(group.span());
+        let group = group.into_inner();
+        let key = |field: &str| format!("groups.{name}.{field}");
+        let value = GroupDraft {
+            mode: group.mode.map(|value| read_as(value, &key("mode"), at, |text| draft::mode(&text))).transpose()?,
+            ring_bytes: group.ring_bytes.map(|value| read_as(value, &key("ring_bytes"), at, Size::read)).transpose()?,
+            senders: group.senders.map(|value| given(value, at, |ids| ids)),
+            max_waiting: group.max_waiting.map(|value| given(value, at, |count| count)),
+        };
+        draft.groups.insert(name, Given { value, place });
+    }
+    Ok(draft)
+}
+
+impl Size {
+    fn read(self) -> Result<usize, String> {
+        match self {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Text(text) => bytes::parse(&text)
+                .ok_or_else(|| format!("is {text:?}: give a number of bytes, or a size such as \"64KiB\" or \"4MiB\"")),
+        }
+    }
+}
+
+fn given<T, U>(value: Spanned<T>, at: impl Fn(Range<usize>) -> Place, into: impl FnOnce(T) -> U) -> Given<U> {
+    let place = at(value.span());
+    Given { value: into(value.into_inner()), place }
+}
+
+fn read_as<T, U>(
+    value: Spanned<T>,
+    key: &str,
+    at: impl Fn(Range<usize>) -> Place,
+    read: impl FnOnce(T) -> Result<U, String>,
+) -> Result<Given<U>, ConfigError> {
+    let place = at(value.span());
+    match read(value.into_inner()) {
+        Ok(value) => Ok(Given { value, place }),
+        Err(problem) => Err(value_error(&place, key, problem)),
+    }
+}
+
+fn syntax_error(text: &str, error: &toml::de::Error, place: &impl Fn(Option<usize>) -> Place) -> ConfigError {
+    let span = error.span();
+    let line = span.as_ref().map(|span| line_of(text.as_bytes(), span.start));
+    let mut problem = error.message().trim_end().replace('\n', ", ");
+    // The message does not name the key, but the line does.
+    if let Some(source) = line.and_then(|line| text.lines().nth(line - 1)).filter(|source| !source.trim().is_empty()) {
+        let start: String = source.trim().chars().take(SHOWN).collect();
+        problem.push_str(&format!(", in `{start}`"));
+    }
+    // What is wrong at the very end, or on a last line without its newline, is mostly what was not written any more.
+    let last_line = text.trim_end().rfind('\n').map_or(0, |at| at + 1);
+    if span.is_none_or(|span| span.start >= last_line) && !text.ends_with('\n') {
+        problem.push_str("; the text ends in the middle of a line, so the file may be only half written");
+    }
+    ConfigError::Text { place: place(line), problem }
+}
+
+/// So many characters of a wrong line are shown.
+const SHOWN: usize = 60;
+
+/// The line, from 1, of the byte at `offset`.
+fn line_of(text: &[u8], offset: usize) -> usize {
+    1 + text[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
+}

@@ -1,0 +1,260 @@
+use std::{collections::BTreeMap, ffi::OsString, fs, path::PathBuf};
+
+use super::*;
+
+const MINIMAL: &str = "cluster = \"bank\"\nid = 1\nmembers = [3, 1, 2]\n";
+
+/// The error's sentence.
+fn wrong(text: &str) -> String {
+    Config::from_toml(text).expect_err(text).to_string()
+}
+
+fn with(line: &str) -> String {
+    format!("{MINIMAL}{line}\n")
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let config = Config::from_toml(MINIMAL).unwrap();
+    assert_eq!(config.cluster(), "bank");
+    assert_eq!(config.id(), NodeId(1));
+    assert_eq!(config.members(), [NodeId(1), NodeId(2), NodeId(3)], "their order in the file does not matter");
+    assert_eq!(config.formation_timeout(), Duration::from_secs(30));
+    assert_eq!(config.failure_timeout(), Duration::from_secs(1));
+    assert_eq!(config.spin(), Spin::Auto);
+    assert_eq!(config.short_limit(), Duration::from_millis(1));
+    assert_eq!(config.backend(), Backend::Auto);
+    assert_eq!(config.group_names().count(), 0);
+    assert_eq!(config.group("any"), GroupConfig::default());
+    assert_eq!(config, Config::builder("bank", 1).members([1, 2, 3]).build().unwrap());
+}
+
+#[test]
+fn everything_can_be_set() {
+    let text = "
+        cluster = \"bank\"
+        id = 2
+        members = [1, 2]
+        formation_timeout_ms = 5000
+        failure_timeout_ms = 20
+        spin = \"never\"
+        short_limit_us = 200
+        [fabric]
+        backend = \"shm\"
+        [groups.accounts]
+        mode = \"unordered\"
+        ring_bytes = \"4MiB\"
+        senders = [2]
+        max_waiting = 10
+        [groups.audit]
+        ring_bytes = 65536
+    ";
+    let config = Config::from_toml(text).unwrap();
+    let built = Config::builder("bank", 2)
+        .members([2, 1])
+        .formation_timeout(Duration::from_secs(5))
+        .failure_timeout(Duration::from_millis(20))
+        .spin(Spin::Never)
+        .short_limit(Duration::from_micros(200))
+        .backend(Backend::Shm)
+        .group("accounts", |group| _ = group.mode(Mode::Unordered).ring_bytes(4 << 20).senders([2]).max_waiting(10))
+        .group("audit", |group| _ = group.ring_bytes(65_536))
+        .build()
+        .unwrap();
+    assert_eq!(config, built);
+    assert_eq!(config.group_names().collect::<Vec<_>>(), ["accounts", "audit"]);
+    assert_eq!(config.group("accounts").senders, Some(vec![NodeId(2)]));
+}
+
+#[test]
+fn the_module_s_example_is_valid() {
+    let page = include_str!("mod.rs");
+    let example: String = page
+        .lines()
+        .skip_while(|line| *line != "//! ```toml")
+        .skip(1)
+        .take_while(|line| *line != "//! ```")
+        .map(|line| format!("{}\n", line.trim_start_matches("//!").trim_start()))
+        .collect();
+    let config = Config::from_toml(&example).unwrap();
+    let defaults = Config::builder("bank", 1).members([1, 2, 3]).build().unwrap();
+    let everyone = GroupConfig { senders: Some(config.members().to_vec()), ..GroupConfig::default() };
+    assert_eq!(config.group("accounts"), everyone);
+    assert_eq!(Config { groups: BTreeMap::new(), ..config }, defaults, "it shows the defaults");
+}
+
+#[test]
+fn an_error_names_the_line_the_key_and_the_remedy() {
+    for (line, said) in [
+        (
+            "spin = \"sometimes\"",
+            "configuration, line 4: `spin` is \"sometimes\": give \"auto\", \"always\" or \"never\"",
+        ),
+        (
+            "failure_timeout_ms = 5",
+            "configuration, line 4: `failure_timeout_ms` is 5 ms: give at least 20 ms, since a thread may have to wait so long \
+             for its core",
+        ),
+        ("formation_timeout_ms = 0", "configuration, line 4: `formation_timeout_ms` is 0: give at least 1"),
+        (
+            "[fabric]\nbackend = \"verbs\"",
+            "configuration, line 5: `fabric.backend` is \"verbs\", which this version does not have: give \"shm\", and run all \
+             members on one host",
+        ),
+        (
+            "[groups.a]\nring_bytes = 3000",
+            "configuration, line 5: `groups.a.ring_bytes` is 3000 B: give a power of two from 1 KiB to 1 GiB, such as \"4 KiB\"",
+        ),
+        (
+            "[groups.a]\nring_bytes = \"4MB\"",
+            "configuration, line 5: `groups.a.ring_bytes` is \"4MB\": give a number of bytes, or a size such as \"64KiB\" or \
+             \"4MiB\"",
+        ),
+        (
+            "[groups.a]\nmax_waiting = 1\nsenders = [1, 4]",
+            "configuration, line 6: `groups.a.senders` lists 4, which is not among the members: add it there or remove it",
+        ),
+        (
+            "[groups.a]\nsenders = []",
+            "configuration, line 5: `groups.a.senders` lists nobody: name at least one member, or leave it out if all may send",
+        ),
+        ("[groups.a]\nmax_waiting = 0", "configuration, line 5: `groups.a.max_waiting` is 0: give 1 to 16777216"),
+        (
+            "[groups.a]\nmode = \"durable\"",
+            "configuration, line 5: `groups.a.mode` is \"durable\", which this version does not have: give \"ordered\" or \
+             \"unordered\"",
+        ),
+        (
+            "[groups.\"a b\"]",
+            "configuration, line 4: `groups.a b` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)",
+        ),
+    ] {
+        assert_eq!(wrong(&with(line)), said);
+    }
+    assert_eq!(
+        wrong("cluster = \"bank\"\nmembers = [1, 2]\nid = 7\n"),
+        "configuration, line 3: `id` is 7, which is not among the members [1, 2]: add it to `members`, or give the id of one \
+         of them"
+    );
+    assert_eq!(
+        wrong("cluster = \"bank\"\nid = 1\nmembers = [1, 2, 1]\n"),
+        "configuration, line 3: `members` lists 1 twice: remove one"
+    );
+    assert_eq!(
+        wrong("cluster = \"\"\nid = 1\nmembers = [1]\n"),
+        "configuration, line 1: `cluster` is \"\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)"
+    );
+    let many: Vec<u32> = (1..=65).collect();
+    assert_eq!(
+        wrong(&format!("cluster = \"bank\"\nid = 1\nmembers = {many:?}\n")),
+        "configuration, line 3: `members` lists 65 nodes: list 1 to 64"
+    );
+}
+
+#[test]
+fn an_unknown_key_or_a_wrong_type_is_an_error_of_its_line() {
+    for (line, at, word) in [
+        ("fialure_timeout_ms = 5", 4, "fialure_timeout_ms"),
+        ("[fabric]\nport = 1", 5, "port"),
+        ("[groups.a]\nring = 1", 5, "ring"),
+        ("short_limit_us = \"1\"", 4, "string \"1\", expected u64, in `short_limit_us = \"1\"`"),
+        ("short_limit_us = -1", 4, "-1"),
+        ("[groups.a]\nring_bytes = true", 5, "4MiB"),
+        ("members = [1]", 4, "duplicate key"),
+    ] {
+        let said = wrong(&with(line));
+        assert!(said.starts_with(&format!("configuration, line {at}: ")) && said.contains(word), "{line:?}: {said}");
+    }
+}
+
+#[test]
+fn a_half_written_file_is_called_so() {
+    let whole = with("[groups.accounts]\nring_bytes = \"4MiB\"");
+    for end in 0..whole.len() {
+        let Err(error) = Config::from_toml(&whole[..end]) else { continue };
+        let said = error.to_string();
+        assert!(said.contains("half written") || said.contains("not have been written"), "{:?}: {said}", &whole[..end]);
+    }
+    assert_eq!(
+        wrong("cluster = \"bank\"\nid = 1\n"),
+        "configuration: `members` is missing: list all nodes, `members = [1, 2, 3]` (if you did, the file may be only half \
+         written)"
+    );
+}
+
+#[test]
+fn an_error_of_a_file_names_the_file() {
+    let path: PathBuf = std::env::temp_dir().join(format!("squall-config-{}.toml", std::process::id()));
+    fs::write(&path, with("spin = 1")).unwrap();
+    let said = Config::load(&path).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("{}:4: ", path.display())), "{said}");
+    fs::write(&path, [b"cluster = \"bank\"\n\0\0".as_slice(), &[0xff]].concat()).unwrap();
+    let said = Config::load(&path).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("{}:2: is not UTF-8 text", path.display())), "{said}");
+    fs::remove_file(&path).unwrap();
+    let said = Config::load(&path).unwrap_err().to_string();
+    assert!(said.contains("can't be read") && said.contains(&path.display().to_string()), "{said}");
+}
+
+/// A configuration of `MINIMAL` and an environment.
+fn overridden(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
+    let variables: BTreeMap<_, OsString> = variables.iter().map(|&(name, value)| (name, value.into())).collect();
+    let mut draft = file::parse(MINIMAL, &Place::text)?;
+    environment::apply(&mut draft, |name| variables.get(name).cloned())?;
+    draft.check()
+}
+
+#[test]
+fn the_environment_overrides_the_file() {
+    let config = overridden(&[
+        ("SQUALL_CLUSTER", "test"),
+        ("SQUALL_ID", " 5"),
+        ("SQUALL_MEMBERS", "5, 4,6"),
+        ("SQUALL_FORMATION_TIMEOUT_MS", "100"),
+        ("SQUALL_FAILURE_TIMEOUT_MS", "50"),
+        ("SQUALL_SPIN", "always"),
+        ("SQUALL_SHORT_LIMIT_US", "7"),
+        ("SQUALL_FABRIC", "shm"),
+    ]);
+    let built = Config::builder("test", 5)
+        .members([4, 5, 6])
+        .formation_timeout(Duration::from_millis(100))
+        .failure_timeout(Duration::from_millis(50))
+        .spin(Spin::Always)
+        .short_limit(Duration::from_micros(7))
+        .backend(Backend::Shm)
+        .build();
+    assert_eq!(config.unwrap(), built.unwrap());
+}
+
+#[test]
+fn an_error_of_the_environment_names_the_variable() {
+    for (name, value, said) in [
+        (
+            "SQUALL_ID",
+            "one",
+            "environment variable SQUALL_ID: `id` is \"one\" (invalid digit found in string): give the id of a node",
+        ),
+        (
+            "SQUALL_ID",
+            "9",
+            "environment variable SQUALL_ID: `id` is 9, which is not among the members [3, 1, 2]: add it to `members`, or give \
+             the id of one of them",
+        ),
+        (
+            "SQUALL_MEMBERS",
+            "1;2",
+            "environment variable SQUALL_MEMBERS: `members` is \"1;2\" (invalid digit found in string): give the ids of all \
+             nodes, such as `1,2,3`",
+        ),
+        ("SQUALL_SPIN", "", "environment variable SQUALL_SPIN: `spin` is \"\": give \"auto\", \"always\" or \"never\""),
+    ] {
+        assert_eq!(overridden(&[(name, value)]).unwrap_err().to_string(), said);
+    }
+}
+
+#[test]
+fn the_builder_checks_too() {
+    let said = Config::builder("bank", 1).build().unwrap_err().to_string();
+    assert!(said.starts_with("configuration built by the program: `members` is missing"), "{said}");
+}

@@ -1,0 +1,149 @@
+//! Why operations on a group fail.
+
+use std::fmt;
+
+use squall_fabric::NodeId;
+use squall_membership::EndReason;
+use squall_ordered::SubmitRefused;
+
+/// Why a submit or send failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// There was no room, now or until the deadline. Nothing was sent: it may be tried again.
+    #[error(
+        "there is no room for the message, and it was not sent: other members have not delivered what fills the ring, or \
+         as many submits wait as may; try again, or configure a larger ring_bytes or max_waiting"
+    )]
+    Full,
+    /// The message would never fit. Nothing was sent.
+    #[error(
+        "a message of {bytes} bytes is larger than {max} bytes, a quarter of the ring: configure a larger ring_bytes"
+    )]
+    TooLarge {
+        /// The message's length, in bytes.
+        bytes: usize,
+        /// The largest that fits, in bytes.
+        max: usize,
+    },
+    /// This node may not send in this group. Nothing was sent.
+    #[error("this node is not a sender of the group: add its id to the group's `senders`, at all nodes")]
+    NotASender,
+    /// The group has ended at this node.
+    #[error("the group has ended ({reason}); {outcome}")]
+    Ended {
+        /// Why.
+        reason: EndReason,
+        /// What is known of the message.
+        outcome: Outcome,
+    },
+    /// The message was accepted, and not delivered here in time. It is not withdrawn: mostly it is still delivered.
+    #[error("the deadline has passed; the message was accepted, and may be delivered yet")]
+    Deadline,
+    /// Waiting was asked for where it would never end: on the thread that delivers, inside `apply` or a read's closure. A
+    /// message that was accepted stays accepted.
+    #[error(
+        "waiting inside `apply` or a read's closure would wait for ever, since the same thread delivers: submit without \
+         waiting, or wait on another thread"
+    )]
+    InsideApply,
+    /// rkyv could not serialize the command; the sentence says why. Nothing was sent.
+    #[error("the command could not be serialized: {0}")]
+    Serialize(String),
+    /// The message was delivered, but what arrived is no command, so no member applied it.
+    #[error(
+        "the command's bytes did not pass the check where they were delivered, so no member applied them: its `Serialize` \
+         and its `CheckBytes` contradict each other, or its memory was damaged"
+    )]
+    Invalid,
+    /// The node of this group was not started. Nothing was sent.
+    #[error("the group's node has not started: call `NodeBuilder::start` first")]
+    NotStarted,
+}
+
+impl SubmitError {
+    /// Whether it is certain that no member applies the message, so that it may be submitted again.
+    pub fn is_not_applied(&self) -> bool {
+        match self {
+            SubmitError::Full
+            | SubmitError::TooLarge { .. }
+            | SubmitError::NotASender
+            | SubmitError::Serialize(_)
+            | SubmitError::Invalid
+            | SubmitError::NotStarted => true,
+            SubmitError::Deadline | SubmitError::InsideApply => false,
+            SubmitError::Ended { outcome, .. } => matches!(outcome, Outcome::NotAccepted | Outcome::NotDelivered),
+        }
+    }
+
+    /// None if the shard is closed, of which only the group's end knows the reason.
+    pub(crate) fn refused(refused: SubmitRefused) -> Option<SubmitError> {
+        match refused {
+            SubmitRefused::Full => Some(SubmitError::Full),
+            SubmitRefused::TooLarge { bytes, max } => Some(SubmitError::TooLarge { bytes, max }),
+            SubmitRefused::NotASender => Some(SubmitError::NotASender),
+            SubmitRefused::Closed => None,
+        }
+    }
+}
+
+/// What is known of a message whose group ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was never accepted: nobody delivers it.
+    NotAccepted,
+    /// It was accepted, and lies beyond what the group delivered: nobody delivers it.
+    NotDelivered,
+    /// It was accepted, and some members may have delivered it.
+    Unknown {
+        /// Unordered mode: the members known to have it, this node included. In ordered mode always empty.
+        held_by: Vec<NodeId>,
+    },
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::NotAccepted => f.write_str("the message was not sent"),
+            Outcome::NotDelivered => f.write_str("the message was not delivered by any member"),
+            Outcome::Unknown { held_by } if held_by.is_empty() => {
+                f.write_str("it is unknown whether other members delivered the message")
+            }
+            Outcome::Unknown { held_by } => {
+                f.write_str("the members known to have the message are ")?;
+                for (i, node) in held_by.iter().enumerate() {
+                    write!(f, "{}{node}", if i == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// In unordered mode replicas differ, so no read could show what all agree on.
+    #[error(
+        "there are no linearizable reads in an unordered group: `peek` at this node's replica, or configure \
+         mode = \"ordered\""
+    )]
+    Unordered,
+    /// The group has ended at this node.
+    #[error("the group has ended: {reason}")]
+    Ended {
+        /// Why.
+        reason: EndReason,
+    },
+    /// Waiting was asked for where it would never end: on the thread that delivers, inside `apply` or a read's closure.
+    #[error(
+        "waiting inside `apply` or a read's closure would wait for ever, since the same thread answers: look at the replica \
+         there, or wait on another thread"
+    )]
+    InsideApply,
+    /// The read's own closure panicked. The replica is as it was.
+    #[error("the closure that was to read the replica panicked")]
+    Panicked,
+    /// The node of this group was not started.
+    #[error("the group's node has not started: call `NodeBuilder::start` first")]
+    NotStarted,
+}

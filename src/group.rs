@@ -1,0 +1,244 @@
+//! A group's handle, and how a group comes to life.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use squall_fabric::Waker;
+use squall_ordered::{Deliverer, Mode, Submitter};
+
+use crate::{
+    blocking::Patience,
+    config::Config,
+    delivery::{Delivery, Tally, Task},
+    encode::Encoded,
+    error::{ReadError, SubmitError},
+    intake::Intake,
+    read::{Read, Reads},
+    replicated::Replicated,
+    replies::Replies,
+    service::Service,
+    status::GroupCounts,
+    submit::{Sending, Shared, Submit},
+};
+
+/// A handle to a replicated service: submits commands, and reads this node's replica. Clones are handles to the same, for
+/// any number of threads and tasks.
+///
+/// It works from the node's start to the group's end; before and after, everything fails at once.
+///
+/// # Order
+///
+/// Messages that one thread has handed over one after the other, each accepted before the next was submitted, are delivered
+/// in that order. One that waits for room ([`Submit::is_accepted`]) may be overtaken by a later one.
+pub struct Group<R: Service> {
+    shared: Arc<Shared<R::Reply>>,
+    reads: Arc<Reads<R>>,
+    mode: Mode,
+}
+
+impl<R: Replicated> Group<R> {
+    /// Submits a command. The reply is that of this node's replica, when the command is delivered here.
+    ///
+    /// The command is serialized, and handed over if there is room, before this returns; else as soon as there is room while
+    /// the [`Submit`] is awaited or waited for.
+    pub fn submit(&self, command: &R::Command) -> Submit<R::Reply> {
+        Submit::new(&self.shared, Encoded::command(command))
+    }
+
+    /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
+    pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
+    }
+
+    /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted: from there on it is
+    /// delivered exactly once, unless the group ends before.
+    pub fn send(&self, command: &R::Command) -> Sending {
+        Sending::new(&self.shared.intake, Encoded::command(command))
+    }
+
+    /// Sends a command whose reply nobody needs if there is room, and fails with [`SubmitError::Full`] if there is none.
+    pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
+        self.shared.intake.accept(&Encoded::command(command)?, 0)
+    }
+}
+
+/// What is the same whether messages are commands or mere bytes.
+impl<R: Service> Group<R> {
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    /// Looks at this node's replica, linearizably: it shows the effect of every command whose reply anyone, at any node, has
+    /// seen before this call, and of everything that an earlier such read has shown.
+    ///
+    /// The closure runs on the thread that delivers, between two commands: keep it short. The read takes no place in the
+    /// order; it takes one exchange of messages with all members, which concurrent reads share.
+    pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
+        if self.mode == Mode::Unordered {
+            return Read::failed(ReadError::Unordered);
+        }
+        let (read, job) = Read::new(self.shared.intake.patience, look);
+        match self.reads.push(&self.shared.intake, job) {
+            Ok(()) => read,
+            Err(error) => Read::failed(error),
+        }
+    }
+
+    /// Looks at this node's replica as it is: it may be behind others, and behind what this node has been told, and shows at
+    /// least what this node's own completed submits have done. Asks nobody.
+    pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
+        let (read, job) = Read::new(self.shared.intake.patience, look);
+        match self.reads.push_peek(&self.shared.intake, job) {
+            Ok(()) => read,
+            Err(error) => Read::failed(error),
+        }
+    }
+
+    /// As [`submit`](Group::submit), of bytes.
+    #[doc(hidden)]
+    pub fn submit_bytes(&self, bytes: &[u8]) -> Submit<R::Reply> {
+        Submit::new(&self.shared, Ok(Encoded::bytes(bytes)))
+    }
+
+    /// As [`try_submit`](Group::try_submit), of bytes.
+    #[doc(hidden)]
+    pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::bytes(bytes))?))
+    }
+
+    /// As [`send`](Group::send), of bytes.
+    #[doc(hidden)]
+    pub fn send_bytes(&self, bytes: &[u8]) -> Sending {
+        Sending::new(&self.shared.intake, Ok(Encoded::bytes(bytes)))
+    }
+
+    /// As [`try_send`](Group::try_send), of bytes.
+    #[doc(hidden)]
+    pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), SubmitError> {
+        self.shared.intake.accept(&Encoded::bytes(bytes), 0)
+    }
+}
+
+impl<R: Service> Clone for Group<R> {
+    fn clone(&self) -> Group<R> {
+        Group { shared: Arc::clone(&self.shared), reads: Arc::clone(&self.reads), mode: self.mode }
+    }
+}
+
+impl<R: Service> fmt::Debug for Group<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({:?})", self.name())
+    }
+}
+
+/// A group that was declared, and waits for its node's start.
+pub(crate) trait GroupSpec: fmt::Debug + Send {
+    /// The group's name.
+    fn name(&self) -> &str;
+
+    /// Brings the group to life. `waker` wakes the node's engine.
+    fn attach(
+        self: Box<Self>,
+        submitter: Submitter,
+        deliverer: Deliverer,
+        waker: Waker,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
+}
+
+/// A living group, as its node's engine sees it.
+pub(crate) trait GroupControl: Send + Sync {
+    /// The group's name.
+    fn name(&self) -> &str;
+
+    /// The own ring has more room.
+    fn on_freed(&self);
+
+    /// Whether somebody asked the delivering thread for what it does not notice by itself.
+    fn wants_delivery(&self) -> bool;
+
+    /// A batch of calls was longer than short calls are.
+    fn count_overrun(&self);
+
+    /// What was counted.
+    fn counts(&self) -> GroupCounts;
+}
+
+/// Declares a group: its handle, and what the node's start will bring to life.
+pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
+    let options = config.group(name);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let patience = Patience::new(config.spin(), config.members().len(), cores);
+    let intake = Arc::new(Intake::new(name.to_owned(), patience));
+    let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
+    let reads = Arc::new(Reads::new());
+    let spec = Spec { service, shared: Arc::clone(&shared), reads: Arc::clone(&reads) };
+    (Group { shared, reads, mode: options.mode }, Box::new(spec))
+}
+
+struct Spec<S: Service> {
+    service: S,
+    shared: Arc<Shared<S::Reply>>,
+    reads: Arc<Reads<S>>,
+}
+
+impl<S: Service> GroupSpec for Spec<S> {
+    fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    fn attach(
+        self: Box<Self>,
+        submitter: Submitter,
+        deliverer: Deliverer,
+        waker: Waker,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
+        let Spec { service, shared, reads } = *self;
+        shared.intake.start(submitter, waker);
+        let tally = Arc::new(Tally::default());
+        let control = Control { shared: Arc::clone(&shared), reads: Arc::clone(&reads), tally: Arc::clone(&tally) };
+        (Box::new(Delivery::new(service, deliverer, shared, reads, tally)), Arc::new(control))
+    }
+}
+
+impl<S: Service> fmt::Debug for Spec<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Spec({:?})", self.name())
+    }
+}
+
+struct Control<S: Service> {
+    shared: Arc<Shared<S::Reply>>,
+    reads: Arc<Reads<S>>,
+    tally: Arc<Tally>,
+}
+
+impl<S: Service> GroupControl for Control<S> {
+    fn name(&self) -> &str {
+        &self.shared.intake.name
+    }
+
+    fn on_freed(&self) {
+        self.shared.intake.on_freed();
+    }
+
+    fn wants_delivery(&self) -> bool {
+        self.reads.any_peeks() || self.shared.intake.alarms.any()
+    }
+
+    fn count_overrun(&self) {
+        self.tally.overruns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> GroupCounts {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let Tally { applied, skipped, reads, overruns } = &*self.tally;
+        GroupCounts { applied: get(applied), skipped: get(skipped), reads: get(reads), overruns: get(overruns) }
+    }
+}

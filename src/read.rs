@@ -1,0 +1,229 @@
+//! Reading this node's replica, where it lives: on the thread that delivers.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use squall_membership::EndReason;
+
+use crate::{
+    blocking::{self, Patience},
+    error::ReadError,
+    intake::Intake,
+};
+
+/// A read as the delivering thread sees it: looks at the replica, or learns why it can't, and gives back who waits.
+pub(crate) type Job<S> = Box<dyn FnOnce(Result<&S, ReadError>) -> Option<Waker> + Send>;
+
+/// The reads that wait for a group's delivering thread.
+pub(crate) struct Reads<S> {
+    queue: Mutex<Queue<S>>,
+    /// How many peeks wait, so that nobody takes the lock when there are none.
+    peeks: AtomicUsize,
+}
+
+struct Queue<S> {
+    linearizable: VecDeque<Job<S>>,
+    peeks: VecDeque<Job<S>>,
+    ended: Option<EndReason>,
+}
+
+impl<S> Reads<S> {
+    pub(crate) fn new() -> Reads<S> {
+        let queue = Queue { linearizable: VecDeque::new(), peeks: VecDeque::new(), ended: None };
+        Reads { queue: Mutex::new(queue), peeks: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue<S>> {
+        // Nothing panics while holding it: no application code runs under it.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a linearizable read.
+    ///
+    /// The shard counts reads and knows nothing of them: once it says that n may be answered, the first n of the queue are.
+    /// That is right because each read is queued before it is counted. So whenever n are counted, at least n are queued; and
+    /// the n-th in the queue was queued no later than the n-th was counted, so a state that is new enough for the n-th count
+    /// is new enough for the n-th in the queue.
+    pub(crate) fn push(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
+        let started = intake.started().ok_or(ReadError::NotStarted)?;
+        let mut queue = self.lock();
+        if let Some(reason) = queue.ended.clone() {
+            return Err(ReadError::Ended { reason });
+        }
+        queue.linearizable.push_back(job);
+        drop(queue);
+        started.submitter.ask_read();
+        started.waker.wake();
+        Ok(())
+    }
+
+    /// Queues a look at the replica as it is.
+    pub(crate) fn push_peek(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
+        let started = intake.started().ok_or(ReadError::NotStarted)?;
+        let mut queue = self.lock();
+        if let Some(reason) = queue.ended.clone() {
+            return Err(ReadError::Ended { reason });
+        }
+        queue.peeks.push_back(job);
+        self.peeks.store(queue.peeks.len(), Ordering::Release);
+        drop(queue);
+        started.waker.wake();
+        Ok(())
+    }
+
+    /// Whether peeks wait.
+    pub(crate) fn any_peeks(&self) -> bool {
+        self.peeks.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes the oldest `count` linearizable reads.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub(crate) fn take(&self, count: u64, into: &mut Vec<Job<S>>) {
+        let mut queue = self.lock();
+        assert!(count <= queue.linearizable.len() as u64, "each read is queued before it is counted");
+        into.extend(queue.linearizable.drain(..count as usize));
+    }
+
+    /// Takes all peeks.
+    pub(crate) fn take_peeks(&self, into: &mut Vec<Job<S>>) {
+        let mut queue = self.lock();
+        into.extend(queue.peeks.drain(..));
+        self.peeks.store(0, Ordering::Release);
+    }
+
+    /// Accepts no more reads, and takes all that wait.
+    pub(crate) fn end(&self, reason: &EndReason, into: &mut Vec<Job<S>>) {
+        let mut queue = self.lock();
+        queue.ended.get_or_insert_with(|| reason.clone());
+        let Queue { linearizable, peeks, .. } = &mut *queue;
+        into.extend(linearizable.drain(..).chain(peeks.drain(..)));
+        self.peeks.store(0, Ordering::Release);
+    }
+}
+
+impl<S> fmt::Debug for Reads<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reads").field("peeks", &self.peeks).finish_non_exhaustive()
+    }
+}
+
+/// A read that is under way, and what it will give.
+///
+/// A future for any executor; on a plain thread, [`wait`](Read::wait). If it is dropped before its turn, the closure is not
+/// called.
+#[must_use = "a read whose future is dropped is not carried out"]
+pub struct Read<T> {
+    answer: Arc<Answer<T>>,
+    patience: Patience,
+}
+
+struct Answer<T> {
+    state: Mutex<State<T>>,
+    /// Whether it has come, for a glance without the lock.
+    is_there: AtomicBool,
+}
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Answered(Result<T, ReadError>),
+    Taken,
+}
+
+impl<T: Send + 'static> Read<T> {
+    /// A read that failed at once.
+    pub(crate) fn failed(error: ReadError) -> Read<T> {
+        let state = Mutex::new(State::Answered(Err(error)));
+        let answer = Arc::new(Answer { state, is_there: AtomicBool::new(true) });
+        Read { answer, patience: Patience::NONE }
+    }
+
+    /// A read that waits for its job to be done.
+    pub(crate) fn new<S: 'static>(
+        patience: Patience,
+        look: impl FnOnce(&S) -> T + Send + 'static,
+    ) -> (Read<T>, Job<S>) {
+        let state = Mutex::new(State::Waiting(None));
+        let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
+        let read = Read { answer: Arc::clone(&answer), patience };
+        let job = move |replica: Result<&S, ReadError>| {
+            if Arc::strong_count(&answer) == 1 {
+                return None;
+            }
+            let result = replica.and_then(|replica| {
+                // A look changes nothing, so whatever happens in it, the replica and the thread go on.
+                catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked)
+            });
+            let before = std::mem::replace(&mut *answer.lock(), State::Answered(result));
+            answer.is_there.store(true, Ordering::Release);
+            match before {
+                State::Waiting(waker) => waker,
+                State::Answered(_) | State::Taken => unreachable!("a read is answered once"),
+            }
+        };
+        (read, Box::new(job))
+    }
+
+    /// Blocks this thread until the answer has come.
+    ///
+    /// Inside `apply`, or another read's closure, this is the error [`ReadError::InsideApply`].
+    ///
+    /// # Panics
+    ///
+    /// If it was polled before, and has resolved.
+    pub fn wait(mut self) -> Result<T, ReadError> {
+        if blocking::is_applying() {
+            return Err(ReadError::InsideApply);
+        }
+        self.patience.spin(None, || self.answer.is_there.load(Ordering::Relaxed));
+        blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
+    }
+}
+
+impl<T> Answer<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing panics while holding it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Future for Read<T> {
+    type Output = Result<T, ReadError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it has resolved.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ReadError>> {
+        let mut state = self.answer.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Waiting(_) => {
+                *state = State::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            State::Answered(result) => Poll::Ready(result),
+            State::Taken => panic!("a Read was polled after it had resolved"),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Read<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*self.answer.lock() {
+            State::Waiting(_) => "waiting",
+            State::Answered(_) => "answered",
+            State::Taken => "taken",
+        };
+        write!(f, "Read({state})")
+    }
+}

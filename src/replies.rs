@@ -1,0 +1,307 @@
+//! Where submits wait for their replies: a fixed number of slots, handed out and filled without a lock.
+//!
+//! A slot's life, and who may make each step:
+//!
+//! ```text
+//!           claim              complete              take
+//!   Free ──────────▶ Waiting ───────────▶ Done ────────────▶ Free
+//!         submitter     │ │    delivery           submitter
+//!                       │ │    close                take
+//!                       │ └─────────────▶ Lost ────────────▶ Free
+//!                       │      delivery           submitter
+//!                       │     abandon              complete
+//!                       └───────────────▶ Abandoned ───────▶ Free
+//!                             submitter            delivery
+//! ```
+//!
+//! The ticket of a slot goes with the message. A slot is free again only when its message has been delivered or will never be,
+//! so a ticket that comes back always finds its own submit.
+
+#[cfg(all(test, squall_loom))]
+mod loom_tests;
+
+use std::{
+    fmt,
+    num::NonZeroU32,
+    task::{Context, Poll, Waker},
+};
+
+use self::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicWaker, Ordering, UnsafeCell, fence};
+
+/// Names a slot, from its claim until it is free again. Never 0, which says that nobody waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(NonZeroU32);
+
+impl Ticket {
+    fn of(index: usize) -> Ticket {
+        Ticket(NonZeroU32::MIN.saturating_add(index as u32))
+    }
+
+    pub(crate) fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// There will be no reply any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// What a change left to be done.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct After {
+    /// Who waits for the reply.
+    pub(crate) wake: Option<Waker>,
+    /// A slot became free where there had been none.
+    pub(crate) room: bool,
+}
+
+/// The slots of one group.
+pub(crate) struct Replies<T> {
+    slots: Box<[Slot<T>]>,
+    /// The free slots, as a stack, so that few outstanding submits use few slots, which stay in the cache. The low half names
+    /// the top as a ticket does; the high half counts changes, so that an exchange fails if the top was taken and came back.
+    free: AtomicU64,
+    /// Nothing is completed any more.
+    closed: AtomicBool,
+}
+
+struct Slot<T> {
+    state: AtomicU32,
+    /// The next free slot below this one, as a ticket names it.
+    below: AtomicU32,
+    waker: AtomicWaker,
+    /// Belongs to the delivering side while the state is Waiting or Abandoned, and to the submitter once it is Done.
+    reply: UnsafeCell<Option<T>>,
+}
+
+const FREE: u32 = 0;
+const WAITING: u32 = 1;
+const ABANDONED: u32 = 2;
+const DONE: u32 = 3;
+const LOST: u32 = 4;
+
+// SAFETY: replies move between threads, each in the hands of one at a time, as `Slot::reply` says; hence `T: Send`. All else
+// is atomics.
+unsafe impl<T: Send> Send for Replies<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Replies<T> {}
+
+impl<T> Replies<T> {
+    /// `capacity` is at least 1 and fits into 31 bits.
+    pub(crate) fn new(capacity: usize) -> Replies<T> {
+        assert!((1..=i32::MAX as usize).contains(&capacity), "{capacity} slots");
+        let slot = |index: usize| Slot {
+            state: AtomicU32::new(FREE),
+            below: AtomicU32::new(if index + 1 < capacity { index as u32 + 2 } else { 0 }),
+            waker: AtomicWaker::new(),
+            reply: UnsafeCell::new(None),
+        };
+        Replies { slots: (0..capacity).map(slot).collect(), free: AtomicU64::new(1), closed: AtomicBool::new(false) }
+    }
+
+    fn slot(&self, ticket: u32) -> &Slot<T> {
+        &self.slots[ticket as usize - 1]
+    }
+
+    /// A slot for a submit, unless all are in use. Give it [back](Replies::put_back) if the message is not accepted.
+    pub(crate) fn claim(&self) -> Option<Ticket> {
+        // Acquire: what the last occupant did with the slot is over.
+        let mut top = self.free.load(Ordering::Acquire);
+        loop {
+            let index = (top as u32).checked_sub(1)? as usize;
+            let below = self.slots[index].below.load(Ordering::Relaxed);
+            match self.free.compare_exchange_weak(top, retop(top, below), Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    self.slots[index].state.store(WAITING, Ordering::Release);
+                    return Some(Ticket::of(index));
+                }
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Frees a slot that nobody refers to. Returns whether there had been no free one.
+    fn release(&self, ticket: u32) -> bool {
+        let slot = self.slot(ticket);
+        slot.state.store(FREE, Ordering::Relaxed);
+        let mut top = self.free.load(Ordering::Relaxed);
+        loop {
+            slot.below.store(top as u32, Ordering::Relaxed);
+            // Release: what was done with the slot is over for who claims it.
+            match self.free.compare_exchange_weak(top, retop(top, ticket), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return top as u32 == 0,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Frees the slot of a message that was not accepted.
+    pub(crate) fn put_back(&self, ticket: Ticket) -> After {
+        After { wake: None, room: self.release(ticket.get()) }
+    }
+
+    /// Brings the reply. Each ticket is completed at most once, by the one thread that delivers.
+    ///
+    /// The waker in the answer must be woken, whoever it belongs to: between the reply and this thread's look at the slot's
+    /// waker, the submitter may have taken the reply, and the slot's next occupant may wait there already. That one then looks
+    /// once in vain, and waits again.
+    pub(crate) fn complete(&self, ticket: u32, reply: T) -> After {
+        let slot = self.slot(ticket);
+        let mut state = slot.state.load(Ordering::Acquire);
+        if state == WAITING {
+            // SAFETY: the slot belongs to the delivering side while it is Waiting.
+            slot.reply.with_mut(|place| unsafe { *place = Some(reply) });
+            match slot.state.compare_exchange(WAITING, DONE, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return After { wake: slot.waker.take(), room: false },
+                Err(now) => state = now,
+            }
+        }
+        assert_eq!(state, ABANDONED, "a ticket comes back once, before the group ends");
+        // SAFETY: the slot belongs to the delivering side while it is Abandoned.
+        slot.reply.with_mut(|place| unsafe { *place = None });
+        After { wake: None, room: self.release(ticket) }
+    }
+
+    /// Ends all waiting: nothing is completed after this. Hands each waker to `wake`.
+    pub(crate) fn close(&self, mut wake: impl FnMut(Waker)) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `poll`: either this sees that a slot waits, or the slot's submitter sees `closed`.
+        fence(Ordering::SeqCst);
+        for slot in &self.slots {
+            if slot.state.compare_exchange(WAITING, LOST, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                slot.waker.take().into_iter().for_each(&mut wake);
+            }
+        }
+    }
+
+    /// Whether [`poll`](Replies::poll) would give a reply, as far as a glance tells.
+    pub(crate) fn is_ready(&self, ticket: Ticket) -> bool {
+        self.slot(ticket.get()).state.load(Ordering::Relaxed) != WAITING || self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Takes the reply, which frees the slot.
+    fn take(&self, ticket: Ticket) -> Option<(Result<T, Lost>, After)> {
+        let slot = self.slot(ticket.get());
+        let reply = match slot.state.load(Ordering::Acquire) {
+            WAITING => return None,
+            LOST => Err(Lost),
+            state => {
+                assert_eq!(state, DONE, "a ticket belongs to its submit until its reply is taken");
+                // SAFETY: the slot belongs to the submitter once it is Done.
+                let reply = slot.reply.with_mut(|place| unsafe { (*place).take() });
+                Ok(reply.expect("a slot that is Done has a reply"))
+            }
+        };
+        Some((reply, After { wake: None, room: self.release(ticket.get()) }))
+    }
+
+    /// Takes the reply, which frees the slot; or arranges for the task to be woken when it has come. By the submitter.
+    pub(crate) fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<(Result<T, Lost>, After)> {
+        if let Some(taken) = self.take(ticket) {
+            return Poll::Ready(taken);
+        }
+        let slot = self.slot(ticket.get());
+        slot.waker.register(context.waker());
+        // Pairs with the fence in `close`, which may have passed this slot before it was claimed.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            // Acquire: if the reply came before the end, it is taken below.
+            let _ = slot.state.compare_exchange(WAITING, LOST, Ordering::AcqRel, Ordering::Acquire);
+        }
+        match self.take(ticket) {
+            Some(taken) => Poll::Ready(taken),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Waits for the reply no more. The slot is free once the message is delivered. By the submitter.
+    pub(crate) fn abandon(&self, ticket: Ticket) -> After {
+        let slot = self.slot(ticket.get());
+        // A waker kept here would keep its task alive until the delivery.
+        drop(slot.waker.take());
+        match slot.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => After::default(),
+            Err(_) => self.take(ticket).expect("what does not wait has an end").1,
+        }
+    }
+}
+
+/// The next word of the free list, with another top.
+fn retop(word: u64, top: u32) -> u64 {
+    ((word >> 32).wrapping_add(1) << 32) | u64::from(top)
+}
+
+impl<T> fmt::Debug for Replies<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Replies({} slots)", self.slots.len())
+    }
+}
+
+/// What several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
+#[cfg(not(squall_loom))]
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+    use std::task::Waker;
+
+    /// As loom's.
+    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(super) fn new(value: T) -> UnsafeCell<T> {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline]
+        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+
+    pub(super) struct AtomicWaker(atomic_waker::AtomicWaker);
+
+    impl AtomicWaker {
+        pub(super) fn new() -> AtomicWaker {
+            AtomicWaker(atomic_waker::AtomicWaker::new())
+        }
+
+        #[inline]
+        pub(super) fn register(&self, waker: &Waker) {
+            self.0.register(waker);
+        }
+
+        #[inline]
+        pub(super) fn take(&self) -> Option<Waker> {
+            self.0.take()
+        }
+    }
+}
+
+/// As above.
+#[cfg(squall_loom)]
+mod sync {
+    use std::task::Waker;
+
+    use loom::sync::Mutex;
+    pub(super) use loom::{
+        cell::UnsafeCell,
+        sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+    };
+
+    /// What an `AtomicWaker` promises, by a lock that loom watches.
+    pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
+
+    impl AtomicWaker {
+        pub(super) fn new() -> AtomicWaker {
+            AtomicWaker(Mutex::new(None))
+        }
+
+        pub(super) fn register(&self, waker: &Waker) {
+            *self.0.lock().expect("nothing panics while holding it") = Some(waker.clone());
+        }
+
+        pub(super) fn take(&self) -> Option<Waker> {
+            self.0.lock().expect("nothing panics while holding it").take()
+        }
+    }
+}

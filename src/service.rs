@@ -1,0 +1,33 @@
+//! A replica as the delivering thread sees it: something that takes messages.
+
+use rkyv::{Archived, rancor, util::AlignedVec};
+use squall_ordered::Message;
+
+use crate::replicated::{Applied, Replicated};
+
+/// Takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands, implement it directly.
+pub trait Service: Send + 'static {
+    /// What the submitter gets.
+    type Reply: Send + 'static;
+
+    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing.
+    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Self::Reply, Invalid>;
+}
+
+/// The bytes are no command. All members have the same bytes, so all come to this.
+#[derive(Debug, thiserror::Error)]
+#[error("not a command: {0}")]
+pub struct Invalid(#[from] rancor::Error);
+
+impl<R: Replicated> Service for R {
+    type Reply = R::Reply;
+
+    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<R::Reply, Invalid> {
+        // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
+        scratch.resize(message.payload.len(), 0);
+        message.payload.read(scratch);
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(scratch)?;
+        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
+        Ok(self.apply(command, &at))
+    }
+}

@@ -1,0 +1,43 @@
+//! Whole clusters in virtual time: for tests of your own service, and of Squall itself.
+//!
+//! A [`Cluster`] runs real services over the real protocols, on a network that does the worst that the fabric's contract
+//! permits, in one thread and from one seed; a run with the same seed does the same, to the last step.
+//!
+//! ```
+//! use std::time::Duration;
+//! use squall::{Applied, Config, Replicated, sim::{Cluster, Options}};
+//!
+//! #[derive(Default)]
+//! struct Counter(i64);
+//!
+//! impl Replicated for Counter {
+//!     type Command = i64;
+//!     type Reply = i64;
+//!     fn apply(&mut self, add: &rkyv::Archived<i64>, _at: &Applied) -> i64 {
+//!         self.0 += add.to_native();
+//!         self.0
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::builder("demo", 1).members([1, 2, 3]).build()?;
+//! let mut cluster = Cluster::new(config, Options::default(), 42);
+//! let counters = cluster.group("counter", |_node| Counter::default());
+//! cluster.start()?;
+//! let limit = Duration::from_secs(1);
+//! let added = cluster.wait(limit, counters[0].submit(&5)).expect("it resolves in time")?;
+//! let seen = cluster.wait(limit, counters[2].read(|counter| counter.0)).expect("it resolves in time")?;
+//! assert_eq!((added, seen), (5, 5));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
+
+mod check;
+mod cluster;
+pub mod scenario;
+mod view_log;
+
+pub use cluster::{Cluster, NotStarted, Options};
+pub use squall_fabric::sim::{SimConfig, SimNet};

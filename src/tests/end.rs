@@ -1,0 +1,94 @@
+use super::*;
+use crate::{Outcome, ReadError, SubmitError};
+
+const REASON: EndReason = EndReason::CleanedUp { epoch: Epoch::FIRST };
+
+fn ended(outcome: Outcome) -> SubmitError {
+    SubmitError::Ended { reason: REASON, outcome }
+}
+
+#[test]
+fn the_end_fails_whatever_waits_and_whatever_comes_later() {
+    let mut solo = Solo::new(|group| _ = group.ring_bytes(1024).max_waiting(4));
+    let mut delivered = solo.group.submit(&Entry::Add(1));
+    solo.settle();
+    let tasks: Vec<_> = (0..4).map(|_| Arc::new(Counting::default())).collect();
+    let mut accepted = solo.group.submit(&Entry::Add(1));
+    assert!(poll_for(&mut accepted, &tasks[0]).is_pending());
+    while solo.group.try_send(&Entry::Add(1)).is_ok() {}
+    let mut waiting = solo.group.submit(&Entry::Add(1));
+    assert!(poll_for(&mut waiting, &tasks[1]).is_pending() && !waiting.is_accepted());
+    let mut read = solo.group.read(|_| ());
+    assert!(poll_for(&mut read, &tasks[2]).is_pending());
+    let mut peek = solo.group.peek(|_| ());
+    assert!(poll_for(&mut peek, &tasks[3]).is_pending());
+
+    solo.end(&REASON);
+    assert!(tasks.iter().all(|task| task.count() == 1), "all are woken");
+    assert_eq!(poll(&mut delivered), Poll::Ready(Ok(1)), "what was delivered stays so");
+    assert_eq!(poll(&mut accepted), Poll::Ready(Err(ended(Outcome::NotDelivered))));
+    assert_eq!(poll(&mut waiting), Poll::Ready(Err(ended(Outcome::NotAccepted))));
+    assert_eq!(poll(&mut read), Poll::Ready(Err(ReadError::Ended { reason: REASON })));
+    assert_eq!(poll(&mut peek), Poll::Ready(Err(ReadError::Ended { reason: REASON })));
+
+    assert_eq!(solo.group.submit(&Entry::Add(1)).wait(), Err(ended(Outcome::NotAccepted)));
+    assert_eq!(solo.group.try_send(&Entry::Add(1)), Err(ended(Outcome::NotAccepted)));
+    assert_eq!(solo.group.read(|_| ()).wait(), Err(ReadError::Ended { reason: REASON }));
+    assert_eq!(solo.group.peek(|_| ()).wait(), Err(ReadError::Ended { reason: REASON }));
+}
+
+#[test]
+fn what_was_accepted_and_cut_off_without_a_clean_up_is_unknown() {
+    let mut solo = Solo::new(|_| ());
+    let mut submit = solo.group.submit(&Entry::Add(1));
+    solo.end(&EndReason::ShutDown);
+    let Poll::Ready(Err(error)) = poll(&mut submit) else { panic!("{submit:?}") };
+    let outcome = Outcome::Unknown { held_by: Vec::new() };
+    assert_eq!(error, SubmitError::Ended { reason: EndReason::ShutDown, outcome });
+    assert!(!error.is_not_applied());
+}
+
+#[test]
+fn an_unordered_submit_that_is_cut_off_names_who_has_it() {
+    let config = config(|group| _ = group.mode(crate::Mode::Unordered));
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut submit = solo.group.submit(&Entry::Add(1));
+    solo.settle();
+    assert!(poll(&mut submit).is_pending(), "node 2 does not have it");
+    solo.end(&EndReason::ShutDown);
+    let outcome = Outcome::Unknown { held_by: vec![NodeId(1)] };
+    assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Ended { reason: EndReason::ShutDown, outcome })));
+}
+
+#[test]
+fn an_end_that_knows_of_no_message_forgets_none() {
+    let solo = Solo::new(|_| ());
+    let task = Arc::new(Counting::default());
+    let mut polled = solo.group.submit(&Entry::Add(1));
+    assert!(poll_for(&mut polled, &task).is_pending());
+    let mut fresh = solo.group.submit(&Entry::Add(1));
+    let (mut read, dropped) = (solo.group.read(|_| ()), solo.group.submit(&Entry::Add(1)));
+    drop(dropped);
+    // As when a delivering thread panics.
+    let Solo { task: delivery, .. } = solo;
+    drop(delivery);
+    assert_eq!(task.count(), 1);
+    let lost = SubmitError::Ended { reason: EndReason::ShutDown, outcome: Outcome::Unknown { held_by: Vec::new() } };
+    assert_eq!(poll(&mut polled), Poll::Ready(Err(lost.clone())));
+    assert_eq!(poll(&mut fresh), Poll::Ready(Err(lost)));
+    assert_eq!(poll(&mut read), Poll::Ready(Err(ReadError::Ended { reason: EndReason::ShutDown })));
+}
+
+#[test]
+fn who_meets_a_closed_ring_before_the_reason_is_known_waits_for_it() {
+    let mut solo = Solo::new(|_| ());
+    solo.shard.wedge();
+    solo.shard.close();
+    assert_eq!(solo.group.try_send(&Entry::Add(1)), Err(SubmitError::Full));
+    let mut sending = solo.group.send(&Entry::Add(1));
+    assert!(poll(&mut sending).is_pending());
+    solo.end(&REASON);
+    assert_eq!(poll(&mut sending), Poll::Ready(Err(ended(Outcome::NotAccepted))));
+}

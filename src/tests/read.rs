@@ -1,0 +1,79 @@
+use super::*;
+use crate::{Mode, ReadError};
+
+#[test]
+fn a_read_sees_what_was_acknowledged_before_it() {
+    let mut solo = Solo::new(|_| ());
+    let mut submit = solo.group.submit(&Entry::Add(3));
+    solo.settle();
+    assert_eq!(poll(&mut submit), Poll::Ready(Ok(3)));
+    let task = Arc::new(Counting::default());
+    let mut reads: Vec<_> = (0..3).map(|i| solo.group.read(move |ledger| (i, ledger.sum))).collect();
+    for read in &mut reads {
+        assert!(poll_for(read, &task).is_pending());
+    }
+    solo.settle();
+    assert_eq!(task.count(), 1);
+    for (i, read) in reads.iter_mut().enumerate() {
+        assert_eq!(poll(read), Poll::Ready(Ok((i, 3))));
+    }
+    assert_eq!(solo.control.counts().reads, 3);
+}
+
+#[test]
+fn a_read_waits_for_the_others_and_a_peek_does_not() {
+    let config = config(|_| ());
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let (mut read, mut peek) = (solo.group.read(|ledger| ledger.sum), solo.group.peek(|ledger| ledger.sum));
+    assert!(solo.control.wants_delivery(), "the delivering thread does not notice a peek by itself");
+    solo.settle();
+    assert_eq!(poll(&mut peek), Poll::Ready(Ok(0)));
+    assert!(poll(&mut read).is_pending(), "node 2 was never heard of");
+    assert!(!solo.control.wants_delivery());
+}
+
+#[test]
+fn a_read_that_is_dropped_is_not_carried_out() {
+    let mut solo = Solo::new(|_| ());
+    let called = Arc::new(AtomicUsize::new(0));
+    let look = |called: &Arc<AtomicUsize>| {
+        let called = Arc::clone(called);
+        move |_: &Ledger| _ = called.fetch_add(1, Ordering::SeqCst)
+    };
+    drop(solo.group.read(look(&called)));
+    let mut kept = solo.group.read(look(&called));
+    drop(solo.group.peek(look(&called)));
+    solo.settle();
+    assert_eq!(poll(&mut kept), Poll::Ready(Ok(())));
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_read_that_panics_harms_nobody_else() {
+    let mut solo = Solo::new(|_| ());
+    let mut bad = solo.group.read(|ledger| assert_eq!(ledger.sum, 1, "on purpose"));
+    let mut good = solo.group.read(|ledger| ledger.sum);
+    solo.settle();
+    assert_eq!(poll(&mut bad), Poll::Ready(Err(ReadError::Panicked)));
+    assert_eq!(poll(&mut good), Poll::Ready(Ok(0)));
+}
+
+#[test]
+fn an_unordered_group_has_peeks_only() {
+    let mut solo = Solo::new(|group| _ = group.mode(Mode::Unordered));
+    assert_eq!(solo.group.read(|ledger| ledger.sum).wait(), Err(ReadError::Unordered));
+    let mut submit = solo.group.submit(&Entry::Add(2));
+    let mut peek = solo.group.peek(|ledger| ledger.sum);
+    solo.settle();
+    assert_eq!(poll(&mut submit), Poll::Ready(Ok(2)));
+    assert_eq!(poll(&mut peek), Poll::Ready(Ok(2)));
+}
+
+#[test]
+fn a_read_before_the_start_fails_at_once() {
+    let (group, _spec) = new_group("ledger", Ledger::default(), &config(|_| ()));
+    assert_eq!(group.read(|_| ()).wait(), Err(ReadError::NotStarted));
+    assert_eq!(group.peek(|_| ()).wait(), Err(ReadError::NotStarted));
+}

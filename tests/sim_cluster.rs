@@ -1,0 +1,46 @@
+//! Whole clusters from seeds: see `squall::sim::scenario` for what must hold.
+//!
+//! `SQUALL_SEED` runs one seed alone; `squall sim replay SEED` tells what happens in it.
+
+use squall::sim::scenario;
+
+/// How many seeds run here. The command `squall sim check --seeds N` runs as many as one likes.
+const SEEDS: u64 = 1200;
+
+fn seeds() -> Vec<u64> {
+    match std::env::var("SQUALL_SEED") {
+        Ok(seed) => vec![seed.parse().expect("SQUALL_SEED is a number")],
+        Err(_) => (0..SEEDS).collect(),
+    }
+}
+
+/// What went wrong, if anything; a failed assertion within the protocols counts.
+fn failure(seed: u64) -> Option<String> {
+    match std::panic::catch_unwind(|| scenario::run(seed)) {
+        Ok(result) => result.err().map(|violation| violation.to_string()),
+        Err(_) => Some(format!("seed {seed} panicked; the message stands above")),
+    }
+}
+
+#[test]
+fn every_scenario_keeps_order_and_promises() {
+    let seeds = seeds();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let failures: Vec<_> = std::thread::scope(|scope| {
+        let share = |thread: usize| seeds.iter().copied().skip(thread).step_by(threads);
+        let run = |thread| move || share(thread).filter_map(failure).collect::<Vec<_>>();
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(run(thread))).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
+    });
+    let told: Vec<&String> = failures.iter().take(5).collect();
+    assert!(failures.is_empty(), "{} of {} seeds failed; the first: {told:#?}", failures.len(), seeds.len());
+}
+
+#[test]
+fn a_seed_replays_to_the_last_step() {
+    for seed in 0..30 {
+        let first = scenario::run(seed);
+        let second = scenario::replay(seed, false, &mut |_, _| {});
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
