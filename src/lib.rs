@@ -97,4 +97,3 @@ pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
 pub use status::{GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
-

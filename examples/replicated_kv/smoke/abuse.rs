@@ -1,0 +1,179 @@
+//! Clients that do what they should not.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Bench, Found,
+    client::{Client, request, show},
+};
+
+/// Streams of random bytes, half of them with an eye to the protocol, harm nobody else.
+pub(super) async fn random_bytes(bench: &Bench) -> Found {
+    const STREAMS: usize = 200;
+    let mut random = fastrand::Rng::with_seed(bench.seed);
+    let mut errors = 0;
+    for stream in 0..STREAMS {
+        let address = bench.replicas[stream % bench.replicas.len()];
+        let mut bytes = vec![0; random.usize(1..2000)];
+        random.fill(&mut bytes);
+        if stream % 2 == 0 {
+            let alphabet = b"*$+-:123\r\n\r\n\r\nGET a\"'\\x";
+            bytes.iter_mut().for_each(|byte| *byte = alphabet[usize::from(*byte) % alphabet.len()]);
+            bytes.insert(0, b'*');
+        }
+        let mut client = Client::connect(address).await?;
+        // A replica that has heard enough may close the connection before all is sent.
+        let _ = client.send(&bytes).await;
+        client.finish().await;
+        let said = client.rest().await.unwrap_or_default();
+        errors += usize::from(said.starts_with(b"-ERR"));
+    }
+    for &address in &bench.replicas {
+        Client::connect(address).await?.expect(&["PING"], "PONG").await?;
+    }
+    Ok(format!("{STREAMS} streams, {errors} of them answered with an error first; every replica goes on"))
+}
+
+/// Breaches of the protocol are named, and end the connection.
+pub(super) async fn protocol_errors(bench: &Bench) -> Found {
+    let cases: [(&[u8], &str); 6] = [
+        (b"*1\r\n:1\r\n", "expected '$', got ':'"),
+        (b"*x\r\n", "invalid multibulk length"),
+        (b"*2000000\r\n", "invalid multibulk length"),
+        (b"*2\r\n$3\r\nGET\r\n$-5\r\n", "invalid bulk length"),
+        (b"GET \"a\r\n", "unbalanced quotes in request"),
+        (&[b'x'; 100_000], "too big inline request"),
+    ];
+    for &address in &bench.replicas {
+        for (bytes, expected) in cases {
+            let mut client = Client::connect(address).await?;
+            client.send(&[b"PING\r\n", bytes].concat()).await?;
+            let said = String::from_utf8_lossy(&client.rest().await?).into_owned();
+            let expected = format!("+PONG\r\n-ERR Protocol error: {expected}\r\n");
+            if said != expected {
+                return Err(format!("expected {expected:?}, got {said:?}"));
+            }
+        }
+    }
+    let mut browser = Client::connect(bench.replicas[0]).await?;
+    browser.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET hacked 1\r\n").await?;
+    if !browser.rest().await?.is_empty() {
+        return Err("an HTTP request was answered".to_owned());
+    }
+    Client::connect(bench.replicas[0]).await?.expect(&["EXISTS", "hacked"], "0").await?;
+    Ok(format!("{} kinds of breach at each replica, and an HTTP request", cases.len()))
+}
+
+/// A command of 1 GiB ends the connection; one that only the group can't take is refused.
+pub(super) async fn large_commands(bench: &Bench) -> Found {
+    let mut client = Client::connect(bench.replicas[0]).await?;
+    client.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1073741824\r\n").await?;
+    let said = String::from_utf8_lossy(&client.rest().await?).into_owned();
+    if said != "-ERR Protocol error: invalid bulk length\r\n" {
+        return Err(format!("1 GiB was announced, and the answer was {said:?}"));
+    }
+    let mut client = Client::connect(bench.replicas[1]).await?;
+    client.expect(&["SET", "large", "before"], "OK").await?;
+    for bytes in [300_000, 10_000_000] {
+        let said = client.text(&["SET", "large", &"x".repeat(bytes)]).await?;
+        if !said.starts_with("-ERR a command of ") || !said.contains("262144 bytes, a quarter of a replica's ring") {
+            return Err(format!("{bytes} bytes were answered with {said:?}"));
+        }
+    }
+    client.expect(&["GET", "large"], "before").await?;
+    let most = "y".repeat(250_000);
+    client.expect(&["SET", "large", &most], "OK").await?;
+    Client::connect(bench.replicas[2]).await?.expect(&["GET", "large"], &most).await?;
+    Ok("1 GiB ended the connection, 300 kB and 10 MB were refused with both sizes, 250 kB were stored".to_owned())
+}
+
+/// A client that never reads is not read from, and costs the others nothing; once it reads, it gets everything.
+pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
+    /// What one client may cost, in KiB.
+    const FAIR: u64 = 8 << 10;
+    let address = bench.replicas[0];
+    let mut other = Client::connect(address).await?;
+    let (key, value) = ("k".repeat(10_000), "z".repeat(200_000));
+    other.expect(&["SET", &key, &value], "OK").await?;
+    other.expect(&["GET", &key], &value).await?;
+    let before = memory(bench.processes[0]);
+    let mut slow = Client::connect(address).await?;
+    let get = request(&["GET", &key]);
+    let block = get.repeat(100);
+    let mut sent = 0;
+    // Until the replica has taken nothing more for a while.
+    let mut last = Instant::now();
+    while last.elapsed() < Duration::from_millis(300) {
+        let bytes = slow.try_send(&block[sent % get.len()..]);
+        sent += bytes;
+        if bytes > 0 {
+            last = Instant::now();
+        }
+        other.expect(&["PING"], "PONG").await?;
+    }
+    let grown = memory(bench.processes[0]).saturating_sub(before);
+    if grown > FAIR {
+        return Err(format!("a client that does not read costs {grown} KiB"));
+    }
+    let complete = sent / get.len();
+    let cut = &get[sent % get.len()..];
+    for answer in 0..=complete {
+        if answer == complete {
+            // The request that found no room in whole.
+            slow.send(cut).await?;
+        }
+        let got = show(&slow.answer().await?);
+        if got.len() != value.len() {
+            return Err(format!("expected {} bytes, got {}", value.len(), got.len()));
+        }
+    }
+    let replies = (complete + 1) * value.len() / 1_000_000;
+    Ok(format!(
+        "{replies} MB of answers to a client that did not read grew the replica by {grown} KiB, and came once it read"
+    ))
+}
+
+/// The memory that a process uses, in KiB; 0 if the system does not tell.
+fn memory(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// One client too many is told so, and there is room again once another has left.
+pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
+    let address = bench.replicas[2];
+    // Those of earlier checks may be on their way out.
+    until_admitted(address, "connected_clients:1\r\n").await?;
+    let mut clients = Vec::new();
+    for _ in 0..limit {
+        let mut client = Client::connect(address).await?;
+        client.expect(&["PING"], "PONG").await?;
+        clients.push(client);
+    }
+    let said = String::from_utf8_lossy(&Client::connect(address).await?.rest().await?).into_owned();
+    if said != "-ERR max number of clients reached\r\n" {
+        return Err(format!("client {} was answered with {said:?}", limit + 1));
+    }
+    drop(clients.pop());
+    until_admitted(address, &format!("connected_clients:{limit}\r\n")).await?;
+    drop(clients);
+    until_admitted(address, "connected_clients:1\r\n").await?;
+    Ok(format!("client {} was turned away, until another left", limit + 1))
+}
+
+/// Waits until a new client is admitted and INFO holds this.
+async fn until_admitted(address: SocketAddr, line: &str) -> Result<(), String> {
+    let until = Instant::now() + Duration::from_secs(3);
+    loop {
+        let said = Client::connect(address).await?.text(&["INFO", "clients"]).await;
+        match said {
+            Ok(info) if info.contains(line) => return Ok(()),
+            _ if Instant::now() > until => return Err(format!("expected {line:?}, got {said:?}")),
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
