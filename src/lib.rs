@@ -97,3 +97,8 @@ pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
 pub use status::{GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
+
+/// The README's example must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

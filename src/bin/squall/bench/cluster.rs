@@ -1,0 +1,147 @@
+//! The worker processes of one run.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use squall_fabric::Time;
+
+use super::job::{Go, Job, Outcome, Said};
+
+/// How long workers may take beyond what they are asked to do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The time between the start of sending and the start of measuring.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Why a run gave no figures.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error("this program could not be started again as a worker: {0}")]
+    Spawn(std::io::Error),
+    #[error("node {node} gave up: {why}")]
+    Failed { node: usize, why: String },
+    #[error("the process of node {node} ended too early ({how}): see above for what it said, or set RUST_LOG=info")]
+    Died { node: usize, how: String },
+    #[error("the nodes did not answer within {0:?}: the host may be overloaded, try fewer --nodes")]
+    Silent(Duration),
+}
+
+/// Runs a job for each node in a process of its own, and returns what they measured, by node.
+pub(crate) fn run(jobs: &[Job], measure: Duration) -> Result<Vec<Outcome>, RunError> {
+    let mut workers = Workers::start(jobs)?;
+    workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
+    let from = Time::boot_clock() + WARM_UP;
+    workers.tell(Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
+    workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
+        Said::Done(outcome) => Some(outcome),
+        _ => None,
+    })
+}
+
+struct Workers {
+    workers: Vec<Worker>,
+    /// What the node with this index said, or None once it says nothing more.
+    said: Receiver<(usize, Option<Said>)>,
+}
+
+struct Worker {
+    child: Child,
+    /// As long as it is open, the worker goes on.
+    input: Option<ChildStdin>,
+}
+
+impl Workers {
+    fn start(jobs: &[Job]) -> Result<Workers, RunError> {
+        let program = std::env::current_exe().map_err(RunError::Spawn)?;
+        let (say, said) = mpsc::channel();
+        let mut workers = Workers { workers: Vec::new(), said };
+        for (node, job) in jobs.iter().enumerate() {
+            let job = serde_json::to_string(job).expect("a job is plain data");
+            let mut command = Command::new(&program);
+            command
+                .args(["bench", "worker", &job, &std::process::id().to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
+            let mut child = command.spawn().map_err(RunError::Spawn)?;
+            let input = child.stdin.take();
+            let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+            workers.workers.push(Worker { child, input });
+            let say = say.clone();
+            thread::spawn(move || {
+                let said = output.lines().map_while(Result::ok).map_while(|line| serde_json::from_str(&line).ok());
+                // Nobody listens any more once the run is over.
+                let _ = said.map(Some).chain([None]).try_for_each(|said| say.send((node, said)));
+            });
+        }
+        Ok(workers)
+    }
+
+    /// Waits until each worker has said something of which `take` makes a value.
+    fn until_all<T>(&mut self, limit: Duration, take: impl Fn(Said) -> Option<T>) -> Result<Vec<T>, RunError> {
+        let until = Instant::now() + limit;
+        let mut taken: Vec<Option<T>> = self.workers.iter().map(|_| None).collect();
+        while taken.iter().any(Option::is_none) {
+            match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((node, Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
+                Ok((node, Some(said))) => taken[node] = take(said),
+                Ok((node, None)) => return Err(self.died(node)),
+                Err(RecvTimeoutError::Timeout) => return Err(RunError::Silent(limit)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.died(0)),
+            }
+        }
+        Ok(taken.into_iter().flatten().collect())
+    }
+
+    /// A worker gave up: because another one's process died, if one did.
+    fn cause(&mut self, node: usize, why: String) -> RunError {
+        let mut gave_up = vec![node];
+        while let Ok((other, said)) = self.said.recv_timeout(Duration::from_millis(200)) {
+            match said {
+                Some(Said::Failed(_)) => gave_up.push(other),
+                None if !gave_up.contains(&other) => return self.died(other),
+                _ => {}
+            }
+        }
+        RunError::Failed { node, why }
+    }
+
+    fn died(&mut self, node: usize) -> RunError {
+        let child = &mut self.workers[node].child;
+        // It says nothing more, so it has ended or can't go on.
+        let how = match child.kill().and_then(|()| child.wait()) {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        RunError::Died { node, how }
+    }
+
+    fn tell(&mut self, go: Go) {
+        let line = serde_json::to_string(&go).expect("plain data");
+        for input in self.workers.iter_mut().filter_map(|worker| worker.input.as_mut()) {
+            // A worker that is gone is noticed by the end of its output.
+            let _ = writeln!(input, "{line}");
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            worker.input = None;
+        }
+        let until = Instant::now() + Duration::from_secs(2);
+        for Worker { child, .. } in &mut self.workers {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // It may have ended meanwhile.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a benchmark's parent and its workers tell each other.
+//!
+//! The parent gives each worker its [`Job`] as an argument. Then the worker says [`Ready`](Said::Ready), the parent
+//! answers with a [`Go`], and the worker says how it went: one line of JSON each. A worker whose input ends, stops.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Which nodes send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Senders {
+    /// Every node
+    All,
+    /// The first node only; the others give up their turns
+    One,
+}
+
+impl Senders {
+    /// How many of so many nodes send; they are the first ones.
+    pub(crate) fn of(self, nodes: u32) -> u32 {
+        match self {
+            Senders::All => nodes,
+            Senders::One => 1,
+        }
+    }
+}
+
+/// How a node's engine waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Spinning {
+    /// Spin for a moment where each node can have a core, else yield, then sleep
+    Auto,
+    /// Never sleep
+    Always,
+    /// Sleep as soon as there is nothing to do
+    Never,
+}
+
+/// What one worker does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// Unique to the run, so that no other run's nodes are met.
+    pub(crate) cluster: String,
+    /// This worker's node, from 0.
+    pub(crate) node: u32,
+    pub(crate) nodes: u32,
+    pub(crate) senders: Senders,
+    pub(crate) size_bytes: usize,
+    pub(crate) ring_bytes: usize,
+    /// The most messages of this node that are not delivered here yet.
+    pub(crate) window: usize,
+    /// Messages per second of this node; None for as many as the window lets through.
+    pub(crate) rate: Option<f64>,
+    pub(crate) spin: Spinning,
+}
+
+impl Job {
+    pub(crate) fn sends(&self) -> bool {
+        self.node < self.senders.of(self.nodes)
+    }
+}
+
+/// Send from now on, and measure within this time, in nanoseconds of the host's boot clock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Go {
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+/// What a worker says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Said {
+    /// Its group is formed.
+    Ready,
+    Done(Outcome),
+    /// The sentence says why it gave up.
+    Failed(String),
+}
+
+/// What a worker measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// Messages delivered here within the time, whoever sent them.
+    pub(crate) delivered: u64,
+    /// The time in which they were, in seconds.
+    pub(crate) wall_seconds: f64,
+    /// Processor time that the whole process took in it, in seconds.
+    pub(crate) cpu_seconds: f64,
+    /// A histogram of nanoseconds: (value, how often).
+    pub(crate) latencies: Vec<(u64, u64)>,
+    /// The same, of how late the sending thread itself was.
+    pub(crate) lateness: Vec<(u64, u64)>,
+}

@@ -1,0 +1,54 @@
+//! `squall bench`: what this machine and the group on it can do.
+
+mod cluster;
+mod job;
+mod latency;
+mod load;
+mod ordered;
+mod report;
+mod tally;
+mod worker;
+mod yardsticks;
+
+use clap::{Args, Subcommand};
+
+use self::report::Report;
+use crate::CommandError;
+
+/// Measures what this machine can do, and what groups on it can do.
+#[derive(Debug, Args)]
+pub(crate) struct BenchCommand {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Ordered(ordered::OrderedArgs),
+    Yardsticks(YardsticksArgs),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
+}
+
+/// Measures what this machine itself can do: copying memory, one core telling another, one thread waking another.
+#[derive(Debug, Args)]
+struct YardsticksArgs {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+impl BenchCommand {
+    /// Whether this is one node of a benchmark, whose output only its parent reads.
+    pub(crate) fn is_worker(&self) -> bool {
+        matches!(self.bench, Bench::Worker(_))
+    }
+
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.bench {
+            Bench::Ordered(args) => args.run(),
+            Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
+            Bench::Worker(args) => args.run(),
+        }
+    }
+}

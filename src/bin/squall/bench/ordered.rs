@@ -1,0 +1,219 @@
+//! `squall bench ordered`: atomic multicast between real processes of this host.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use hdrhistogram::Histogram;
+use squall_sst::ring::{MAX_BYTES, MIN_BYTES};
+
+use super::{
+    cluster,
+    job::{Job, Outcome, Senders, Spinning},
+    latency,
+    report::{OrderedRow, Report},
+    yardsticks,
+};
+use crate::CommandError;
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FabricKind {
+    /// Shared memory of this host
+    Shm,
+}
+
+const HELP: &str = "\
+Examples:
+  squall bench ordered --nodes 3 --size 100
+  squall bench ordered --nodes 2,3 --size 1,100,1024 --seconds 5 --json
+  squall bench ordered --nodes 3 --senders one --rate 1000
+
+Every node is a process of its own, with an ordinary thread that submits messages. The sender writes every byte of each
+message, and every receiver reads its first and its last word.
+
+What the figures mean:
+  msgs/s    messages that the group delivered per second, each counted once however many nodes delivered it (at the
+            median node; turns given up by nodes with nothing to say don't count)
+  MB/s      msgs/s times the size: what reached each node
+  p50 p99 p99.9
+            latency: from submission until the sender itself has delivered the message, which is when all nodes have
+            received it. As fast as possible, most of it is time spent waiting behind the window's other messages. With
+            --rate the schedule does not wait for answers, and latency counts from the moment at which the message
+            was to be sent, so that a stall is charged to all messages that it held up (no coordinated omission)
+  late      with --rate: how late the sending thread itself was, because the host woke it late or the window was full;
+            part of the latency
+  cpu s     processor time of all nodes together, while wall s passed
+
+The lines before the table say what the machine itself can do; hold the figures against them.";
+
+/// Measures atomic multicast: each message is delivered by every node, in one order, once all have received it.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct OrderedArgs {
+    /// What carries the messages
+    #[arg(long, value_enum, default_value = "shm")]
+    fabric: FabricKind,
+    /// How many nodes; a list gives a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3")]
+    #[arg(value_parser = value_parser!(u32).range(1..=64))]
+    nodes: Vec<u32>,
+    /// Which nodes send
+    #[arg(long, value_enum, default_value = "all")]
+    senders: Senders,
+    /// A message's size in bytes; a list gives a row each
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "100")]
+    size: Vec<usize>,
+    /// How long to measure, after half a second of warm-up
+    #[arg(long, value_name = "S", default_value = "2")]
+    seconds: f64,
+    /// Messages per second of each sender [default: as many as the window lets through]
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// The most messages of one sender under way; it waits beyond [default: 1024, at most half of its ring]
+    #[arg(long, value_name = "W")]
+    window: Option<usize>,
+    /// How a node with nothing to do waits
+    #[arg(long, value_enum, default_value = "auto")]
+    spin: Spinning,
+    /// The size of each sender's ring in bytes, a power of two; messages may be a quarter of it
+    #[arg(long, value_name = "BYTES", default_value = "1048576")]
+    ring_bytes: usize,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+impl OrderedArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        self.check().map_err(CommandError::Usage)?;
+        let mut report = Report::new(self.json);
+        yardsticks::run(&mut report)?;
+        for &nodes in &self.nodes {
+            for &size in &self.size {
+                let jobs = self.jobs(nodes, size);
+                let outcomes = cluster::run(&jobs, Duration::from_secs_f64(self.seconds))
+                    .map_err(|error| CommandError::Failed(error.to_string()))?;
+                let row = row(&jobs[0], &outcomes);
+                warn_of_overload(&row);
+                report.ordered(&row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ring = self.ring_bytes;
+        if !ring.is_power_of_two() || !(MIN_BYTES..=MAX_BYTES).contains(&ring) {
+            return Err(format!(
+                "--ring-bytes {ring} is not possible: give a power of two from {MIN_BYTES} to {MAX_BYTES}"
+            ));
+        }
+        for &size in &self.size {
+            if size == 0 {
+                return Err("--size 0 leaves nothing to read: give at least 1".into());
+            }
+            if size > ring / 4 {
+                return Err(format!(
+                    "--size {size} does not fit: --ring-bytes {ring} takes messages of at most {} bytes (a quarter)",
+                    ring / 4
+                ));
+            }
+        }
+        if !(self.seconds > 0.0 && self.seconds <= 86_400.0) {
+            return Err(format!("--seconds {} is not possible: give more than 0, at most 86400", self.seconds));
+        }
+        if let Some(rate) = self.rate
+            && !(rate > 0.0 && rate <= 1e8)
+        {
+            return Err(format!("--rate {rate} is not possible: give more than 0, at most 100000000 per second"));
+        }
+        match self.window {
+            Some(0) => Err("--window 0 lets nothing through: give at least 1".into()),
+            Some(window) if window > MAX_WINDOW => {
+                Err(format!("--window {window} is too large: give at most {MAX_WINDOW}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A job for each node.
+    fn jobs(&self, nodes: u32, size: usize) -> Vec<Job> {
+        let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let job = |node| Job {
+            cluster: cluster.clone(),
+            node,
+            nodes,
+            senders: self.senders,
+            size_bytes: size,
+            ring_bytes: self.ring_bytes,
+            window: self.window.unwrap_or_else(|| default_window(size, self.ring_bytes)),
+            rate: self.rate,
+            spin: self.spin,
+        };
+        (0..nodes).map(job).collect()
+    }
+}
+
+/// Bounds the memory that a worker takes for its window.
+const MAX_WINDOW: usize = 1 << 20;
+
+/// More messages under way than this bring little more throughput, and every one of them adds to the latency of all.
+const DEFAULT_WINDOW: usize = 1024;
+
+/// At most half of what the ring holds, so that the sender finds room when it is woken.
+fn default_window(size: usize, ring_bytes: usize) -> usize {
+    DEFAULT_WINDOW.min(ring_bytes / 2 / (size + 8).next_multiple_of(16)).max(1)
+}
+
+/// Puts together what the nodes measured.
+fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
+    let latencies = merged(outcomes.iter().map(|outcome| &outcome.latencies));
+    let lateness = merged(outcomes.iter().map(|outcome| &outcome.lateness));
+    let mut rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64 / outcome.wall_seconds).collect();
+    rates.sort_by(f64::total_cmp);
+    let messages_per_second = rates[rates.len() / 2];
+    let micros = |histogram: &Histogram<u64>, quantile| {
+        (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1000.0)
+    };
+    OrderedRow {
+        bench: "ordered",
+        fabric: "shm",
+        nodes: job.nodes,
+        senders: job.senders,
+        size_bytes: job.size_bytes,
+        ring_bytes: job.ring_bytes,
+        window: job.window,
+        rate: job.rate,
+        spin: job.spin,
+        messages_per_second,
+        bytes_per_second: messages_per_second * job.size_bytes as f64,
+        latency_p50_us: micros(&latencies, 0.5),
+        latency_p99_us: micros(&latencies, 0.99),
+        latency_p999_us: micros(&latencies, 0.999),
+        lateness_p50_us: micros(&lateness, 0.5),
+        lateness_p99_us: micros(&lateness, 0.99),
+        cpu_seconds: outcomes.iter().map(|outcome| outcome.cpu_seconds).sum(),
+        wall_seconds: outcomes.iter().map(|outcome| outcome.wall_seconds).fold(0.0, f64::max),
+    }
+}
+
+/// A schedule that the nodes can't keep shows how long its queue grew in the time, and nothing else.
+fn warn_of_overload(row: &OrderedRow) {
+    let senders = f64::from(row.senders.of(row.nodes));
+    if let Some(asked) = row.rate.map(|rate| rate * senders)
+        && row.messages_per_second < 0.9 * asked
+    {
+        tracing::warn!(
+            "only {:.0} of {asked:.0} messages per second were delivered, so latencies grow all the time: lower --rate",
+            row.messages_per_second
+        );
+    }
+}
+
+fn merged<'a>(parts: impl Iterator<Item = &'a Vec<(u64, u64)>>) -> Histogram<u64> {
+    let mut merged = latency::histogram();
+    for &(nanos, count) in parts.flatten() {
+        merged.saturating_record_n(nanos, count);
+    }
+    merged
+}

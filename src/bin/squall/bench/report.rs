@@ -1,0 +1,99 @@
+//! Figures, as a table for people or as JSON objects for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{
+    job::{Senders, Spinning},
+    yardsticks::Yardstick,
+};
+use crate::CommandError;
+
+/// What one run of `bench ordered` came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OrderedRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: &'static str,
+    pub(crate) nodes: u32,
+    pub(crate) senders: Senders,
+    pub(crate) size_bytes: usize,
+    pub(crate) ring_bytes: usize,
+    pub(crate) window: usize,
+    pub(crate) rate: Option<f64>,
+    pub(crate) spin: Spinning,
+    pub(crate) messages_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    /// Latencies are None if no message was timed.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    pub(crate) latency_p999_us: Option<f64>,
+    pub(crate) lateness_p50_us: Option<f64>,
+    pub(crate) lateness_p99_us: Option<f64>,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) wall_seconds: f64,
+}
+
+/// Where figures go: each is printed as soon as it is known.
+#[derive(Debug)]
+pub(crate) struct Report {
+    json: bool,
+    /// Whether the table's head is above.
+    headed: bool,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool) -> Report {
+        Report { json, headed: false }
+    }
+
+    pub(crate) fn yardstick(&mut self, yardstick: &Yardstick) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(yardstick);
+        }
+        let Yardstick { name, value, unit, note, .. } = yardstick;
+        print(&format!("{name:<28} {:>8} {unit:<5} {note}", figure(*value)))
+    }
+
+    pub(crate) fn ordered(&mut self, row: &OrderedRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print(
+                "nodes  senders  size B  window   msgs/s     MB/s   p50 us   p99 us p99.9 us  late p50  cpu s  wall s",
+            )?;
+        }
+        let senders = row.senders.of(row.nodes);
+        print(&format!(
+            "{:>5} {senders:>8} {:>7} {:>7} {:>8.0} {:>8.1} {:>8} {:>8} {:>8} {:>9} {:>6.2} {:>7.2}",
+            row.nodes,
+            row.size_bytes,
+            row.window,
+            row.messages_per_second,
+            row.bytes_per_second / 1e6,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            figure(row.latency_p999_us),
+            figure(row.lateness_p50_us),
+            row.cpu_seconds,
+            row.wall_seconds,
+        ))
+    }
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.1}"))
+}
+
+fn print_json(object: &impl Serialize) -> Result<(), CommandError> {
+    print(&serde_json::to_string(object).expect("figures are plain data"))
+}
+
+fn print(line: &str) -> Result<(), CommandError> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| CommandError::Failed(format!("the figures can't be printed: {error}")))
+}

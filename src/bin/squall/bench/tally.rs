@@ -1,0 +1,116 @@
+//! What one worker counts, between the thread that sends and the one that delivers.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use crossbeam::utils::CachePadded;
+use hdrhistogram::Histogram;
+
+use super::{job::Go, latency};
+
+/// Counters of one worker.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Messages delivered here, whoever sent them.
+    delivered: CachePadded<AtomicU64>,
+    /// Of these, those that this node sent.
+    own: CachePadded<AtomicU64>,
+    /// The sender waits until `own` is so high; [`u64::MAX`] while it does not wait.
+    awaited: CachePadded<AtomicU64>,
+    sender: OnceLock<Thread>,
+    /// For each own message under way, at its number modulo the length: when its latency began; 0 if it is not timed.
+    began: Box<[AtomicU64]>,
+    /// The time within which a latency must have begun to count.
+    counted: OnceLock<Go>,
+    latencies: Mutex<Histogram<u64>>,
+    garbled: AtomicBool,
+}
+
+impl Tally {
+    /// For at most `window` own messages under way.
+    pub(crate) fn new(window: usize) -> Tally {
+        Tally {
+            delivered: CachePadded::default(),
+            own: CachePadded::default(),
+            awaited: CachePadded::new(AtomicU64::new(u64::MAX)),
+            sender: OnceLock::new(),
+            began: (0..window.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
+            counted: OnceLock::new(),
+            latencies: Mutex::new(latency::histogram()),
+            garbled: AtomicBool::new(false),
+        }
+    }
+
+    /// Says which latencies count. Once, before the first message.
+    pub(crate) fn begin(&self, go: Go) {
+        self.counted.set(go).expect("a worker measures once");
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn own(&self) -> u64 {
+        self.own.load(Ordering::SeqCst)
+    }
+
+    /// Whether a message was delivered that was not sent so.
+    pub(crate) fn is_garbled(&self) -> bool {
+        self.garbled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn latencies(&self) -> MutexGuard<'_, Histogram<u64>> {
+        self.latencies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sender is about to send its message with this number, whose latency began at `began`, if it is timed.
+    pub(crate) fn sending(&self, number: u64, began: Option<u64>) {
+        self.slot(number).store(began.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn slot(&self, number: u64) -> &AtomicU64 {
+        &self.began[number as usize & (self.began.len() - 1)]
+    }
+
+    /// Lets the sender, which calls this, sleep until so many of its messages are delivered, or a while has passed.
+    pub(crate) fn wait_for_own(&self, count: u64) {
+        self.sender.get_or_init(thread::current);
+        self.awaited.store(count, Ordering::SeqCst);
+        if self.own() < count {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        self.awaited.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// A message was delivered. One thread calls this.
+    pub(crate) fn on_delivered(&self) {
+        self.delivered.store(self.delivered.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// A message of this node was delivered; `now` gives the time. The same thread calls this.
+    pub(crate) fn on_own_delivered(&self, now: impl Fn() -> u64) {
+        let own = self.own.load(Ordering::Relaxed);
+        // Relaxed: the message itself came after.
+        let began = self.slot(own).load(Ordering::Relaxed);
+        if began != 0 && self.counted.get().is_some_and(|go| (go.from..go.until).contains(&began)) {
+            self.latencies().saturating_record(now().saturating_sub(began));
+        }
+        self.own.store(own + 1, Ordering::SeqCst);
+        if own + 1 >= self.awaited.load(Ordering::SeqCst)
+            && self.awaited.swap(u64::MAX, Ordering::SeqCst) != u64::MAX
+            && let Some(sender) = self.sender.get()
+        {
+            sender.unpark();
+        }
+    }
+
+    pub(crate) fn on_garbled(&self) {
+        self.garbled.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,211 @@
+//! `squall bench worker`: one node of a benchmark, started by its parent.
+
+use std::{
+    hint::black_box,
+    io::{self, Write},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use rkyv::util::AlignedVec;
+use rustix::{
+    process::{Pid, Signal, getppid, set_parent_process_death_signal},
+    time::{ClockId, clock_gettime},
+};
+use squall::{Config, Group, Invalid, Message, Node, Service, Spin, SubmitError};
+use squall_fabric::{NodeId, Time};
+
+use super::{
+    job::{Go, Job, Outcome, Said, Spinning},
+    latency, load,
+    tally::Tally,
+};
+use crate::CommandError;
+
+/// One node of a benchmark.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// A job, as JSON.
+    #[arg(value_parser = parse_job)]
+    job: Job,
+    /// The process that started this one.
+    parent: i32,
+}
+
+fn parse_job(text: &str) -> Result<Job, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+impl WorkerArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        // The end of the input says the same, but only to a thread that runs.
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        // From here on the end of the parent ends this process; it may have come before.
+        if getppid().map(Pid::as_raw_pid) != Some(self.parent) {
+            return Ok(());
+        }
+        let told = listen();
+        match work(&self.job, &told) {
+            // Let nobody see this node go before all have measured.
+            Ok(node) => drop((told.recv(), node)),
+            Err(Stopped::Told) => {}
+            Err(Stopped::Failed(why)) => {
+                say(&Said::Failed(why));
+                let _ = told.recv();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a worker did not finish.
+enum Stopped {
+    /// Its parent wants no more of it, or is gone.
+    Told,
+    Failed(String),
+}
+
+impl From<String> for Stopped {
+    fn from(why: String) -> Stopped {
+        Stopped::Failed(why)
+    }
+}
+
+/// What the parent says. Disconnected once it says nothing more.
+fn listen() -> Receiver<Go> {
+    let (hear, told) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = io::stdin().lines().map_while(Result::ok);
+        // Nobody listens any more once the work is over.
+        let _ = lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|go| hear.send(go));
+    });
+    told
+}
+
+fn say(said: &Said) {
+    let line = serde_json::to_string(said).expect("plain data");
+    // A parent that is gone does not listen; the end of the input will say so.
+    let _ = writeln!(io::stdout().lock(), "{line}");
+}
+
+fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
+    let tally = Arc::new(Tally::new(job.window));
+    let (node, group) = start(job, &tally)?;
+    say(&Said::Ready);
+    let go = told.recv().map_err(|_| Stopped::Told)?;
+    tally.begin(go);
+    let sender = job.sends().then(|| {
+        let (job, tally) = (job.clone(), Arc::clone(&tally));
+        thread::spawn(move || load::run(&job, go, &tally, |payload| send(&group, payload)))
+    });
+    let mut outcome = measure(&tally, go, told)?;
+    let lateness = sender.map(|sender| sender.join().expect("the sending thread does not panic"));
+    // A group that has ended explains whatever else went wrong.
+    if let Some(reason) = node.end_reason() {
+        return Err(Stopped::Failed(reason.to_string()));
+    }
+    if let Some(lateness) = lateness {
+        outcome.lateness = latency::recorded(&lateness?);
+    }
+    if tally.is_garbled() {
+        return Err(Stopped::Failed("a message was delivered that nobody sent so: this is a bug of Squall".into()));
+    }
+    outcome.latencies = latency::recorded(&tally.latencies());
+    say(&Said::Done(outcome));
+    Ok(node)
+}
+
+/// Forms the group, of which every node's service only looks at its messages.
+fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
+    let spin = match job.spin {
+        Spinning::Auto => Spin::Auto,
+        Spinning::Always => Spin::Always,
+        Spinning::Never => Spin::Never,
+    };
+    let config = Config::builder(&*job.cluster, job.node)
+        .members(0..job.nodes)
+        .formation_timeout(FORMATION_TIMEOUT)
+        .spin(spin)
+        .group(GROUP, |group| _ = group.ring_bytes(job.ring_bytes).senders(0..job.senders.of(job.nodes)))
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut builder = Node::builder(config);
+    let expected = vec![0; job.nodes as usize];
+    let service = Reader { tally: Arc::clone(tally), me: NodeId(job.node), expected, sum: 0 };
+    let group = builder.group_of(GROUP, service);
+    Ok((builder.start().map_err(|error| error.to_string())?, group))
+}
+
+const GROUP: &str = "bench";
+
+/// Shorter than the parent's patience, so that a node can say who is missing.
+const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Sends a message as soon as there is room.
+fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
+    let sent = match group.try_send_bytes(payload) {
+        Err(SubmitError::Full) => group.send_bytes(payload).wait(),
+        other => other,
+    };
+    sent.map_err(|error| error.to_string())
+}
+
+/// What every node does with a message: reads its first and its last word.
+struct Reader {
+    tally: Arc<Tally>,
+    me: NodeId,
+    /// By sender: the number of its next message.
+    expected: Vec<u64>,
+    sum: u64,
+}
+
+impl Service for Reader {
+    type Reply = ();
+
+    fn take(&mut self, message: &Message<'_>, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        let payload = &message.payload;
+        let first = payload.word(0);
+        self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));
+        let expected = &mut self.expected[message.sender.0 as usize];
+        if payload.len() >= 8 && first != *expected {
+            self.tally.on_garbled();
+        }
+        *expected += 1;
+        self.tally.on_delivered();
+        if message.sender == self.me {
+            self.tally.on_own_delivered(|| Time::boot_clock().as_nanos());
+        }
+        Ok(())
+    }
+}
+
+/// Counts what is delivered within the time.
+fn measure(tally: &Tally, go: Go, told: &Receiver<Go>) -> Result<Outcome, Stopped> {
+    let at = |nanos: u64| {
+        let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
+        match told.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => Ok((Time::boot_clock(), tally.delivered(), processor_seconds())),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => Err(Stopped::Told),
+        }
+    };
+    let (began, delivered_before, processor_before) = at(go.from)?;
+    let (ended, delivered, processor) = at(go.until)?;
+    Ok(Outcome {
+        delivered: delivered - delivered_before,
+        wall_seconds: ended.since(began).as_secs_f64(),
+        cpu_seconds: processor - processor_before,
+        latencies: Vec::new(),
+        lateness: Vec::new(),
+    })
+}
+
+/// Processor time that this process has taken.
+fn processor_seconds() -> f64 {
+    let taken = clock_gettime(ClockId::ProcessCPUTime);
+    taken.tv_sec as f64 + taken.tv_nsec as f64 * 1e-9
+}

@@ -1,0 +1,67 @@
+//! The `squall` command: benchmarks of this machine, and simulated clusters.
+
+mod bench;
+mod sim;
+
+use std::{io, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Group communication in the line of Derecho: replicated services at the speed of the network.
+#[derive(Debug, Parser)]
+#[command(
+    name = "squall",
+    version,
+    after_help = "RUST_LOG sets what is logged to standard error, for example \
+    RUST_LOG=squall=debug. The exit code is 0, 1 if the work failed, 2 if the arguments make no sense."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One module for each.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(bench::BenchCommand),
+    Sim(sim::SimCommand),
+}
+
+/// Why the command did not do what was asked: one sentence, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    /// The arguments make no sense together, which no attempt could mend.
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Without an output there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let quiet = if matches!(&cli.command, Command::Bench(bench) if bench.is_worker()) { "error" } else { "warn" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let done = match cli.command {
+        Command::Bench(bench) => bench.run(),
+        Command::Sim(sim) => sim.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("squall: {error}");
+            ExitCode::from(match error {
+                CommandError::Usage(_) => 2,
+                CommandError::Failed(_) => 1,
+            })
+        }
+    }
+}

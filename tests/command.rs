@@ -1,0 +1,155 @@
+//! The `squall` command, as a user runs it.
+
+#![cfg(feature = "cli")]
+
+use std::{
+    fs,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+fn squall(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
+}
+
+/// The lines of JSON that the command prints.
+fn figures(arguments: &str) -> Vec<Value> {
+    let output = squall(arguments);
+    assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for (arguments, teaches) in [
+        ("--help", "bench"),
+        ("bench --help", "yardsticks"),
+        ("bench ordered --help", "squall bench ordered --nodes 3"),
+    ] {
+        let output = squall(arguments);
+        assert!(output.status.success());
+        let help = text(&output.stdout);
+        assert!(help.contains(teaches), "{arguments} does not mention {teaches:?}: {help}");
+        assert!(!help.contains("worker"), "{arguments} shows what only the command itself uses: {help}");
+    }
+}
+
+#[test]
+fn a_short_benchmark_of_real_processes_gives_plausible_figures() {
+    let figures = figures("bench ordered --nodes 2,3 --size 100 --seconds 0.5 --json");
+    let (yardsticks, rows): (Vec<_>, Vec<_>) = figures.iter().partition(|figure| figure["bench"] == "yardstick");
+    assert!(yardsticks.iter().any(|yardstick| yardstick["name"] == "memcpy" && number(yardstick, "value") > 0.01));
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    for (row, nodes) in rows.into_iter().zip([2.0, 3.0]) {
+        assert_eq!((&row["bench"], &row["fabric"], &row["senders"]), (&"ordered".into(), &"shm".into(), &"all".into()));
+        assert_eq!((number(row, "nodes"), number(row, "size_bytes")), (nodes, 100.0));
+        let rate = number(row, "messages_per_second");
+        assert!(rate > 100.0, "{row}");
+        assert!((number(row, "bytes_per_second") / rate - 100.0).abs() < 0.01, "{row}");
+        let [p50, p99, p999] = ["latency_p50_us", "latency_p99_us", "latency_p999_us"].map(|field| number(row, field));
+        assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{row}");
+        assert!(number(row, "wall_seconds") > 0.4, "{row}");
+        assert!(number(row, "cpu_seconds") > 0.0, "{row}");
+        assert!(number(row, "window") >= 1.0, "{row}");
+    }
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate_and_times_every_message() {
+    let figures = figures("bench ordered --nodes 2 --senders one --size 1 --rate 200 --seconds 0.5 --json");
+    let row = figures.iter().find(|figure| figure["bench"] == "ordered").expect("a row");
+    assert_eq!((&row["senders"], number(row, "rate")), (&"one".into(), 200.0));
+    let rate = number(row, "messages_per_second");
+    assert!((100.0..=400.0).contains(&rate), "one sender at 200 per second gave {rate}");
+    assert!(number(row, "lateness_p50_us") > 0.0, "{row}");
+}
+
+#[test]
+fn impossible_arguments_are_refused_with_a_remedy() {
+    for (arguments, named) in [
+        ("bench ordered --size 300000 --ring-bytes 1048576", &["--size 300000", "--ring-bytes 1048576", "262144"][..]),
+        ("bench ordered --ring-bytes 1000", &["--ring-bytes 1000", "power of two"]),
+        ("bench ordered --size 0", &["--size 0"]),
+        ("bench ordered --nodes 65", &["--nodes", "1..=64"]),
+        ("bench ordered --window 0", &["--window 0"]),
+        ("bench ordered --rate -1", &["-1"]),
+        ("bench ordered --spin sometimes", &["sometimes", "auto"]),
+        ("bench", &["Usage"]),
+        ("benhc", &["benhc"]),
+    ] {
+        let output = squall(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output.stderr));
+        let error = text(&output.stderr);
+        for name in named {
+            assert!(error.contains(name), "{arguments}: {name:?} is not in: {error}");
+        }
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// The processes that a process has started and that still run.
+fn children(parent: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_whitespace().map(|id| id.parse().expect("a process id")).collect()
+}
+
+fn is_running(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < limit, "{what} did not come to pass");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A benchmark that would take an hour, and the processes of its three nodes.
+fn long_benchmark() -> (Child, Vec<u32>) {
+    let bench = Command::new(env!("CARGO_BIN_EXE_squall"))
+        .args("bench ordered --nodes 3 --rate 10 --seconds 3600 --json".split_whitespace())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    until("the start of three nodes", || children(bench.id()).len() == 3);
+    let nodes = children(bench.id());
+    (bench, nodes)
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("kill").args(["-9", &process.to_string()]).status().expect("kill can be started");
+    assert!(killed.success());
+}
+
+#[test]
+fn a_node_that_dies_fails_the_benchmark_and_is_named() {
+    let (bench, nodes) = long_benchmark();
+    kill(nodes[1]);
+    let output = bench.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("node 1") && error.contains("signal"), "{error}");
+    until("the end of the other nodes", || !nodes.iter().any(|&node| is_running(node)));
+}
+
+#[test]
+fn nodes_do_not_outlive_the_benchmark() {
+    let (mut bench, nodes) = long_benchmark();
+    bench.kill().expect("it runs");
+    bench.wait().expect("it ends");
+    until("the end of all nodes", || !nodes.iter().any(|&node| is_running(node)));
+}
