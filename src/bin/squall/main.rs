@@ -47,7 +47,12 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    let quiet = if matches!(&cli.command, Command::Bench(bench) if bench.is_worker()) { "error" } else { "warn" };
+    let quiet = match &cli.command {
+        // What a node would warn of is what a scenario is made of.
+        Command::Sim(_) => "error",
+        Command::Bench(bench) if bench.is_worker() => "error",
+        Command::Bench(_) => "warn",
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let done = match cli.command {
