@@ -196,14 +196,7 @@ impl<F: Fabric> NodeCore<F> {
     }
 
     fn on_completion(&mut self, completion: &Completion) {
-        let endpoint = match completion {
-            Completion::Connected { endpoint, .. }
-            | Completion::Done { endpoint, .. }
-            | Completion::Received { endpoint, .. }
-            | Completion::Room { endpoint }
-            | Completion::Broken { endpoint, .. } => endpoint,
-        };
-        match self.owners.get(endpoint) {
+        match self.owners.get(&completion.endpoint()) {
             Some(Owner::Membership) => {
                 self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
             }

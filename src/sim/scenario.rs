@@ -133,6 +133,8 @@ enum What {
 enum Fault {
     Pause(NodeId, Duration),
     Cut(NodeId, NodeId, Duration),
+    /// Cut off from all others, and running.
+    Isolate(NodeId, Duration),
     Crash(NodeId),
 }
 
@@ -316,9 +318,10 @@ impl<'a> Scenario<'a> {
         if !self.calm {
             for _ in 0..self.rng.usize(1..=members / 2) {
                 let node = self.any_node();
-                faults.push(match self.rng.u8(0..6) {
+                faults.push(match self.rng.u8(0..8) {
                     0 => Fault::Pause(node, Duration::from_millis(self.rng.u64(30..=60))),
                     1 => Fault::Cut(node, self.any_node(), Duration::from_millis(self.rng.u64(1..=60))),
+                    2 | 3 => Fault::Isolate(node, Duration::from_millis(self.rng.u64(1..=60))),
                     _ => Fault::Crash(node),
                 });
             }
@@ -345,6 +348,11 @@ impl<'a> Scenario<'a> {
                     self.cluster.resume(node);
                 }
                 Fault::Cut(a, b, _) => self.cluster.net().heal(a, b),
+                Fault::Isolate(node, _) => {
+                    for &other in self.nodes.iter().filter(|&&other| other != node) {
+                        self.cluster.net().heal(node, other);
+                    }
+                }
                 Fault::Crash(_) => {}
             }
         }
@@ -366,6 +374,12 @@ impl<'a> Scenario<'a> {
                 Fault::Cut(a, b, _) if a == b => continue,
                 Fault::Cut(a, b, time) => {
                     self.cluster.net().cut(a, b);
+                    self.healings.push((now + time, fault));
+                }
+                Fault::Isolate(node, time) => {
+                    for &other in self.nodes.iter().filter(|&&other| other != node) {
+                        self.cluster.net().cut(node, other);
+                    }
                     self.healings.push((now + time, fault));
                 }
                 Fault::Crash(node) => {
@@ -465,6 +479,10 @@ impl<'a> Scenario<'a> {
         while waited < PATIENCE {
             self.inject();
             self.answer()?;
+            if !self.healings.is_empty() {
+                // Clients go on while somebody is cut off: he must not answer from what is over elsewhere.
+                (0..self.nodes.len()).for_each(|_| self.begin());
+            }
             let quiet = self.faults.is_empty() && self.healings.is_empty() && self.waiting.is_empty();
             if quiet && self.is_settled() {
                 return Ok(());

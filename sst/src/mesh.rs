@@ -106,13 +106,7 @@ impl Mesh {
 
     /// Takes note of a completion of one of this mesh's endpoints.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<MeshEvent> {
-        let of = match completion {
-            Completion::Connected { endpoint, .. }
-            | Completion::Done { endpoint, .. }
-            | Completion::Received { endpoint, .. }
-            | Completion::Room { endpoint }
-            | Completion::Broken { endpoint, .. } => *endpoint,
-        };
+        let of = completion.endpoint();
         let index = self.links.iter().position(|link| link.endpoint == Some(of))?;
         match completion {
             Completion::Connected { remote, hello, .. } => {
