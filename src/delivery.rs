@@ -16,6 +16,7 @@ use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Ran, Undelivered
 use crate::{
     alarm::Clock,
     blocking::Applying,
+    custody::Custody,
     error::{Outcome, ReadError},
     read::{Job, Reads},
     replies::After,
@@ -54,15 +55,21 @@ pub(crate) struct Tally {
 
 /// A group's replica, and all that goes with it to the thread that delivers.
 pub(crate) struct Delivery<S: Service> {
+    replica: Arc<Custody<S>>,
     deliverer: Deliverer,
     clock: Clock,
     desk: Desk<S>,
     ended: bool,
 }
 
-/// The part of a [`Delivery`] that a [`Deliverer`] calls.
+/// What a [`Deliverer`] calls.
+struct AtDesk<'a, S: Service> {
+    service: &'a mut S,
+    desk: &'a mut Desk<S>,
+}
+
+/// The part of a [`Delivery`] besides the replica that a [`Deliverer`] calls.
 struct Desk<S: Service> {
-    service: S,
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
     tally: Arc<Tally>,
@@ -103,14 +110,13 @@ impl Wakers {
 
 impl<S: Service> Delivery<S> {
     pub(crate) fn new(
-        service: S,
+        replica: Arc<Custody<S>>,
         deliverer: Deliverer,
         shared: Arc<Shared<S::Reply>>,
         reads: Arc<Reads<S>>,
         tally: Arc<Tally>,
     ) -> Delivery<S> {
         let desk = Desk {
-            service,
             shared,
             reads,
             tally,
@@ -121,25 +127,29 @@ impl<S: Service> Delivery<S> {
             skipped: 0,
             answered: 0,
         };
-        Delivery { deliverer, clock: Clock::default(), desk, ended: false }
+        Delivery { replica, deliverer, clock: Clock::default(), desk, ended: false }
     }
 }
 
 impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
-        self.deliverer.is_due() || self.desk.reads.any_peeks() || self.desk.shared.intake.alarms.any()
+        let due = self.deliverer.is_due() || self.desk.reads.any_peeks() || self.desk.shared.intake.alarms.any();
+        // Who reads now will wake this thread.
+        due && self.replica.is_takeable()
     }
 
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, DeliverError> {
-        let Delivery { deliverer, clock, desk, .. } = self;
+        let Delivery { replica, deliverer, clock, desk, .. } = self;
+        let Some(mut service) = replica.take() else { return Ok(Ran::default()) };
         let answered = desk.answered;
         let applying = Applying::enter();
-        let ran = deliverer.run(max, desk);
+        let ran = deliverer.run(max, &mut AtDesk { service: &mut *service, desk });
         if desk.reads.any_peeks() {
             desk.reads.take_peeks(&mut desk.jobs);
-            desk.answer_jobs();
+            desk.answer_jobs(&service);
         }
         drop(applying);
+        drop(service);
         // After the replies, so that one that came in time counts.
         clock.step(now, &desk.shared.intake.alarms, |waker| desk.wakers.push(waker));
         desk.publish();
@@ -195,39 +205,41 @@ impl<S: Service> Drop for Delivery<S> {
     }
 }
 
-impl<S: Service> Deliver for Desk<S> {
+impl<S: Service> Deliver for AtDesk<'_, S> {
     #[inline]
     fn deliver(&mut self, message: Message<'_>) {
-        let result = match self.service.take(&message, &mut self.scratch) {
+        let AtDesk { service, desk } = self;
+        let result = match service.take(&message, &mut desk.scratch) {
             Ok(reply) => {
-                self.applied += 1;
+                desk.applied += 1;
                 Ok(reply)
             }
             Err(invalid) => {
-                self.skip(&message, &invalid);
+                desk.skip(&message, &invalid);
                 Err(Unapplied::Invalid)
             }
         };
         if message.ticket != 0 {
-            let After { wake, room } = self.shared.replies.complete(message.ticket, result);
+            let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
             if let Some(waker) = wake {
-                self.wakers.push(waker);
+                desk.wakers.push(waker);
             }
             if room {
-                self.shared.intake.on_slot();
+                desk.shared.intake.on_slot();
             }
         }
     }
 
     fn answer(&mut self, count: u64) {
-        self.reads.take(count, &mut self.jobs);
-        self.answer_jobs();
+        let AtDesk { service, desk } = self;
+        desk.reads.take(count, &mut desk.jobs);
+        desk.answer_jobs(service);
     }
 }
 
 impl<S: Service> Desk<S> {
-    fn answer_jobs(&mut self) {
-        let Desk { service, jobs, wakers, answered, .. } = self;
+    fn answer_jobs(&mut self, service: &S) {
+        let Desk { jobs, wakers, answered, .. } = self;
         for job in jobs.drain(..) {
             *answered += 1;
             job(Ok(service)).into_iter().for_each(|waker| wakers.push(waker));

@@ -15,10 +15,11 @@ use squall_ordered::{Deliverer, Mode, Submitter};
 use crate::{
     blocking::Patience,
     config::Config,
+    custody::Custody,
     delivery::{Delivery, Tally, Task},
     encode::Encoded,
     error::{ReadError, SubmitError},
-    intake::Intake,
+    intake::{Intake, Now},
     read::{Read, Reads},
     replicated::Replicated,
     replies::Replies,
@@ -30,7 +31,8 @@ use crate::{
 /// A handle to a replicated service: submits commands, and reads this node's replica. Clones are handles to the same, for
 /// any number of threads and tasks.
 ///
-/// It works from the node's start to the group's end; before and after, everything fails at once.
+/// It works from the node's start to the group's end; before and after, everything fails at once, but for [`peek`](Group::peek),
+/// which goes on showing the last state.
 ///
 /// # Order
 ///
@@ -78,26 +80,36 @@ impl<R: Service> Group<R> {
     /// Looks at this node's replica, linearizably: it shows the effect of every command whose reply anyone, at any node, has
     /// seen before this call, and of everything that an earlier such read has shown.
     ///
-    /// The closure runs on the thread that delivers, between two commands: keep it short. The read takes no place in the
-    /// order; it takes one exchange of messages with all members, which concurrent reads share.
+    /// The closure runs between two commands, on this thread if it can, else on the one that delivers: keep it short. The read
+    /// takes no place in the order. It takes one exchange of messages with all members, which concurrent reads share, and
+    /// which lasts: for a while (the configuration's `read_lease_ms`) this member answers by itself.
     pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
         if self.mode == Mode::Unordered {
-            return Read::failed(ReadError::Unordered);
+            return Read::answered(Err(ReadError::Unordered));
         }
+        let look = match self.reads.read_here(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
         let (read, job) = Read::new(self.shared.intake.patience, look);
         match self.reads.push(&self.shared.intake, job) {
             Ok(()) => read,
-            Err(error) => Read::failed(error),
+            Err(error) => Read::answered(Err(error)),
         }
     }
 
     /// Looks at this node's replica as it is: it may be behind others, and behind what this node has been told, and shows at
-    /// least what this node's own completed submits have done. Asks nobody.
+    /// least what this node's own completed submits have done. Asks nobody, and works after the group's end as well, unless the
+    /// replica broke in the middle of a command.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
+        let look = match self.reads.look_here(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
         let (read, job) = Read::new(self.shared.intake.patience, look);
         match self.reads.push_peek(&self.shared.intake, job) {
             Ok(()) => read,
-            Err(error) => Read::failed(error),
+            Err(error) => Read::answered(Err(error)),
         }
     }
 
@@ -143,12 +155,13 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// Brings the group to life. `waker` wakes the node's engine.
+    /// Brings the group to life. `waker` wakes the node's engine, `clock` is what its core goes by.
     fn attach(
         self: Box<Self>,
         submitter: Submitter,
         deliverer: Deliverer,
         waker: Waker,
+        clock: Now,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
 }
 
@@ -177,13 +190,14 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let patience = Patience::new(config.spin(), config.members().len(), cores);
     let intake = Arc::new(Intake::new(name.to_owned(), patience));
     let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
-    let reads = Arc::new(Reads::new());
-    let spec = Spec { service, shared: Arc::clone(&shared), reads: Arc::clone(&reads) };
+    let replica = Arc::new(Custody::new(service));
+    let reads = Arc::new(Reads::new(Arc::clone(&replica)));
+    let spec = Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads) };
     (Group { shared, reads, mode: options.mode }, Box::new(spec))
 }
 
 struct Spec<S: Service> {
-    service: S,
+    replica: Arc<Custody<S>>,
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
 }
@@ -198,12 +212,13 @@ impl<S: Service> GroupSpec for Spec<S> {
         submitter: Submitter,
         deliverer: Deliverer,
         waker: Waker,
+        clock: Now,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
-        let Spec { service, shared, reads } = *self;
-        shared.intake.start(submitter, waker);
+        let Spec { replica, shared, reads } = *self;
+        shared.intake.start(submitter, waker, clock);
         let tally = Arc::new(Tally::default());
         let control = Control { shared: Arc::clone(&shared), reads: Arc::clone(&reads), tally: Arc::clone(&tally) };
-        (Box::new(Delivery::new(service, deliverer, shared, reads, tally)), Arc::new(control))
+        (Box::new(Delivery::new(replica, deliverer, shared, reads, tally)), Arc::new(control))
     }
 }
 
@@ -229,7 +244,7 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn wants_delivery(&self) -> bool {
-        self.reads.any_peeks() || self.shared.intake.alarms.any()
+        self.reads.any_peeks() || self.shared.intake.alarms.any() || self.reads.replica().is_left()
     }
 
     fn count_overrun(&self) {
@@ -239,6 +254,7 @@ impl<S: Service> GroupControl for Control<S> {
     fn counts(&self) -> GroupCounts {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let Tally { applied, skipped, reads, overruns } = &*self.tally;
-        GroupCounts { applied: get(applied), skipped: get(skipped), reads: get(reads), overruns: get(overruns) }
+        let reads = get(reads) + self.reads.direct();
+        GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
     }
 }

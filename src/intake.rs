@@ -1,9 +1,17 @@
 //! Where a group's messages come in: the same for every kind of group.
 
-use std::{pin::Pin, sync::OnceLock, task::Context, task::Poll, time::Instant};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Instant,
+};
 
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
-use squall_fabric::Waker;
+use squall_fabric::{Time, Waker};
 use squall_membership::EndReason;
 use squall_ordered::Submitter;
 
@@ -31,6 +39,25 @@ pub(crate) struct Started {
     pub(crate) submitter: Submitter,
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
+    pub(crate) clock: Now,
+}
+
+/// Where a group's threads read the node's clock.
+#[derive(Clone, Debug)]
+pub(crate) enum Now {
+    /// The host's.
+    Boot,
+    /// A simulated one, in nanoseconds.
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Now {
+    pub(crate) fn get(&self) -> Time {
+        match self {
+            Now::Boot => Time::boot_clock(),
+            Now::Virtual(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
+        }
+    }
 }
 
 /// So many of those who wait for room are woken at first, and each who finds some wakes another: those who wait may be very
@@ -50,8 +77,8 @@ impl Intake {
         }
     }
 
-    pub(crate) fn start(&self, submitter: Submitter, waker: Waker) {
-        assert!(self.started.set(Started { submitter, waker }).is_ok(), "a group starts once");
+    pub(crate) fn start(&self, submitter: Submitter, waker: Waker, clock: Now) {
+        assert!(self.started.set(Started { submitter, waker, clock }).is_ok(), "a group starts once");
     }
 
     /// None before the node has started.

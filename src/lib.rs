@@ -62,6 +62,7 @@
 mod alarm;
 mod blocking;
 pub mod config;
+mod custody;
 mod delivery;
 mod encode;
 mod error;

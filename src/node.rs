@@ -16,6 +16,7 @@ use squall_membership::{EndReason, View};
 use crate::{
     config::Config,
     group::{Group, GroupSpec, new_group},
+    intake::Now,
     node_core::{CoreEffect, CoreError, NodeCore},
     plan::{Plan, PlanError},
     replicated::Replicated,
@@ -100,7 +101,7 @@ impl NodeBuilder {
                 // Shards are created in the order of their ids, which is that of the groups' names.
                 CoreEffect::Created { shard, submitter, deliverer } => {
                     let spec = specs.next().expect("a shard for each group");
-                    let (task, control) = spec.attach(submitter, deliverer, waker.clone());
+                    let (task, control) = spec.attach(submitter, deliverer, waker.clone(), Now::Boot);
                     engine.groups.insert(shard, GroupSlot::new(task, control));
                 }
                 other => engine.effects.push(other),

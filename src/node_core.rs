@@ -172,7 +172,7 @@ impl<F: Fabric> NodeCore<F> {
         }
         self.completions = completions;
         for slot in self.shards.iter_mut().filter(|slot| !slot.ended) {
-            let stepped = slot.shard.step(&mut self.fabric);
+            let stepped = slot.shard.step(&mut self.fabric, now);
             busy |= stepped.busy;
             if stepped.deliver {
                 out.push(CoreEffect::Deliver(slot.shard.id()));
@@ -228,7 +228,8 @@ impl<F: Fabric> NodeCore<F> {
             Effect::Formed(view) => out.push(CoreEffect::Formed(view)),
             Effect::Wedge => {
                 for slot in &mut self.shards {
-                    let input = Input::Frozen(slot.shard.id(), slot.shard.wedge());
+                    let (shard, count) = (slot.shard.id(), slot.shard.wedge());
+                    let input = Input::Frozen { shard, count, leased: slot.shard.leased().collect() };
                     self.membership.input(input, &mut self.effects);
                 }
             }

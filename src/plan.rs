@@ -45,11 +45,15 @@ impl Plan {
             let group: GroupConfig = config.group(name);
             let senders = group.senders.clone().unwrap_or_else(|| config.members().to_vec());
             agreed.text(name).number(u64::from(group.mode == Mode::Unordered)).number(group.ring_bytes as u64);
+            agreed.number(config.read_lease().as_nanos() as u64);
             for sender in &senders {
                 agreed.number(u64::from(sender.0));
             }
             views.push(ShardView { shard, members: config.members().to_vec(), senders });
-            shards.insert(shard, ShardConfig { mode: group.mode, ring_bytes: group.ring_bytes });
+            shards.insert(
+                shard,
+                ShardConfig { mode: group.mode, ring_bytes: group.ring_bytes, read_lease: config.read_lease() },
+            );
         }
         let settings = Settings {
             members: config.members().to_vec(),
@@ -57,6 +61,7 @@ impl Plan {
             fingerprint: agreed.value(),
             formation_timeout: config.formation_timeout(),
             failure_timeout: config.failure_timeout(),
+            read_lease: config.read_lease(),
             view_log: false,
         };
         Ok(Plan { settings, shards })

@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
@@ -15,9 +15,10 @@ use std::{
 use squall_membership::EndReason;
 
 use crate::{
-    blocking::{self, Patience},
+    blocking::{self, Applying, Patience},
+    custody::Custody,
     error::ReadError,
-    intake::Intake,
+    intake::{Intake, Started},
 };
 
 /// A read as the delivering thread sees it: looks at the replica, or learns why it can't, and gives back who waits.
@@ -25,9 +26,12 @@ pub(crate) type Job<S> = Box<dyn FnOnce(Result<&S, ReadError>) -> Option<Waker> 
 
 /// The reads that wait for a group's delivering thread.
 pub(crate) struct Reads<S> {
+    replica: Arc<Custody<S>>,
     queue: Mutex<Queue<S>>,
     /// How many peeks wait, so that nobody takes the lock when there are none.
     peeks: AtomicUsize,
+    /// How many looks readers took themselves. Counted by who has the replica.
+    direct: AtomicU64,
 }
 
 struct Queue<S> {
@@ -37,9 +41,60 @@ struct Queue<S> {
 }
 
 impl<S> Reads<S> {
-    pub(crate) fn new() -> Reads<S> {
+    pub(crate) fn new(replica: Arc<Custody<S>>) -> Reads<S> {
         let queue = Queue { linearizable: VecDeque::new(), peeks: VecDeque::new(), ended: None };
-        Reads { queue: Mutex::new(queue), peeks: AtomicUsize::new(0) }
+        Reads { replica, queue: Mutex::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
+    }
+
+    /// The replica.
+    pub(crate) fn replica(&self) -> &Custody<S> {
+        &self.replica
+    }
+
+    /// How many looks readers took themselves.
+    pub(crate) fn direct(&self) -> u64 {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// Reads on this thread, linearizably, if the node's lease permits it, the replica has come far enough, and nobody has it.
+    /// Else the look comes back.
+    pub(crate) fn read_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
+    where
+        L: FnOnce(&S) -> T,
+    {
+        let Some(Started { submitter, waker, clock }) = intake.started().filter(|_| intake.end_reason().is_none())
+        else {
+            return Err(look);
+        };
+        let now = clock.get();
+        let Some(place) = submitter.lease(now) else { return Err(look) };
+        if !submitter.has_reached(place) {
+            return Err(look);
+        }
+        if submitter.keep_lease(now) {
+            waker.wake();
+        }
+        self.look_here(intake, look)
+    }
+
+    /// Looks on this thread, if the group has started and nobody has the replica. Else the look comes back.
+    pub(crate) fn look_here<T, L>(&self, intake: &Intake, look: L) -> Result<Result<T, ReadError>, L>
+    where
+        L: FnOnce(&S) -> T,
+    {
+        if intake.started().is_none() {
+            return Err(look);
+        }
+        self.replica.look(
+            look,
+            |look, replica| {
+                let _applying = Applying::enter();
+                self.direct.store(self.direct.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                // A look changes nothing, so whatever happens in it, the replica and the thread go on.
+                catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked)
+            },
+            || intake.wake(),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<S>> {
@@ -125,8 +180,16 @@ impl<S> fmt::Debug for Reads<S> {
 /// called.
 #[must_use = "a read whose future is dropped is not carried out"]
 pub struct Read<T> {
-    answer: Arc<Answer<T>>,
+    answer: Where<T>,
     patience: Patience,
+}
+
+/// Where the answer is.
+enum Where<T> {
+    /// Here, from the beginning; None once it was taken.
+    Here(Option<Result<T, ReadError>>),
+    /// Where the delivering thread puts it.
+    There(Arc<Answer<T>>),
 }
 
 struct Answer<T> {
@@ -142,11 +205,9 @@ enum State<T> {
 }
 
 impl<T: Send + 'static> Read<T> {
-    /// A read that failed at once.
-    pub(crate) fn failed(error: ReadError) -> Read<T> {
-        let state = Mutex::new(State::Answered(Err(error)));
-        let answer = Arc::new(Answer { state, is_there: AtomicBool::new(true) });
-        Read { answer, patience: Patience::NONE }
+    /// A read that has its answer at once.
+    pub(crate) fn answered(answer: Result<T, ReadError>) -> Read<T> {
+        Read { answer: Where::Here(Some(answer)), patience: Patience::NONE }
     }
 
     /// A read that waits for its job to be done.
@@ -156,7 +217,7 @@ impl<T: Send + 'static> Read<T> {
     ) -> (Read<T>, Job<S>) {
         let state = Mutex::new(State::Waiting(None));
         let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
-        let read = Read { answer: Arc::clone(&answer), patience };
+        let read = Read { answer: Where::There(Arc::clone(&answer)), patience };
         let job = move |replica: Result<&S, ReadError>| {
             if Arc::strong_count(&answer) == 1 {
                 return None;
@@ -186,7 +247,9 @@ impl<T: Send + 'static> Read<T> {
         if blocking::is_applying() {
             return Err(ReadError::InsideApply);
         }
-        self.patience.spin(None, || self.answer.is_there.load(Ordering::Relaxed));
+        if let Where::There(answer) = &self.answer {
+            self.patience.spin(None, || answer.is_there.load(Ordering::Relaxed));
+        }
         blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")
     }
 }
@@ -198,6 +261,9 @@ impl<T> Answer<T> {
     }
 }
 
+/// Nothing in it is pinned.
+impl<T> Unpin for Read<T> {}
+
 impl<T> Future for Read<T> {
     type Output = Result<T, ReadError>;
 
@@ -205,7 +271,11 @@ impl<T> Future for Read<T> {
     ///
     /// If it is polled again after it has resolved.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, ReadError>> {
-        let mut state = self.answer.lock();
+        let answer = match &mut self.get_mut().answer {
+            Where::Here(answer) => return Poll::Ready(answer.take().expect("a Read was polled after it had resolved")),
+            Where::There(answer) => answer,
+        };
+        let mut state = answer.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Waiting(_) => {
                 *state = State::Waiting(Some(context.waker().clone()));
@@ -219,10 +289,14 @@ impl<T> Future for Read<T> {
 
 impl<T> fmt::Debug for Read<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &*self.answer.lock() {
-            State::Waiting(_) => "waiting",
-            State::Answered(_) => "answered",
-            State::Taken => "taken",
+        let state = match &self.answer {
+            Where::Here(Some(_)) => "answered",
+            Where::Here(None) => "taken",
+            Where::There(answer) => match &*answer.lock() {
+                State::Waiting(_) => "waiting",
+                State::Answered(_) => "answered",
+                State::Taken => "taken",
+            },
         };
         write!(f, "Read({state})")
     }

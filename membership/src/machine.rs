@@ -32,6 +32,8 @@ pub struct Settings {
     pub formation_timeout: Duration,
     /// How long a heartbeat may stand still.
     pub failure_timeout: Duration,
+    /// The longest that a member of a shard may read after another has vouched for it.
+    pub read_lease: Duration,
     /// Whether there is a [`ViewLog`](crate::ViewLog) that decides what follows a view. Without one the group ends when it
     /// wedges.
     pub view_log: bool,
@@ -44,8 +46,15 @@ pub enum Input {
     Broken(NodeId, BreakReason),
     /// A member sent what no correct member sends; the sentence says what.
     Faulty(NodeId, String),
-    /// A shard is wedged, with this final count.
-    Frozen(ShardId, Seq),
+    /// A shard is wedged.
+    Frozen {
+        /// Which one.
+        shard: ShardId,
+        /// Its final count.
+        count: Seq,
+        /// The members that this one has vouched for, so that they may still read. It vouches for nobody any more.
+        leased: Vec<NodeId>,
+    },
     /// A shard has delivered everything up to its trim.
     Ended(ShardId),
     /// The view log decided.
@@ -63,7 +72,7 @@ pub enum Effect {
     Install(Arc<View>),
     /// Every member of the first view has appeared.
     Formed(Arc<View>),
-    /// Wedge all shards, and answer [`Input::Frozen`] for each.
+    /// Wedge all shards, and answer with [`Input::Frozen`] for each.
     Wedge,
     /// Give this to the view log.
     Propose(Proposal),
@@ -80,6 +89,8 @@ enum Phase {
     Running,
     /// The shards are asked to wedge, or have.
     Wedged,
+    /// The next view is decided; who is dropped may still read.
+    Waiting,
     CleaningUp,
     Ended,
 }
@@ -128,7 +139,18 @@ pub struct Membership {
     ended: usize,
     /// The members of the last proposal.
     proposed: Vec<usize>,
+    /// A moment after which this member vouched for nobody.
+    vouched_until: Option<Time>,
+    /// By member: whether it may still read because this one vouched for it.
+    leased: Vec<bool>,
+    /// By member: whether a kernel vouches that its process is gone.
+    gone: Vec<bool>,
+    /// What was decided, until it may be carried out.
+    committed: Option<Proposal>,
 }
+
+/// By how much the rates of two clocks may differ: one part in so many (1 %).
+const DRIFT: u32 = 100;
 
 impl Membership {
     /// Starts to form the first view. [`Effect::Install`] comes with it: its shards are connected while members appear.
@@ -190,6 +212,10 @@ impl Membership {
             frozen: 0,
             ended: 0,
             proposed: Vec::new(),
+            vouched_until: None,
+            leased: vec![false; members],
+            gone: vec![false; members],
+            committed: None,
             settings,
             view,
             me,
@@ -222,6 +248,7 @@ impl Membership {
         match self.phase {
             Phase::Forming => (self.began + self.settings.formation_timeout).min(self.next_beat),
             Phase::Ended => Time::MAX,
+            Phase::Waiting => self.leases_over().min(self.next_beat),
             _ => self.next_beat,
         }
     }
@@ -256,9 +283,16 @@ impl Membership {
             Input::Broken(node, BreakReason::Refused(why)) => {
                 self.suspect(node, EndReason::Incompatible { node, why }, out);
             }
-            Input::Broken(node, reason) => self.suspect(node, EndReason::Lost { node, reason }, out),
+            Input::Broken(node, reason) => {
+                if reason == BreakReason::ProcessGone
+                    && let Some(rank) = self.view.rank_of(node)
+                {
+                    self.gone[rank.index()] = true;
+                }
+                self.suspect(node, EndReason::Lost { node, reason }, out);
+            }
             Input::Faulty(node, why) => self.suspect(node, EndReason::Faulty { node, why }, out),
-            Input::Frozen(shard, count) => self.on_frozen(shard, count, out),
+            Input::Frozen { shard, count, leased } => self.on_frozen(shard, count, &leased, out),
             Input::Ended(_) => {
                 self.ended += 1;
                 if self.phase == Phase::CleaningUp && self.ended == self.view.shards.len() {
@@ -281,6 +315,9 @@ impl Membership {
     /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, out: &mut Vec<Effect>) -> bool {
         self.table.refresh();
+        if matches!(self.phase, Phase::Wedged | Phase::Waiting) && self.vouched_until.is_none() {
+            self.vouched_until = Some(now);
+        }
         if self.phase == Phase::Forming && now >= self.began + self.settings.formation_timeout {
             let missing = (0..self.mesh.len()).filter(|&m| m != self.me && self.remote[m].is_none());
             let missing: Vec<_> = missing.map(|m| (self.mesh.node(m), None)).collect();
@@ -305,6 +342,7 @@ impl Membership {
                 }
             }
         }
+        self.go_on(now, out);
         for (peer, remote) in self.remote.iter().enumerate() {
             if let Some(remote) = remote.filter(|_| self.table.owes(peer)) {
                 self.table.push(fabric, &self.mesh, peer, remote);
@@ -378,8 +416,13 @@ impl Membership {
         }
     }
 
-    fn on_frozen(&mut self, shard: ShardId, count: Seq, out: &mut Vec<Effect>) {
+    fn on_frozen(&mut self, shard: ShardId, count: Seq, leased: &[NodeId], out: &mut Vec<Effect>) {
         let Some(index) = self.view.shards.iter().position(|s| s.shard == shard) else { return };
+        for &node in leased {
+            if let Some(rank) = self.view.rank_of(node) {
+                self.leased[rank.index()] = true;
+            }
+        }
         self.table.set(self.columns.frozen.nth(index), count.0);
         self.frozen += 1;
         if self.frozen == self.view.shards.len() {
@@ -446,18 +489,45 @@ impl Membership {
     }
 
     fn on_committed(&mut self, next: Proposal, out: &mut Vec<Effect>) {
-        if next.view.epoch.0 != self.view.epoch.0 + 1 || self.phase == Phase::CleaningUp {
+        if next.view.epoch.0 != self.view.epoch.0 + 1 || matches!(self.phase, Phase::Waiting | Phase::CleaningUp) {
             return;
         }
         if next.view.rank_of(self.mesh.node(self.me)).is_none() {
             return self.end(EndReason::Dropped { epoch: next.view.epoch }, out);
         }
         assert_eq!(self.phase, Phase::Wedged, "only members that are wedged stay");
+        self.phase = Phase::Waiting;
+        self.committed = Some(next);
+    }
+
+    /// Carries out what was decided, once nobody who was dropped can read any more.
+    fn go_on(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.phase != Phase::Waiting || now < self.leases_over() {
+            return;
+        }
+        let Some(next) = self.committed.take() else { return };
         self.phase = Phase::CleaningUp;
         let none = next.trims.is_empty();
         out.push(Effect::CleanUp(next.trims));
         if none {
             self.end(EndReason::CleanedUp { epoch: self.view.epoch }, out);
+        }
+    }
+
+    /// When all that are dropped have ceased to read: at once where none does, else after the lease, which began before this
+    /// member wedged.
+    fn leases_over(&self) -> Time {
+        let Some(next) = &self.committed else { return Time::ZERO };
+        let may_read = |node: &NodeId| {
+            let member = self.view.rank_of(*node).expect("who left was a member").index();
+            self.leased[member] && !self.gone[member] && !self.table.is_set(member, self.columns.wedged)
+        };
+        let lease = self.settings.read_lease;
+        match self.vouched_until {
+            _ if !next.view.left.iter().any(may_read) => Time::ZERO,
+            // Only the next step's clock is known to be later than the last echo.
+            None => Time::MAX,
+            Some(until) => until + lease + lease / DRIFT + Duration::from_nanos(1),
         }
     }
 

@@ -3,14 +3,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{
-    Completion, Fabric, NodeId, Time,
+    BreakReason, Completion, Fabric, NodeId, Time,
     sim::{SimConfig, SimFabric, SimNet},
 };
 use squall_membership::{
-    Effect, EndReason, Epoch, Input, Membership, Proposal, Seq, Settings, ShardId, ShardView, ViewEvent,
+    Effect, EndReason, Epoch, Input, Membership, Proposal, Rank, Seq, Settings, ShardId, ShardView, ViewEvent,
 };
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
+const READ_LEASE: Duration = Duration::from_millis(15);
 const FORMATION_TIMEOUT: Duration = Duration::from_millis(500);
 const SHARD: ShardId = ShardId(0);
 
@@ -22,6 +23,7 @@ fn settings(members: u32, view_log: bool) -> Settings {
         fingerprint: 7,
         formation_timeout: FORMATION_TIMEOUT,
         failure_timeout: FAILURE_TIMEOUT,
+        read_lease: READ_LEASE,
         view_log,
     }
 }
@@ -34,8 +36,9 @@ struct Member {
     wedged: bool,
     proposed: Vec<Proposal>,
     ended: Option<EndReason>,
-    /// What its shard answers when it wedges.
+    /// What its shard answers when it wedges: its final count, and whom it has vouched for.
     received: u64,
+    leased: Vec<NodeId>,
 }
 
 struct World {
@@ -59,7 +62,8 @@ impl World {
             membership.input(Input::ShardsConnected, &mut effects);
             let received = 10 * u64::from(*id);
             let (formed, wedged, proposed, ended) = (false, false, Vec::new(), None);
-            let member = Member { fabric, membership, effects, formed, wedged, proposed, ended, received };
+            let leased = Vec::new();
+            let member = Member { fabric, membership, effects, formed, wedged, proposed, ended, received, leased };
             world.members.insert(node, member);
         }
         world
@@ -113,7 +117,10 @@ impl Member {
                     Effect::Formed(_) => self.formed = true,
                     Effect::Wedge => {
                         self.wedged = true;
-                        self.membership.input(Input::Frozen(SHARD, Seq(self.received)), &mut self.effects);
+                        self.membership.input(
+                            Input::Frozen { shard: SHARD, count: Seq(self.received), leased: self.leased.clone() },
+                            &mut self.effects,
+                        );
                     }
                     Effect::Propose(proposal) => self.proposed.push(proposal),
                     Effect::CleanUp(_) => self.membership.input(Input::Ended(SHARD), &mut self.effects),
@@ -212,6 +219,50 @@ fn the_lowest_of_those_who_stay_proposes_the_smallest_final_count() {
             world.member(id).step(now);
             assert_eq!(world.ended(id), Some(&EndReason::CleanedUp { epoch: Epoch::FIRST }));
         }
+    }
+}
+
+/// Members 1 to 3, of which the last is dropped after the others were told to suspect it for `reason`, as one that 1 and 2
+/// have vouched for. Returns how long after the suspicion, and after the decision, member 1 goes on.
+fn waits_for_the_lease(seed: u64, reason: BreakReason, wedges: bool) -> [Duration; 2] {
+    let mut world = World::formed(seed, 3, true);
+    for id in [1, 2] {
+        world.member(id).leased = vec![NodeId(3)];
+    }
+    if !wedges {
+        for id in [1, 2] {
+            world.net.cut(NodeId(id), NodeId(3));
+        }
+    }
+    let lost = Input::Broken(NodeId(3), reason);
+    let suspected = world.net.now();
+    let member = world.member(1);
+    member.membership.input(lost, &mut member.effects);
+    member.step(suspected);
+    world.run_until("1 and 2 are wedged", |world| !world.members[&NodeId(1)].proposed.is_empty());
+    if wedges {
+        let rank = Rank(2);
+        world.run_until("3 says that it is wedged", |world| world.members[&NodeId(1)].membership.is_wedged(rank));
+    }
+    let proposal = world.member(1).proposed[0].clone();
+    let decided = world.net.now();
+    let member = world.member(1);
+    member.membership.input(Input::ViewLog(ViewEvent::Committed(proposal)), &mut member.effects);
+    member.step(decided);
+    world.run_until("member 1 goes on", |world| world.ended(1).is_some());
+    assert_eq!(world.ended(1), Some(&EndReason::CleanedUp { epoch: Epoch::FIRST }));
+    [suspected, decided].map(|time| world.net.now().since(time))
+}
+
+#[test]
+fn nobody_goes_on_while_one_that_was_dropped_may_read() {
+    for seed in 0..20 {
+        let [waited, _] = waits_for_the_lease(seed, BreakReason::Unreachable, false);
+        assert!(waited > READ_LEASE + READ_LEASE / 100 && waited < 2 * READ_LEASE, "it waited {waited:?}");
+        let [_, waited] = waits_for_the_lease(seed, BreakReason::ProcessGone, false);
+        assert_eq!(waited, Duration::ZERO, "who is gone does not read");
+        let [_, waited] = waits_for_the_lease(seed, BreakReason::Unreachable, true);
+        assert_eq!(waited, Duration::ZERO, "who is wedged does not read");
     }
 }
 

@@ -47,7 +47,7 @@ pub use deliverer::{Deliver, DeliverError, Deliverer, Message, Ran};
 pub use progress::Progress;
 pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::Payload;
-pub use submitter::{SubmitRefused, Submitter};
+pub use submitter::{Place, SubmitRefused, Submitter};
 
 /// Why a shard could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

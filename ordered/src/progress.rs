@@ -1,8 +1,9 @@
 //! The words through which a shard's threads tell each other how far they are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam::utils::CachePadded;
+use squall_fabric::Time;
 
 /// How far a shard is: each word is written by one thread (`asked` by all who read), and only grows.
 #[derive(Debug)]
@@ -16,13 +17,28 @@ pub struct Progress {
     answerable: CachePadded<AtomicU64>,
     /// By whoever reads: how many reads were asked for.
     asked: CachePadded<AtomicU64>,
+    lease: CachePadded<Lease>,
+    /// By whoever reads under the lease: that it should be renewed.
+    renew: CachePadded<AtomicBool>,
+}
+
+/// What a reader needs to know to answer for itself. By the node's thread.
+#[derive(Debug, Default)]
+struct Lease {
+    /// Until when reads need no round, in nanoseconds of the own clock.
+    until: AtomicU64,
+    /// When to renew it.
+    renew_at: AtomicU64,
+    /// The member's own `received`, as others see it.
+    received: AtomicU64,
 }
 
 impl Progress {
     pub(crate) fn new(senders: usize) -> Progress {
         let words = || (0..senders.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         let word = || CachePadded::new(AtomicU64::new(0));
-        Progress { limits: words(), delivered: words(), answerable: word(), asked: word() }
+        let (lease, renew) = (CachePadded::default(), CachePadded::default());
+        Progress { limits: words(), delivered: words(), answerable: word(), asked: word(), lease, renew }
     }
 
     /// Acquire: what lies below the limit can be read.
@@ -58,5 +74,47 @@ impl Progress {
     pub(crate) fn ask(&self) {
         // Release: a read that is counted has been put where the deliverer will find it.
         self.asked.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Until when reads need no round.
+    ///
+    /// Acquire: who sees a lease that was [set](Progress::set_lease) sees all that was received before.
+    pub(crate) fn lease_until(&self) -> Time {
+        Time::from_nanos(self.lease.until.load(Ordering::Acquire))
+    }
+
+    /// Called before peers are told of anything that must not precede it: that this member is wedged.
+    pub(crate) fn set_lease(&self, until: Time, renew_at: Time) {
+        // Mostly nothing changes, and a store would take the line from those who read.
+        if self.lease.renew_at.load(Ordering::Relaxed) != renew_at.as_nanos() {
+            self.lease.renew_at.store(renew_at.as_nanos(), Ordering::Relaxed);
+        }
+        if self.lease.until.load(Ordering::Relaxed) != until.as_nanos() {
+            self.lease.until.store(until.as_nanos(), Ordering::Release);
+        }
+    }
+
+    /// The member's own `received`: at least what any peer can have seen of it.
+    pub(crate) fn received(&self) -> u64 {
+        self.lease.received.load(Ordering::Acquire)
+    }
+
+    /// Called before the peers are told.
+    pub(crate) fn set_received(&self, to: u64) {
+        if self.lease.received.load(Ordering::Relaxed) != to {
+            self.lease.received.store(to, Ordering::Release);
+        }
+    }
+
+    /// Asks for a renewal of the lease if it is time. Returns whether this call is the first to ask.
+    pub(crate) fn ask_renewal(&self, now: Time) -> bool {
+        now.as_nanos() >= self.lease.renew_at.load(Ordering::Relaxed)
+            && !self.renew.load(Ordering::Relaxed)
+            && !self.renew.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether a renewal was asked for since the last time.
+    pub(crate) fn take_renewal(&self) -> bool {
+        self.renew.load(Ordering::Relaxed) && self.renew.swap(false, Ordering::Relaxed)
     }
 }

@@ -1,16 +1,30 @@
-//! Linearizable reads by confirmation.
+//! Linearizable reads: by confirmation, and by the lease that each confirmation gives.
 //!
 //! Whatever anyone has delivered, every member of the shard has received. So a member that is still a member notes its own
 //! `received` after a read came in, and may answer once its state has reached it. That it is still one it learns from the
-//! others: it raises a nonce in its row, and every other member, unless wedged, echoes it. All reads that wait share a round.
+//! others. It raises a *stamp* in its row, its own clock, and every other member, unless wedged, echoes it.
+//!
+//! - *Confirm*: a stamp that was raised after a read came in, and that all have echoed, vouches for that read. No clock
+//!   matters, since a stamp is only compared with its echo. All reads that wait share a round.
+//! - *Lease*: until a while after a stamp that all have echoed, reads need no round. Who goes on without this member first
+//!   lets that while pass, since it echoed.
+//!
+//! A clock that is read before a thread loses its core says nothing of what came in meanwhile. So a lease covers only reads
+//! that were seen before the clock was read.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
+
+use squall_fabric::Time;
 
 /// A member's reads between being asked for and being answerable. All counts are of reads since the shard began.
-#[derive(Debug, Default)]
-pub(crate) struct Confirm {
-    /// The own nonce: the number of rounds begun.
-    nonce: u64,
+#[derive(Debug)]
+pub(crate) struct Reads {
+    /// How long a stamp that was echoed lasts; 0 if it gives no lease.
+    lease: Duration,
+    /// The own stamp, in nanoseconds of the own clock.
+    stamp: u64,
+    /// The newest own stamp that all others have echoed; `u64::MAX` if there are no others.
+    echoed: u64,
     /// The round under way.
     round: Option<Round>,
     /// The reads of all rounds, the one under way included.
@@ -19,34 +33,77 @@ pub(crate) struct Confirm {
     confirmed: VecDeque<Round>,
 }
 
-/// Some reads, and the state that answers them.
+/// Some reads, and what answers them.
 #[derive(Clone, Copy, Debug)]
 struct Round {
+    /// The stamp that vouches for them.
+    stamp: u64,
     /// All reads up to this one.
     upto: u64,
     /// The state: the first places of the order.
     at: u64,
 }
 
-impl Confirm {
-    /// Begins a round if reads wait and none is under way. `received` is the member's own, as of now; `asked` was loaded
-    /// before it. Returns the nonce to raise.
-    pub(crate) fn begin(&mut self, asked: u64, received: u64) -> Option<u64> {
-        if self.round.is_some() || asked == self.taken {
-            return None;
-        }
-        self.round = Some(Round { upto: asked, at: received });
-        self.taken = asked;
-        self.nonce += 1;
-        Some(self.nonce)
+impl Reads {
+    pub(crate) fn new(lease: Duration) -> Reads {
+        Reads { lease, stamp: 0, echoed: 0, round: None, taken: 0, confirmed: VecDeque::new() }
     }
 
-    /// Ends the round if every other member has echoed the nonce; `echoed` is the smallest echo (`u64::MAX` if there is no
-    /// other member).
+    /// Takes note of the smallest echo of the own stamp (`u64::MAX` if there is no other member).
     pub(crate) fn echo(&mut self, echoed: u64) {
-        if echoed >= self.nonce {
+        // A faulty member may echo what was never raised.
+        self.echoed = if echoed == u64::MAX { echoed } else { echoed.min(self.stamp) };
+        self.confirm();
+    }
+
+    fn confirm(&mut self) {
+        if self.round.is_some_and(|round| round.stamp <= self.echoed) {
             self.confirmed.extend(self.round.take());
         }
+    }
+
+    /// Takes the reads that came in: `asked`, of which `before` were seen before the clock said `now`; both were loaded before
+    /// the own `received`. `renew` says that reads go on that were not asked for. Returns a new stamp to raise.
+    pub(crate) fn take(&mut self, now: Time, before: u64, asked: u64, renew: bool, received: u64) -> Option<u64> {
+        let reading = renew || asked > self.taken;
+        let held = now < self.lease_until();
+        if held {
+            // It covers a round that began earlier as well.
+            self.confirmed.extend(self.round.take());
+            if before > self.taken {
+                self.taken = before;
+                self.confirmed.push_back(Round { stamp: self.stamp, upto: before, at: received });
+            }
+        }
+        let begin = !held && self.round.is_none() && asked > self.taken;
+        let renew = reading && now >= self.renew_at();
+        if !begin && !renew {
+            return None;
+        }
+        self.stamp = now.as_nanos().max(self.stamp + 1);
+        if begin {
+            self.taken = asked;
+            self.round = Some(Round { stamp: self.stamp, upto: asked, at: received });
+            // Who is alone has nobody to ask.
+            self.confirm();
+        }
+        Some(self.stamp)
+    }
+
+    /// Until when reads need no round, on the own clock.
+    pub(crate) fn lease_until(&self) -> Time {
+        match self.echoed {
+            0 => Time::ZERO,
+            _ if self.lease.is_zero() => Time::ZERO,
+            u64::MAX => Time::MAX,
+            stamp => Time::from_nanos(stamp) + self.lease,
+        }
+    }
+
+    /// When to renew the lease, if reads go on.
+    pub(crate) fn renew_at(&self) -> Time {
+        let alone = self.echoed == u64::MAX;
+        if alone || self.lease.is_zero() { Time::MAX } else { Time::from_nanos(self.stamp) + self.lease / 2 }
     }
 
     /// How many reads may be answered once the first `delivered` places are delivered, if that is news.
@@ -64,22 +121,83 @@ impl Confirm {
 mod tests {
     use super::*;
 
+    const LEASE: Duration = Duration::from_millis(10);
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(1_000_000 * ms)
+    }
+
+    fn stamp(ms: u64) -> u64 {
+        at(ms).as_nanos()
+    }
+
     #[test]
-    fn a_read_waits_for_its_own_round_and_for_the_state() {
-        let mut reads = Confirm::default();
-        assert_eq!(reads.begin(0, 7), None, "nobody reads");
-        assert_eq!(reads.begin(2, 7), Some(1));
-        assert_eq!(reads.begin(3, 9), None, "the third read waits for the next round");
+    fn without_a_lease_a_read_waits_for_its_own_round_and_for_the_state() {
+        let mut reads = Reads::new(Duration::ZERO);
+        assert_eq!(reads.take(at(1), 0, 0, false, 7), None, "nobody reads");
+        assert_eq!(reads.take(at(1), 0, 2, false, 7), Some(stamp(1)));
+        assert_eq!(reads.take(at(2), 2, 3, false, 9), None, "the third read waits for the next round");
         reads.echo(0);
         assert_eq!(reads.answerable(100), None, "not confirmed");
-        reads.echo(1);
-        assert_eq!(reads.begin(3, 9), Some(2));
+        reads.echo(stamp(1));
+        assert_eq!(reads.take(at(3), 3, 3, false, 9), Some(stamp(3)));
         assert_eq!(reads.answerable(6), None, "the state was not reached");
         assert_eq!(reads.answerable(7), Some(2));
-        reads.echo(1);
+        reads.echo(stamp(1));
         assert_eq!(reads.answerable(100), None, "an old echo confirms no later round");
-        reads.echo(2);
+        reads.echo(stamp(3));
         assert_eq!(reads.answerable(9), Some(3));
-        assert_eq!(reads.begin(3, 9), None);
+        assert_eq!(reads.take(at(4), 3, 3, false, 9), None);
+    }
+
+    #[test]
+    fn an_echo_covers_the_reads_of_a_while() {
+        let mut reads = Reads::new(LEASE);
+        assert_eq!(reads.take(at(100), 0, 1, false, 7), Some(stamp(100)));
+        reads.echo(stamp(100));
+        assert_eq!(reads.answerable(7), Some(1));
+        assert_eq!(reads.lease_until(), at(110));
+        assert_eq!(reads.take(at(104), 2, 2, false, 8), None, "no round");
+        assert_eq!(reads.answerable(7), None, "the state was not reached");
+        assert_eq!(reads.answerable(8), Some(2));
+        assert_eq!(reads.take(at(110), 3, 3, false, 8), Some(stamp(110)), "it has lapsed");
+        assert_eq!(reads.answerable(8), None);
+    }
+
+    #[test]
+    fn a_lease_covers_no_read_that_was_seen_after_the_clock() {
+        let mut reads = Reads::new(LEASE);
+        reads.take(at(100), 0, 1, false, 7);
+        reads.echo(stamp(100));
+        assert_eq!(reads.answerable(7), Some(1));
+        assert_eq!(reads.take(at(102), 1, 2, false, 7), None);
+        assert_eq!(reads.answerable(7), None, "the thread may have stood still since it read the clock");
+        assert_eq!(reads.take(at(103), 2, 2, false, 7), None);
+        assert_eq!(reads.answerable(7), Some(2));
+    }
+
+    #[test]
+    fn a_lease_is_renewed_at_half_its_time_while_reads_go_on() {
+        let mut reads = Reads::new(LEASE);
+        reads.take(at(100), 0, 1, false, 7);
+        reads.echo(stamp(100));
+        assert_eq!(reads.take(at(104), 1, 1, true, 7), None, "it is young");
+        assert_eq!(reads.take(at(106), 1, 1, false, 7), None, "nobody reads");
+        assert_eq!(reads.take(at(106), 1, 1, true, 7), Some(stamp(106)));
+        assert_eq!(reads.take(at(107), 1, 1, true, 7), None, "it is under way");
+        assert_eq!(reads.lease_until(), at(110));
+        reads.echo(stamp(106));
+        assert_eq!(reads.lease_until(), at(116));
+    }
+
+    #[test]
+    fn who_is_alone_needs_nobody_and_who_echoes_too_much_gives_nothing() {
+        let mut alone = Reads::new(LEASE);
+        alone.echo(u64::MAX);
+        assert_eq!(alone.lease_until(), Time::MAX);
+        let mut reads = Reads::new(LEASE);
+        reads.take(at(100), 0, 1, false, 7);
+        reads.echo(stamp(900));
+        assert_eq!(reads.lease_until(), at(110), "no longer than from the stamp that was raised");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Region, RegionKey, RegionKind, RegisterError,
-    RemoteRegion,
+    RemoteRegion, Time,
 };
 use squall_membership::{Epoch, Rank, Seq, ShardId, ShardView};
 use squall_sst::{
@@ -16,7 +16,7 @@ use crate::{
     config::{Mode, ShardConfig},
     order,
     progress::Progress,
-    reads::Confirm,
+    reads::Reads,
 };
 
 /// The layer's number in a [`GroupTag`].
@@ -69,8 +69,11 @@ pub struct Shard {
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
     progress: Arc<Progress>,
-    reads: Confirm,
+    reads: Reads,
+    /// By member: whether it was echoed.
+    leased: Vec<bool>,
     delivered: u64,
+    /// Reads that were asked for, as of the last step.
     asked: u64,
 }
 
@@ -101,9 +104,9 @@ enum OrderColumns {
         received: Counter,
         /// The places of the order that the member has delivered.
         delivered: Counter,
-        /// The member's last round of reads.
-        nonce: Counter,
-        /// For each member, its last nonce that this member saw while it was not wedged.
+        /// The member's clock when it last asked the others whether it is still one of them.
+        stamp: Counter,
+        /// For each member, its last stamp that this member saw while it was not wedged.
         echo: Counters,
     },
     Unordered {
@@ -122,7 +125,7 @@ impl Columns {
             Mode::Ordered => OrderColumns::Ordered {
                 received: layout.counter("received"),
                 delivered: layout.counter("delivered"),
-                nonce: layout.counter("nonce"),
+                stamp: layout.counter("stamp"),
                 echo: layout.counters("echo", members),
             },
             Mode::Unordered => OrderColumns::Unordered {
@@ -177,7 +180,8 @@ impl Shard {
             remote: vec![None; rows],
             rings,
             progress,
-            reads: Confirm::default(),
+            reads: Reads::new(config.read_lease),
+            leased: vec![false; rows],
             delivered: 0,
             asked: 0,
         })
@@ -238,13 +242,14 @@ impl Shard {
         }
     }
 
-    /// Looks at what came, sends what accumulated, and finds out what may be delivered.
-    pub fn step(&mut self, fabric: &mut impl Fabric) -> Stepped {
+    /// Looks at what came, sends what accumulated, and finds out what may be delivered. `now` is this node's clock, read
+    /// before this is called and after the last step.
+    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
         match self.columns.order {
-            OrderColumns::Ordered { received, delivered, nonce, echo } => {
-                self.step_ordered(received, delivered, nonce, echo, &mut stepped);
+            OrderColumns::Ordered { received, delivered, stamp, echo } => {
+                self.step_ordered(now, received, delivered, stamp, echo, &mut stepped);
             }
             OrderColumns::Unordered { held, taken } => self.step_unordered(held, taken, &mut stepped),
         }
@@ -277,9 +282,10 @@ impl Shard {
 
     fn step_ordered(
         &mut self,
+        now: Time,
         received: Counter,
         delivered: Counter,
-        nonce: Counter,
+        stamp: Counter,
         echo: Counters,
         stepped: &mut Stepped,
     ) {
@@ -292,20 +298,24 @@ impl Shard {
         // Loaded before `received` is noted: these reads came in before.
         let asked = self.progress.asked();
         stepped.busy |= asked != self.asked;
-        self.asked = asked;
+        let before = std::mem::replace(&mut self.asked, asked);
         if self.state == State::Running {
             self.send();
             let prefix = order::prefix(self.senders.len(), |s| self.turns(s));
             self.table.set(received, prefix);
+            self.progress.set_received(prefix);
+            let mut echoed = u64::MAX;
             for member in (0..self.table.rows()).filter(|&member| member != me) {
-                self.table.set(echo.nth(member), self.table.get(member, nonce));
+                let raised = self.table.get(member, stamp);
+                self.leased[member] |= raised > 0;
+                self.table.set(echo.nth(member), raised);
+                echoed = echoed.min(self.table.get(member, echo.nth(me)));
             }
-            if let Some(round) = self.reads.begin(asked, prefix) {
-                self.table.set(nonce, round);
+            self.reads.echo(echoed);
+            if let Some(raised) = self.reads.take(now, before, asked, self.progress.take_renewal(), prefix) {
+                self.table.set(stamp, raised);
             }
-            let others = (0..self.table.rows()).filter(|&member| member != me);
-            let echoed = others.map(|member| self.table.get(member, echo.nth(me))).min();
-            self.reads.echo(echoed.unwrap_or(u64::MAX));
+            self.progress.set_lease(self.reads.lease_until(), self.reads.renew_at());
         }
         let limit = match self.state {
             State::Running | State::Wedged => self.table.min(received),
@@ -377,11 +387,18 @@ impl Shard {
     pub fn wedge(&mut self) -> Seq {
         if self.state == State::Running {
             self.state = State::Wedged;
+            // Before anybody can learn that this member is wedged, and goes on without waiting for its lease.
+            self.progress.set_lease(Time::ZERO, Time::MAX);
         }
         match self.columns.order {
             OrderColumns::Ordered { received, .. } => Seq(self.table.get(self.table.me(), received)),
             OrderColumns::Unordered { .. } => Seq(0),
         }
+    }
+
+    /// The members that may hold a lease by this member's echo. Once this one is wedged, they are no more.
+    pub fn leased(&self) -> impl Iterator<Item = NodeId> {
+        self.leased.iter().enumerate().filter(|(_, leased)| **leased).map(|(member, _)| self.mesh.node(member))
     }
 
     /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: what has arrived is
@@ -488,7 +505,7 @@ pub struct Row {
 /// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the ring's size.
 fn hello(layout: &Layout, members: &ShardView, config: &ShardConfig) -> Vec<u8> {
     let mut rest = Fingerprint::default();
-    rest.number(config.ring_bytes as u64);
+    rest.number(config.ring_bytes as u64).number(config.read_lease.as_nanos() as u64);
     for nodes in [&members.members, &members.senders] {
         rest.number(nodes.len() as u64);
         for node in nodes {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use squall_fabric::Time;
 use squall_sst::ring::{PushError, Ring};
 
 use crate::progress::Progress;
@@ -74,6 +75,24 @@ impl Submitter {
         self.progress.ask();
     }
 
+    /// What a linearizable read needs, if this member can tell by itself: how far its state must have come. `now` is a clock
+    /// that was read after the read came in.
+    ///
+    /// None where the read must be [asked for](Submitter::ask_read): the lease has lapsed, or there is none.
+    pub fn lease(&self, now: Time) -> Option<Place> {
+        (now < self.progress.lease_until()).then(|| Place(self.progress.received()))
+    }
+
+    /// Whether the deliverer has come so far.
+    pub fn has_reached(&self, place: Place) -> bool {
+        self.progress.delivered(0) >= place.0
+    }
+
+    /// Says that this member reads under its lease. Returns whether the node's thread must be woken, to renew it.
+    pub fn keep_lease(&self, now: Time) -> bool {
+        self.progress.ask_renewal(now)
+    }
+
     /// Accepts no more messages.
     pub fn close(&self) {
         if let Some(ring) = &self.ring {
@@ -81,3 +100,7 @@ impl Submitter {
         }
     }
 }
+
+/// A place in a shard's order: so many of its first messages and nulls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(u64);

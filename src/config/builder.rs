@@ -52,6 +52,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets how long a member that all others have vouched for answers linearizable reads by itself; 0 for never.
+    pub fn read_lease(mut self, lease: Duration) -> ConfigBuilder {
+        self.draft.read_lease = built(lease);
+        self
+    }
+
     /// Sets who spins, who yields and who sleeps.
     pub fn spin(mut self, spin: Spin) -> ConfigBuilder {
         self.draft.spin = built(spin);

@@ -17,6 +17,9 @@ const MAX_NAME: usize = 64;
 /// The shortest failure timeout: below, a busy host would make members suspect each other.
 const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// How long a lease lasts where nothing else is said.
+const READ_LEASE: Duration = Duration::from_millis(15);
+
 /// The most submits that may wait: a slot is kept for each.
 const MAX_WAITING: usize = 1 << 24;
 
@@ -37,6 +40,7 @@ pub(super) struct Draft {
     pub(super) members: Option<Given<Vec<u32>>>,
     pub(super) formation_timeout: Option<Given<Duration>>,
     pub(super) failure_timeout: Option<Given<Duration>>,
+    pub(super) read_lease: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
     pub(super) backend: Option<Given<Backend>>,
@@ -70,6 +74,7 @@ impl Draft {
             members: None,
             formation_timeout: None,
             failure_timeout: None,
+            read_lease: None,
             spin: None,
             short_limit: None,
             backend: None,
@@ -114,6 +119,15 @@ impl Draft {
             );
             return Err(given.error("failure_timeout_ms", problem));
         }
+        let read_lease = self.read_lease.as_ref().map_or(READ_LEASE, |given| given.value);
+        if let Some(given) = self.read_lease.as_ref().filter(|given| given.value > failure_timeout) {
+            let problem = format!(
+                "is {} ms, longer than the failure timeout of {} ms: give less, since whoever drops a member waits so long",
+                given.value.as_millis(),
+                failure_timeout.as_millis()
+            );
+            return Err(given.error("read_lease_ms", problem));
+        }
         let short_limit = positive(&self.short_limit, "short_limit_us", Duration::from_millis(1))?;
         let groups = self
             .groups
@@ -126,6 +140,7 @@ impl Draft {
             members: ids,
             formation_timeout,
             failure_timeout,
+            read_lease,
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
             backend: self.backend.map(|given| given.value).unwrap_or_default(),

@@ -18,6 +18,7 @@ struct File {
     members: Option<Spanned<Vec<u32>>>,
     formation_timeout_ms: Option<Spanned<u64>>,
     failure_timeout_ms: Option<Spanned<u64>>,
+    read_lease_ms: Option<Spanned<u64>>,
     spin: Option<Spanned<String>>,
     short_limit_us: Option<Spanned<u64>>,
     #[serde(default)]
@@ -78,6 +79,7 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.members = file.members.map(|value| given(value, at, |ids| ids));
     draft.formation_timeout = file.formation_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.failure_timeout = file.failure_timeout_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
     draft.backend = file

@@ -7,6 +7,7 @@
 //! # The rest may be left out; these are the defaults.
 //! formation_timeout_ms = 30000 # how long to wait until all members have appeared
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
+//! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
 //!
@@ -22,7 +23,7 @@
 //!
 //! All nodes of a cluster share one file: what differs, and what a deployment changes, comes from the environment, which
 //! overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`), `SQUALL_FORMATION_TIMEOUT_MS`,
-//! `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_SPIN`, `SQUALL_SHORT_LIMIT_US` and `SQUALL_FABRIC`.
+//! `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`, `SQUALL_SHORT_LIMIT_US` and `SQUALL_FABRIC`.
 
 mod builder;
 mod bytes;
@@ -73,6 +74,7 @@ pub struct Config {
     members: Vec<NodeId>,
     formation_timeout: Duration,
     failure_timeout: Duration,
+    read_lease: Duration,
     spin: Spin,
     short_limit: Duration,
     backend: Backend,
@@ -149,6 +151,12 @@ impl Config {
     /// A member that is silent for so long is suspected.
     pub fn failure_timeout(&self) -> Duration {
         self.failure_timeout
+    }
+
+    /// How long a member that all others have vouched for answers linearizable reads by itself. When one is dropped, the
+    /// others wait as long, unless they know that it reads no more. 0 for never: then each read asks all.
+    pub fn read_lease(&self) -> Duration {
+        self.read_lease
     }
 
     /// Who spins, who yields and who sleeps.

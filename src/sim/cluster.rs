@@ -6,7 +6,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -24,6 +24,7 @@ use crate::{
     config::Config,
     delivery::Task,
     group::{Group, GroupControl, GroupSpec, new_group},
+    intake::Now,
     node_core::{CoreEffect, NodeCore},
     plan::{Plan, PlanError},
     replicated::Replicated,
@@ -38,6 +39,8 @@ pub struct Options {
     pub step_delay: Duration,
     /// An application is called within this time after a message may be delivered, at random.
     pub delivery_delay: Duration,
+    /// By how much the rate of a node's clock is off at most, in millionths; clocks also begin anywhere within a minute.
+    pub clock_drift: u32,
     /// Whether a view that wedges gets a successor from a scripted view log, so that it is cleaned up to one trim. Else it
     /// just ends, as a real node's does in this version.
     pub view_log: bool,
@@ -49,6 +52,7 @@ impl Default for Options {
             net: SimConfig::fast(),
             step_delay: Duration::from_micros(1),
             delivery_delay: Duration::from_micros(3),
+            clock_drift: 4_900,
             view_log: false,
         }
     }
@@ -109,6 +113,35 @@ struct Node {
     step_at: Time,
     formed: bool,
     ended: Option<EndReason>,
+    clock: Clock,
+    /// What its clock says, for the threads of its applications.
+    reads: Arc<AtomicU64>,
+    /// What its engine read from the clock just before it was paused.
+    stale: Option<Time>,
+}
+
+/// A node's clock, which begins anywhere and runs at its own rate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    begins: Duration,
+    millionths: u64,
+}
+
+impl Clock {
+    /// What it says at a time of the network.
+    pub(super) fn at(self, time: Time) -> Time {
+        let run = u128::from(time.as_nanos()) * u128::from(self.millionths) / 1_000_000;
+        Time::from_nanos(run as u64) + self.begins
+    }
+
+    /// The first time of the network at which it says so much.
+    fn when(self, says: Time) -> Time {
+        if says == Time::MAX {
+            return Time::MAX;
+        }
+        let run = u128::from(says.as_nanos().saturating_sub(self.begins.as_nanos() as u64)) * 1_000_000;
+        Time::from_nanos(run.div_ceil(u128::from(self.millionths)) as u64)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,10 +208,17 @@ impl Cluster {
             specs.sort_by(|a, b| a.name().cmp(b.name()));
             let mut plan = Plan::new(&self.config, specs.iter().map(|spec| spec.name()))?;
             plan.settings.view_log = self.script.is_some();
-            let log = self.script.as_ref().map(|script| script.log(node));
             let mut effects = Vec::new();
             let fabric = self.net.fabric(node);
-            let core = NodeCore::start(fabric, self.net.now(), plan.settings, &plan.shards, log, &mut effects)
+            let drift = u64::from(self.options.clock_drift);
+            let clock = Clock {
+                begins: Duration::from_nanos(self.rng.u64(0..60_000_000_000)),
+                millionths: 1_000_000 - drift + self.rng.u64(0..=2 * drift),
+            };
+            let log = self.script.as_ref().map(|script| script.log(node, clock));
+            let now = clock.at(self.net.now());
+            let reads = Arc::new(AtomicU64::new(now.as_nanos()));
+            let core = NodeCore::start(fabric, now, plan.settings, &plan.shards, log, &mut effects)
                 .map_err(|error| NotStarted::Memory(error.to_string()))?;
             let poked = Arc::new(AtomicBool::new(false));
             let waker = {
@@ -192,7 +232,8 @@ impl Cluster {
                 match effect {
                     CoreEffect::Created { shard, submitter, deliverer } => {
                         let spec = specs.next().expect("a shard for each group");
-                        let (task, control) = spec.attach(submitter, deliverer, waker.clone());
+                        let (task, control) =
+                            spec.attach(submitter, deliverer, waker.clone(), Now::Virtual(Arc::clone(&reads)));
                         groups.insert(shard, Home { task, control, due_at: None, over: false });
                     }
                     CoreEffect::Formed(_) => formed = true,
@@ -208,6 +249,9 @@ impl Cluster {
                 step_at: Time::MAX,
                 formed,
                 ended: None,
+                clock,
+                reads,
+                stale: None,
             };
             self.nodes.insert(node, node_state);
             // Nodes don't start at the same moment.
@@ -248,10 +292,11 @@ impl Cluster {
 
     /// Stops a node's threads, until [`resume`](Cluster::resume). Its memory stays, and its NIC goes on.
     pub fn pause(&mut self, node: NodeId) {
-        if let Some(state) = self.nodes.get_mut(&node).map(|node| &mut node.state)
-            && *state == State::Running
-        {
-            *state = State::Paused;
+        let now = self.net.now();
+        if let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == State::Running) {
+            paused.state = State::Paused;
+            // It may stop anywhere, so also between a look at the clock and what follows from it.
+            paused.stale = Some(paused.clock.at(now));
             self.net.pause(node);
         }
     }
@@ -320,6 +365,9 @@ impl Cluster {
         if self.net.now() < next {
             let mut ready = std::mem::take(&mut self.ready);
             self.net.advance(next.min(until), &mut ready);
+            for node in self.nodes.values() {
+                node.reads.store(node.clock.at(self.net.now()).as_nanos(), Ordering::Relaxed);
+            }
             let any = !ready.is_empty();
             for node in ready.drain(..) {
                 self.step_within(node, self.options.step_delay);
@@ -393,7 +441,7 @@ impl Cluster {
             node.step_at = Time::MAX;
         }
         let mut effects = std::mem::take(&mut self.effects);
-        let busy = node.core.step(now, &mut effects);
+        let busy = node.core.step(node.stale.take().unwrap_or(node.clock.at(now)), &mut effects);
         self.carry_out(id, &mut effects);
         self.effects = effects;
         if let Some(script) = &self.script {
@@ -402,7 +450,8 @@ impl Cluster {
             }
         }
         self.schedule_deliveries(id);
-        let deadline = self.nodes[&id].core.deadline();
+        let node = &self.nodes[&id];
+        let deadline = node.clock.when(node.core.deadline());
         if busy {
             self.step_within(id, self.options.step_delay);
         } else if deadline != Time::MAX {
@@ -438,7 +487,7 @@ impl Cluster {
             let at = if group.task.is_due() {
                 now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
             } else if let Some(deadline) = group.task.deadline() {
-                deadline.max(now)
+                node.clock.when(deadline).max(now)
             } else {
                 continue;
             };
@@ -459,7 +508,7 @@ impl Cluster {
         if group.due_at.is_some_and(|due| due <= now) {
             group.due_at = None;
         }
-        if let Err(error) = group.task.step(now, max) {
+        if let Err(error) = group.task.step(node.clock.at(now), max) {
             group.over = true;
             let mut effects = std::mem::take(&mut self.effects);
             node.core.faulty(shard, &error, &mut effects);

@@ -1,4 +1,5 @@
-//! A view log that is scripted: the first proposal for an epoch wins, and every node hears of it some time later.
+//! A view log that is scripted: the first proposal for an epoch wins, and every node hears of it some time later. One that is
+//! dropped may hear of it much later: it is dropped since it can't be reached.
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +10,11 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Epoch, Proposal, ViewEvent, ViewLog};
+
+use super::cluster::Clock;
+
+/// How long it may take until a node that was dropped hears of it.
+const LATE: Duration = Duration::from_millis(50);
 
 /// What all nodes' view logs of one cluster share.
 #[derive(Debug)]
@@ -35,9 +41,9 @@ impl Script {
         Script { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// One node's side.
-    pub(crate) fn log(&self, node: NodeId) -> Box<dyn ViewLog> {
-        Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
+    /// The side of one node, which has this clock.
+    pub(crate) fn log(&self, node: NodeId, clock: Clock) -> Box<dyn ViewLog> {
+        Box::new(ScriptedLog { node, clock, shared: Arc::clone(&self.shared) })
     }
 
     /// Decides on what was proposed since the last call, and returns when which nodes will hear of it.
@@ -49,13 +55,15 @@ impl Script {
             if shared.decided.contains_key(&epoch) {
                 continue;
             }
-            shared.decided.insert(epoch, proposal);
-            let most = shared.delay.as_nanos() as u64;
+            let soon = shared.delay.as_nanos() as u64;
             for node in shared.nodes.clone() {
+                let stays = proposal.view.rank_of(node).is_some();
+                let most = if stays { soon } else { soon.max(LATE.as_nanos() as u64) };
                 let at = now + Duration::from_nanos(shared.rng.u64(1..=most));
                 shared.news.push((at, node, epoch));
                 wakes.push((at, node));
             }
+            shared.decided.insert(epoch, proposal);
         }
         wakes
     }
@@ -73,6 +81,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 #[derive(Debug)]
 struct ScriptedLog {
     node: NodeId,
+    clock: Clock,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -85,7 +94,7 @@ impl ViewLog for ScriptedLog {
 
     fn poll(&mut self, now: Time) -> Option<ViewEvent> {
         let mut shared = lock(&self.shared);
-        let due = shared.news.iter().position(|&(at, node, _)| node == self.node && at <= now)?;
+        let due = shared.news.iter().position(|&(at, node, _)| node == self.node && self.clock.at(at) <= now)?;
         let (_, _, epoch) = shared.news.swap_remove(due);
         Some(ViewEvent::Committed(shared.decided[&epoch].clone()))
     }

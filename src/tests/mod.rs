@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker as TaskWaker},
     time::Duration,
@@ -29,6 +29,7 @@ use crate::{
     config::GroupBuilder,
     delivery::Task,
     group::{GroupControl, GroupSpec, new_group},
+    intake::Now,
     service::Service,
 };
 
@@ -99,6 +100,7 @@ impl Replicated for Ledger {
 
 /// One node's part in a group.
 struct Solo<S: Service> {
+    clock: Arc<AtomicU64>,
     fabric: Alone,
     shard: Shard,
     task: Box<dyn Task>,
@@ -110,7 +112,8 @@ struct Solo<S: Service> {
 }
 
 fn config(set: impl FnOnce(&mut GroupBuilder<'_>)) -> Config {
-    Config::builder("test", 1).members([1]).group("ledger", set).build().unwrap()
+    // Without a lease every read takes the long way; some tests are about the short one.
+    Config::builder("test", 1).members([1]).read_lease(Duration::ZERO).group("ledger", set).build().unwrap()
 }
 
 impl Solo<Ledger> {
@@ -141,7 +144,8 @@ impl<S: Service> Solo<S> {
             left: Vec::new(),
         };
         let options = config.group(spec.name());
-        let shard_config = ShardConfig { mode: options.mode, ring_bytes: options.ring_bytes };
+        let shard_config =
+            ShardConfig { mode: options.mode, ring_bytes: options.ring_bytes, read_lease: config.read_lease() };
         let mut fabric = Alone::default();
         let (submitter, shard, deliverer) =
             squall_ordered::create(&mut fabric, &view, ShardId(0), &shard_config).unwrap();
@@ -150,13 +154,15 @@ impl<S: Service> Solo<S> {
             let woken = Arc::clone(&woken);
             Waker::new(move || _ = woken.fetch_add(1, Ordering::SeqCst))
         };
-        let (task, control) = spec.attach(submitter, deliverer, waker);
-        Solo { fabric, shard, task, control, group, now: Time::ZERO, woken }
+        let clock = Arc::new(AtomicU64::new(0));
+        let (task, control) = spec.attach(submitter, deliverer, waker, Now::Virtual(Arc::clone(&clock)));
+        Solo { clock, fabric, shard, task, control, group, now: Time::ZERO, woken }
     }
 
     /// Steps the shard as the engine does, without delivering.
     fn step_shard(&mut self) {
-        if self.shard.step(&mut self.fabric).freed {
+        self.clock.store(self.now.as_nanos(), Ordering::Relaxed);
+        if self.shard.step(&mut self.fabric, self.now).freed {
             self.control.on_freed();
         }
     }

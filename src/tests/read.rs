@@ -27,11 +27,64 @@ fn a_read_waits_for_the_others_and_a_peek_does_not() {
     let nodes = [NodeId(1), NodeId(2)];
     let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
     let (mut read, mut peek) = (solo.group.read(|ledger| ledger.sum), solo.group.peek(|ledger| ledger.sum));
-    assert!(solo.control.wants_delivery(), "the delivering thread does not notice a peek by itself");
-    solo.settle();
     assert_eq!(poll(&mut peek), Poll::Ready(Ok(0)));
+    solo.settle();
     assert!(poll(&mut read).is_pending(), "node 2 was never heard of");
-    assert!(!solo.control.wants_delivery());
+}
+
+#[test]
+fn under_a_lease_a_read_is_answered_here_once_everything_received_is_applied() {
+    let config = Config::builder("test", 1).members([1]).build().unwrap();
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let mut solo = Solo::start(group, spec, &config, &[NodeId(1)], &[NodeId(1)]);
+    solo.settle();
+    let here = std::thread::current().id();
+    let mut read = solo.group.read(move |ledger| (ledger.sum, std::thread::current().id()));
+    assert_eq!(poll(&mut read), Poll::Ready(Ok((0, here))));
+    let _submit = solo.group.submit(&Entry::Add(3));
+    solo.step_shard();
+    let mut read = solo.group.read(|ledger| ledger.sum);
+    assert!(poll(&mut read).is_pending(), "what this member has received, another may have applied");
+    solo.settle();
+    assert_eq!(poll(&mut read), Poll::Ready(Ok(3)));
+    assert_eq!(solo.control.counts().reads, 2);
+    solo.shard.wedge();
+    let mut read = solo.group.read(|ledger| ledger.sum);
+    assert!(poll(&mut read).is_pending(), "a member that is wedged has no lease");
+}
+
+#[test]
+fn while_one_looks_others_wait_for_the_delivering_thread_and_it_waits_for_him() {
+    let mut solo = Solo::new(|_| ());
+    let mut submit = solo.group.submit(&Entry::Add(3));
+    solo.step_shard();
+    let (group, woken) = (solo.group.clone(), Arc::clone(&solo.woken));
+    let before = woken.load(Ordering::SeqCst);
+    let (send, inner) = std::sync::mpsc::channel();
+    let mut outer = std::thread::scope(|scope| {
+        let (looking, looks) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        let reader = scope.spawn(move || {
+            group.peek(move |ledger| {
+                looking.send(()).unwrap();
+                goes_on.recv().unwrap();
+                ledger.sum
+            })
+        });
+        looks.recv().unwrap();
+        send.send(solo.group.peek(|ledger| ledger.sum)).unwrap();
+        assert!(!solo.task.is_due(), "the replica is not there");
+        go_on.send(()).unwrap();
+        reader.join().unwrap()
+    });
+    assert_eq!(poll(&mut outer), Poll::Ready(Ok(0)));
+    assert!(woken.load(Ordering::SeqCst) > before, "the delivering thread is woken");
+    assert!(solo.task.is_due() && solo.control.wants_delivery());
+    let mut late = solo.group.peek(|ledger| ledger.sum);
+    assert!(poll(&mut late).is_pending(), "it is the delivering thread's turn");
+    solo.settle();
+    assert_eq!(poll(&mut submit), Poll::Ready(Ok(3)));
+    assert_eq!([poll(&mut inner.recv().unwrap()), poll(&mut late)], [Poll::Ready(Ok(3)), Poll::Ready(Ok(3))]);
 }
 
 #[test]
@@ -44,7 +97,6 @@ fn a_read_that_is_dropped_is_not_carried_out() {
     };
     drop(solo.group.read(look(&called)));
     let mut kept = solo.group.read(look(&called));
-    drop(solo.group.peek(look(&called)));
     solo.settle();
     assert_eq!(poll(&mut kept), Poll::Ready(Ok(())));
     assert_eq!(called.load(Ordering::SeqCst), 1);
@@ -65,9 +117,9 @@ fn an_unordered_group_has_peeks_only() {
     let mut solo = Solo::new(|group| _ = group.mode(Mode::Unordered));
     assert_eq!(solo.group.read(|ledger| ledger.sum).wait(), Err(ReadError::Unordered));
     let mut submit = solo.group.submit(&Entry::Add(2));
-    let mut peek = solo.group.peek(|ledger| ledger.sum);
     solo.settle();
     assert_eq!(poll(&mut submit), Poll::Ready(Ok(2)));
+    let mut peek = solo.group.peek(|ledger| ledger.sum);
     assert_eq!(poll(&mut peek), Poll::Ready(Ok(2)));
 }
 

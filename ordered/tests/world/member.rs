@@ -177,7 +177,7 @@ impl Member {
             // A member that is lost is the business of the layer above: here, of the world's script.
             self.shard.on_completion(&mut self.fabric, completion);
         }
-        let stepped = self.shard.step(&mut self.fabric);
+        let stepped = self.shard.step(&mut self.fabric, now);
         if stepped.busy || self.fabric.owes_room() {
             self.wake_engine(now);
         }

@@ -167,7 +167,7 @@ impl World {
             joined: nodes.clone(),
             left: Vec::new(),
         };
-        let config = ShardConfig { mode: plan.mode, ring_bytes: plan.ring_bytes };
+        let config = ShardConfig { mode: plan.mode, ring_bytes: plan.ring_bytes, read_lease: Duration::ZERO };
         let oracle = Rc::new(RefCell::new(Oracle::new(&plan, &nodes)));
         let members = nodes
             .iter()

@@ -1,0 +1,187 @@
+//! Who has a replica: the thread that delivers, or one that reads.
+//!
+//! Nobody waits for it. A reader who finds it taken lets the delivering thread answer instead. The delivering thread who finds
+//! it taken goes on with other things; the reader keeps it free for him from then on, and wakes him.
+
+#[cfg(all(test, squall_loom))]
+mod loom_tests;
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+};
+
+use self::sync::{AtomicU32, Ordering, UnsafeCell};
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+/// The delivering thread wants it; readers keep off.
+const WANTED: u32 = 2;
+
+/// Something that one thread at a time has.
+pub(crate) struct Custody<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only by who made `state` TAKEN, so by one thread at a time; and it may change threads.
+unsafe impl<T: Send> Send for Custody<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Custody<T> {}
+
+impl<T> Custody<T> {
+    pub(crate) fn new(value: T) -> Custody<T> {
+        Custody { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes it, for the delivering thread, of which there is one. None while a reader has it, who will wake that thread.
+    pub(crate) fn take(&self) -> Option<Held<'_, T>> {
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            let (next, free) = match state {
+                FREE | WANTED => (TAKEN, true),
+                taken => (taken | WANTED, false),
+            };
+            match self.state.compare_exchange_weak(state, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) if free => return Some(Held { custody: self, changes: true }),
+                Ok(_) => return None,
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    /// Whether the delivering thread could take it. If not, a reader has it, and will wake that thread.
+    pub(crate) fn is_takeable(&self) -> bool {
+        // Setting WANTED again does no harm.
+        self.state.load(Ordering::Relaxed) & TAKEN == 0 || self.state.fetch_or(WANTED, Ordering::Relaxed) & TAKEN == 0
+    }
+
+    /// Whether a reader left it for the delivering thread.
+    pub(crate) fn is_left(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == WANTED
+    }
+
+    /// Looks at it, for a reader. What the look needs comes back if it is taken. `wake` wakes the delivering thread.
+    pub(crate) fn look<N, R>(&self, needs: N, look: impl FnOnce(N, &T) -> R, wake: impl FnOnce()) -> Result<R, N> {
+        if self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return Err(needs);
+        }
+        let held = Held { custody: self, changes: false };
+        let result = look(needs, &held);
+        drop(held);
+        // Whoever wanted it meanwhile finds WANTED alone from now on.
+        if self.is_left() {
+            wake();
+        }
+        Ok(result)
+    }
+}
+
+impl<T> fmt::Debug for Custody<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custody").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// What somebody has, until this is dropped. A panic of the delivering thread leaves it taken for ever: it may be half
+/// changed.
+pub(crate) struct Held<'a, T> {
+    custody: &'a Custody<T>,
+    /// Whether it is the delivering thread's.
+    changes: bool,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the state is TAKEN, by this.
+        self.custody.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the state is TAKEN, by this, which is borrowed exclusively.
+        self.custody.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        if !self.changes || !std::thread::panicking() {
+            self.custody.state.fetch_and(!TAKEN, Ordering::Release);
+        }
+    }
+}
+
+/// What several threads touch: loom's under `--cfg squall_loom`, else the standard ones.
+#[cfg(not(squall_loom))]
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// As loom's.
+    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(super) fn new(value: T) -> UnsafeCell<T> {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline]
+        pub(super) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+            f(self.0.get())
+        }
+
+        #[inline]
+        pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+}
+
+/// As above.
+#[cfg(squall_loom)]
+mod sync {
+    pub(super) use loom::{
+        cell::UnsafeCell,
+        sync::atomic::{AtomicU32, Ordering},
+    };
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_keeps_off_what_the_delivering_thread_wants_and_wakes_it() {
+        let custody = Custody::new(1);
+        let mut woken = false;
+        let seen = custody.look(
+            (),
+            |(), value| {
+                assert!(custody.take().is_none());
+                assert!(!custody.is_takeable());
+                *value
+            },
+            || woken = true,
+        );
+        assert_eq!((seen.ok(), woken), (Some(1), true));
+        assert!(custody.look((), |(), _| (), || ()).is_err(), "it is the delivering thread's turn");
+        assert!(custody.is_left() && custody.is_takeable());
+        *custody.take().expect("it was left") += 1;
+        assert_eq!(custody.look((), |(), value| *value, || panic!("nobody waits")).ok(), Some(2));
+    }
+
+    #[test]
+    fn what_a_panic_left_half_changed_is_seen_by_nobody() {
+        let custody = Custody::new(1);
+        let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut held = custody.take().expect("it is free");
+            *held = 2;
+            panic!("in the middle");
+        }));
+        assert!(broken.is_err());
+        assert!(custody.look((), |(), _| (), || ()).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! Custody under loom: the value lies in a cell that loom watches, so two who have it at once are reported as a race, and a
+//! delivering thread that is never woken as a deadlock.
+//!
+//! `RUSTFLAGS="--cfg squall_loom" cargo test --release -p squall --lib custody`
+
+use std::sync::Arc;
+
+use loom::{sync::Notify, thread};
+
+use super::Custody;
+
+#[test]
+fn one_at_a_time_has_it_and_who_wants_it_is_woken() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let custody = Arc::new(Custody::new(0));
+        let notify = Arc::new(Notify::new());
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (custody, notify) = (Arc::clone(&custody), Arc::clone(&notify));
+                thread::spawn(move || custody.look((), |(), value| *value, || notify.notify()).ok())
+            })
+            .collect();
+        for _ in 0..2 {
+            loop {
+                if let Some(mut held) = custody.take() {
+                    *held += 1;
+                    break;
+                }
+                notify.wait();
+            }
+        }
+        for reader in readers {
+            assert!(reader.join().expect("it does not panic").is_none_or(|seen| seen <= 2));
+        }
+        assert_eq!(*custody.take().expect("all readers are gone"), 2);
+    });
+}
