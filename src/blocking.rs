@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use crate::config::Spin;
+use crate::{config::Spin, room::Room};
 
 thread_local! {
     static APPLYING: Cell<bool> = const { Cell::new(false) };
@@ -55,6 +55,8 @@ impl Wake for Unpark {
 pub(crate) struct Patience {
     /// In looks, of some 10 to 40 ns each; `u32::MAX` for ever.
     looks: u32,
+    /// Let others run between two looks.
+    yields: bool,
 }
 
 /// How many looks are about as long as waking a thread that sleeps on an idle core.
@@ -62,27 +64,26 @@ const LOOKS: u32 = 1000;
 
 impl Patience {
     /// None at all.
-    pub(crate) const NONE: Patience = Patience { looks: 0 };
+    pub(crate) const NONE: Patience = Patience { looks: 0, yields: false };
 
-    /// `nodes` nodes share a host of `cores` cores.
-    pub(crate) fn new(spin: Spin, nodes: usize, cores: usize) -> Patience {
-        // Each node has at least an engine and a thread that waits for it: one that spins where an engine could run waits
-        // for itself.
-        let crowded = 2 * nodes > cores;
-        let looks = match spin {
-            Spin::Never => 0,
-            Spin::Auto | Spin::Always if crowded => 0,
-            Spin::Auto => LOOKS,
-            Spin::Always => u32::MAX,
+    pub(crate) fn new(spin: Spin, room: Room) -> Patience {
+        let looks = match (spin, room) {
+            (Spin::Never, _) | (Spin::Auto, Room::Tight | Room::Crowded) => 0,
+            (Spin::Auto, Room::Ample) => LOOKS,
+            (Spin::Always, _) => u32::MAX,
         };
-        Patience { looks }
+        Patience { looks, yields: room != Room::Ample }
     }
 
     /// Waits for `done`, for a moment and without sleeping.
     pub(crate) fn spin(self, until: Option<Instant>, mut done: impl FnMut() -> bool) {
         let mut looks = 0;
         while looks < self.looks && !done() {
-            std::hint::spin_loop();
+            if self.yields {
+                thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
             if self.looks != u32::MAX {
                 looks += 1;
             } else if until.is_some_and(|until| Instant::now() >= until) {
@@ -123,16 +124,18 @@ mod tests {
             (Spin::Auto, 2, 4, LOOKS),
             (Spin::Auto, 3, 4, 0),
             (Spin::Always, 1, 2, u32::MAX),
-            (Spin::Always, 2, 2, 0),
+            (Spin::Always, 2, 2, u32::MAX),
             (Spin::Never, 1, 64, 0),
         ] {
-            assert_eq!(Patience::new(spin, nodes, cores).looks, looks, "{spin:?} with {nodes} nodes on {cores} cores");
+            let patience = Patience::new(spin, Room::of(nodes, cores));
+            assert_eq!(patience.looks, looks, "{spin:?} with {nodes} nodes on {cores} cores");
+            assert_eq!(patience.yields, 2 * nodes > cores);
         }
     }
 
     #[test]
     fn a_thread_that_never_sleeps_still_keeps_its_deadline() {
-        let patience = Patience::new(Spin::Always, 1, 64);
+        let patience = Patience::new(Spin::Always, Room::Ample);
         patience.spin(Some(Instant::now() + Duration::from_millis(1)), || false);
         assert_eq!(block_on(Some(Instant::now() + Duration::from_millis(1)), |_| Poll::<()>::Pending), None);
     }

@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
 };
 
 use squall_fabric::Waker;
@@ -23,6 +22,7 @@ use crate::{
     read::{Read, Reads},
     replicated::Replicated,
     replies::Replies,
+    room::Room,
     service::Service,
     status::GroupCounts,
     submit::{Sending, Shared, Submit},
@@ -186,8 +186,7 @@ pub(crate) trait GroupControl: Send + Sync {
 /// Declares a group: its handle, and what the node's start will bring to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let patience = Patience::new(config.spin(), config.members().len(), cores);
+    let patience = Patience::new(config.spin(), Room::here(config));
     let intake = Arc::new(Intake::new(name.to_owned(), patience));
     let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
     let replica = Arc::new(Custody::new(service));

@@ -74,6 +74,7 @@ mod plan;
 mod read;
 mod replicated;
 mod replies;
+mod room;
 mod runtime;
 mod service;
 pub mod sim;

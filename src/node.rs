@@ -20,6 +20,7 @@ use crate::{
     node_core::{CoreEffect, CoreError, NodeCore},
     plan::{Plan, PlanError},
     replicated::Replicated,
+    room::Room,
     runtime::{Engine, GroupSlot, Idle, Request},
     service::Service,
     status::Status,
@@ -91,7 +92,7 @@ impl NodeBuilder {
             to_self: requests.clone(),
             outside: Arc::clone(&outside),
             waker: waker.clone(),
-            idle: Idle::new(config.spin(), config.members().len(), cores()),
+            idle: Idle::new(config.spin(), Room::here(&config)),
             short_limit: config.short_limit(),
             effects: Vec::new(),
         };
@@ -115,10 +116,6 @@ impl NodeBuilder {
             Err(reason) => Err(StartError::NotFormed(reason)),
         }
     }
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A running node. Dropping it shuts it down.

@@ -4,7 +4,7 @@
 //! reads a word in 0.1 µs. But a thread that spins on a core that another node of the same host could use delays that node,
 //! and with it everybody.
 
-use crate::config::Spin;
+use crate::{config::Spin, room::Room};
 
 /// What to do after a step that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +34,13 @@ const SPINS: u32 = 150;
 const YIELDS: u32 = 3;
 
 impl Idle {
-    /// `nodes` nodes share a host of `cores` cores.
-    pub(crate) fn new(spin: Spin, nodes: usize, cores: usize) -> Idle {
-        let crowded = nodes > cores;
-        let (spins, yields, sleeps) = match spin {
-            Spin::Never => (0, 0, true),
-            Spin::Always if crowded => (0, u32::MAX, false),
-            Spin::Always => (u32::MAX, 0, false),
-            Spin::Auto if crowded => (0, YIELDS, true),
-            Spin::Auto => (SPINS, 0, true),
+    pub(crate) fn new(spin: Spin, room: Room) -> Idle {
+        let (spins, yields, sleeps) = match (spin, room) {
+            (Spin::Never, _) => (0, 0, true),
+            (Spin::Always, Room::Ample) => (u32::MAX, 0, false),
+            (Spin::Always, Room::Tight | Room::Crowded) => (0, u32::MAX, false),
+            (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, 0, true),
+            (Spin::Auto, Room::Crowded) => (0, YIELDS, true),
         };
         Idle { spins, yields, sleeps, empty: 0 }
     }
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     fn first(spin: Spin, nodes: usize, cores: usize) -> Rest {
-        Idle::new(spin, nodes, cores).rest()
+        Idle::new(spin, Room::of(nodes, cores)).rest()
     }
 
     #[test]
@@ -78,14 +76,16 @@ mod tests {
         assert_eq!(first(Spin::Auto, 3, 2), Rest::Yield);
         assert_eq!(first(Spin::Auto, 2, 4), Rest::Spin);
         assert_eq!(first(Spin::Never, 2, 4), Rest::Sleep);
+        assert_eq!(first(Spin::Always, 2, 4), Rest::Spin);
         assert_eq!(first(Spin::Always, 3, 2), Rest::Yield, "else the others could not run");
+        assert_eq!(first(Spin::Always, 2, 2), Rest::Yield, "else the applications could not run");
     }
 
     #[test]
     fn only_always_never_sleeps() {
         for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
             for nodes in [2, 9] {
-                let mut idle = Idle::new(spin, nodes, 4);
+                let mut idle = Idle::new(spin, Room::of(nodes, 4));
                 let slept = (0..10_000).any(|_| idle.rest() == Rest::Sleep);
                 assert_eq!(slept, sleeps, "{spin:?} with {nodes} nodes");
             }

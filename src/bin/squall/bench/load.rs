@@ -1,6 +1,6 @@
 //! The thread that sends: an ordinary application thread.
 
-use std::num::NonZeroU64;
+use std::{num::NonZeroU64, thread};
 
 use hdrhistogram::Histogram;
 use rustix::thread::{ClockId, clock_nanosleep_absolute, set_current_timer_slack};
@@ -8,7 +8,7 @@ use rustix::time::Timespec;
 use squall_fabric::Time;
 
 use super::{
-    job::{Go, Job},
+    job::{Go, Job, Spinning},
     latency,
     tally::Tally,
 };
@@ -49,7 +49,10 @@ pub(crate) fn run(
                 let due = begin + (sent as f64 * 1e9 / rate) as u64;
                 let mut at = now();
                 if at < due && due < go.until {
-                    sleep_until(due);
+                    match job.spin {
+                        Spinning::Always => spin_until(due),
+                        Spinning::Auto | Spinning::Never => sleep_until(due),
+                    }
                     at = now();
                 }
                 if due.max(at) >= go.until {
@@ -91,6 +94,13 @@ fn sleep_until(nanos: u64) {
     let at = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
     // If a signal ends it early, the message goes early.
     let _ = clock_nanosleep_absolute(ClockId::Boottime, &at);
+}
+
+/// As an application that never sleeps, and lets others run.
+fn spin_until(nanos: u64) {
+    while now() < nanos {
+        thread::yield_now();
+    }
 }
 
 /// Writes every byte of a sender's message with this number.

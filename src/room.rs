@@ -1,0 +1,34 @@
+//! How much room a host has for threads that spin.
+
+use std::thread;
+
+use crate::config::Config;
+
+/// Whether threads that wait may spin: one that spins where another could run waits for itself.
+///
+/// Each node has an engine and, at least, a thread of the application; all nodes may be on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// A core for each engine and each thread of the applications.
+    Ample,
+    /// A core for each engine, which it shares with the application.
+    Tight,
+    /// Fewer cores than engines.
+    Crowded,
+}
+
+impl Room {
+    /// On this host.
+    pub(crate) fn here(config: &Config) -> Room {
+        Room::of(config.members().len(), thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// `nodes` nodes share a host of `cores` cores.
+    pub(crate) fn of(nodes: usize, cores: usize) -> Room {
+        match () {
+            () if 2 * nodes <= cores => Room::Ample,
+            () if nodes <= cores => Room::Tight,
+            () => Room::Crowded,
+        }
+    }
+}
