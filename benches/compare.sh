@@ -1,0 +1,309 @@
+#!/usr/bin/env bash
+# Measures, in one run, what Squall does beside what this machine and an unreplicated redis-server do.
+#
+# The rounds are interleaved, so that a change of the machine's mood meets all figures; each figure is the median over the
+# rounds. Needs redis-server and redis-benchmark (Debian: redis-server, redis-tools), and some three minutes a round.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    cat <<'END'
+usage: benches/compare.sh [--tsv]
+
+  --tsv    lines of id, value, unit, least, most, reference, ratio, target, verdict, separated by tabs
+
+Rows:
+  machine.*       squall bench yardsticks
+  ordered.*       squall bench ordered --nodes 3 --senders all, by message size; GB/s beside one core's memory copy
+  latency.*       squall bench ordered --rate 1000, 100 bytes; beside the round trip of two threads that wake each other
+  SET.*, GET.*    redis-benchmark with 50 connections and 100 bytes at one replica of three, with a pipeline of 16 and
+                  without; beside redis-server without replication and persistence
+  memory.*        what a replica's resident memory grows by for each of a million keys of 100 bytes; beside redis-server
+
+  ratio           value / reference. Of rates more is better, of latencies and memory less.
+  target          what the ratio or the value shall be; the verdict says whether it is
+
+Environment:
+  ROUNDS=3             how many rounds
+  QUICK=1              one round, everything shorter: to see that it works, not to measure
+  ONLY="machine redis" which parts: machine ordered latency redis memory
+  REDIS=HOST:PORT      a redis-server that runs already on this host, in place of a new one for each part
+  REPLICAS="HOST:PORT HOST:PORT HOST:PORT"
+                       the same of replicas. Loaded from outside, they keep what was written; their memory is looked at once.
+  SKIP_BUILD=1         take the binaries that are there
+END
+}
+
+# What is aimed at, for the rows that have a target: "ratio" or "value", ">=" or "<=", a number.
+targets() {
+    cat <<'END'
+END
+}
+
+tsv=
+for argument; do
+    case $argument in
+        --tsv) tsv=1 ;;
+        -h | --help) usage && exit ;;
+        *) usage >&2 && exit 2 ;;
+    esac
+done
+
+if [ -n "${QUICK:-}" ]; then
+    rounds=${ROUNDS:-1} seconds=0.5 requests=50000 keys=100000
+else
+    rounds=${ROUNDS:-3} seconds=3 requests=500000 keys=1000000
+fi
+parts=" ${ONLY:-machine ordered latency redis memory} "
+sizes=1,100,1024,4096,10240
+
+say() { printf '%s\n' "compare: $*" >&2; }
+fail() { say "$@" && exit 1; }
+wanted() { [[ $parts == *" $1 "* ]]; }
+
+if wanted redis || wanted memory; then
+    for program in redis-server redis-benchmark redis-cli; do
+        command -v "$program" >/dev/null || fail "$program is missing (Debian: redis-server, redis-tools)"
+    done
+fi
+
+if [ -z "${SKIP_BUILD:-}" ]; then
+    cargo build --release --locked -p squall -p replicated_kv --bins >&2
+fi
+bin=${CARGO_TARGET_DIR:-target}/release
+scratch=$(mktemp -d)
+started=()
+
+stop_servers() {
+    local process
+    for process in "${started[@]}"; do
+        kill -TERM "$process" 2>/dev/null || true
+    done
+    for process in "${started[@]}"; do
+        wait "$process" 2>/dev/null || true
+    done
+    started=()
+}
+trap 'stop_servers; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# --- figures
+
+declare -A samples units
+order=()
+
+# add ID VALUE UNIT: one more sample. What this machine can't show is no sample.
+add() {
+    [ -n "$2" ] && [ "$2" != null ] || return 0
+    [ -n "${units[$1]:-}" ] || order+=("$1")
+    units[$1]=$3
+    samples[$1]+="$2 "
+}
+
+# statistic ID: median, least, most.
+statistic() {
+    tr ' ' '\n' <<<"${samples[$1]:-}" | sed '/^$/d' | LC_ALL=C sort -g | awk '
+        { v[NR] = $1 }
+        END { if (NR) printf "%.12g %.12g %.12g\n", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2, v[1], v[NR] }'
+}
+
+# field NAME: this field of each JSON object on standard input, which are flat and take a line each.
+field() { sed -nE 's/.*"'"$1"'":"?([^",}]*).*/\1/p'; }
+
+# --- servers
+
+port_of() { printf '%s' "${1##*:}"; }
+host_of() { printf '%s' "${1%:*}"; }
+cli() {
+    local address=$1
+    shift
+    redis-cli -h "$(host_of "$address")" -p "$(port_of "$address")" "$@"
+}
+
+# free_port COUNT: the first of so many ports in a row that nobody listens on. Beyond 32768 clients have theirs.
+free_port() {
+    local base offset
+    for ((base = 20000 + RANDOM % 10000; base < 32000; base += 10)); do
+        for ((offset = 0; offset < $1; offset++)); do
+            ! (exec 3<>"/dev/tcp/127.0.0.1/$((base + offset))") 2>/dev/null || continue 2
+        done
+        printf '%s' "$base"
+        return
+    done
+    fail "no free ports"
+}
+
+until_answers() {
+    local tries process
+    for ((tries = 0; tries < 300; tries++)); do
+        [ "$(cli "$1" PING 2>/dev/null || true)" = PONG ] && return
+        for process in "${started[@]}"; do kill -0 "$process" 2>/dev/null || break 2; done
+        sleep 0.1
+    done
+    fail "nothing answers at $1: $(tail -n 5 "$scratch"/*.log 2>/dev/null)"
+}
+
+# Sets `redis` and `replicas`, to new servers unless others were given.
+start_servers() {
+    local base address
+    redis=${REDIS:-}
+    if [ -z "$redis" ]; then
+        base=$(free_port 1)
+        redis-server --port "$base" --bind 127.0.0.1 --save '' --appendonly no --dir "$scratch" >"$scratch/redis.log" 2>&1 &
+        started+=($!)
+        redis=127.0.0.1:$base
+    fi
+    read -ra replicas <<<"${REPLICAS:-}"
+    if ((${#replicas[@]} == 0)); then
+        base=$(free_port 3)
+        "$bin/replicated_kv" --port "$base" >"$scratch/replicas.log" 2>&1 &
+        started+=($!)
+        replicas=("127.0.0.1:$base" "127.0.0.1:$((base + 1))" "127.0.0.1:$((base + 2))")
+    fi
+    for address in "$redis" "${replicas[@]}"; do
+        until_answers "$address"
+    done
+}
+
+resident_bytes() {
+    local process
+    process=$(cli "$1" INFO server | tr -d '\r' | sed -n 's/^process_id://p')
+    awk '/^VmRSS:/ { print $2 * 1024 }' "/proc/$process/status"
+}
+
+# --- parts
+
+machine() {
+    "$bin/squall" bench yardsticks --json >"$scratch/json"
+    local name value unit
+    while read -r name value unit; do
+        add "machine.$name" "$value" "$unit"
+    done < <(paste -d ' ' <(field name <"$scratch/json") <(field value <"$scratch/json") <(field unit <"$scratch/json"))
+}
+
+ordered() {
+    "$bin/squall" bench ordered --fabric shm --nodes 3 --senders all --size "$sizes" --seconds "$seconds" --json |
+        grep '"bench":"ordered"' >"$scratch/json"
+    local size rate bytes
+    while read -r size rate bytes; do
+        add "ordered.$size.rate" "$rate" msgs/s
+        add "ordered.$size.bytes" "$(awk "BEGIN { print $bytes / 1e9 }")" GB/s
+    done < <(paste -d ' ' <(field size_bytes <"$scratch/json") <(field messages_per_second <"$scratch/json") \
+        <(field bytes_per_second <"$scratch/json"))
+}
+
+# latency ID OPTIONS...
+latency() {
+    local id=$1
+    shift
+    "$bin/squall" bench ordered --fabric shm --size 100 --rate 1000 --seconds "$seconds" --json "$@" |
+        grep '"bench":"ordered"' >"$scratch/json"
+    add "latency.$id.p50" "$(field latency_p50_us <"$scratch/json")" us
+    add "latency.$id.p99" "$(field latency_p99_us <"$scratch/json")" us
+}
+
+# requests SIDE ADDRESS PIPELINE
+requests() {
+    redis-benchmark -h "$(host_of "$2")" -p "$(port_of "$2")" -t set,get -n "$requests" -c 50 -d 100 -P "$3" --csv \
+        >"$scratch/csv" 2>"$scratch/errors.log"
+    local name rate
+    while IFS=, read -r name rate _; do
+        name=${name//\"/} rate=${rate//\"/}
+        case $name in SET | GET) add "$name.P$3.$1" "$rate" 1/s ;; esac
+    done <"$scratch/csv"
+    [ -n "${samples[GET.P$3.$1]:-}" ] || fail "redis-benchmark at $2 said: $(cat "$scratch/csv" "$scratch/errors.log")"
+}
+
+# memory SIDE ADDRESS...: loads by the first of them, looks at each.
+memory() {
+    local side=$1 address number=0
+    shift
+    local -A before
+    for address; do before[$address]=$(resident_bytes "$address"); done
+    local said
+    said=$(awk -v keys="$keys" -v mark="$RANDOM$RANDOM" 'BEGIN {
+        value = sprintf("%100s", ""); gsub(/ /, "x", value)
+        for (n = 0; n < keys; n++) {
+            key = sprintf("key:%s:%09d", mark, n)
+            printf "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$100\r\n%s\r\n", length(key), key, value
+        }
+    }' | cli "$1" --pipe | tail -n 1)
+    [ "$said" = "errors: 0, replies: $keys" ] || fail "loading $1 said: $said"
+    for address; do
+        # A read, so that what was written elsewhere is there.
+        cli "$address" DBSIZE >/dev/null
+        number=$((number + 1))
+        add "memory.$side$([ $# = 1 ] || printf %s $number)" \
+            "$(awk "BEGIN { print ($(resident_bytes "$address") - ${before[$address]}) / $keys }")" B/key
+    done
+}
+
+for ((round = 1; round <= rounds; round++)); do
+    say "round $round of $rounds"
+    if wanted machine; then machine; fi
+    if wanted ordered; then ordered; fi
+    if wanted latency; then
+        latency 2-spin --nodes 2 --spin always
+        latency 2 --nodes 2
+        latency 3 --nodes 3
+    fi
+    if wanted redis; then
+        start_servers
+        for pipeline in 16 1; do
+            # Who goes first changes.
+            if ((round % 2)); then
+                requests redis "$redis" "$pipeline"
+                requests replica "${replicas[0]}" "$pipeline"
+            else
+                requests replica "${replicas[0]}" "$pipeline"
+                requests redis "$redis" "$pipeline"
+            fi
+        done
+        stop_servers
+    fi
+    if wanted memory && { ((round == 1)) || [ -z "${REDIS:-}${REPLICAS:-}" ]; }; then
+        start_servers
+        memory redis "$redis"
+        memory replica "${replicas[@]}"
+        stop_servers
+    fi
+done
+
+# --- the table
+
+reference_of() {
+    case $1 in
+        ordered.*.bytes) echo machine.memcpy ;;
+        latency.*) echo machine.eventfd_round_trip_two_cores ;;
+        *.replica) echo "${1%replica}redis" ;;
+        memory.replica*) echo memory.redis ;;
+    esac
+}
+
+rows() {
+    local id value least most reference base ratio
+    for id in "${order[@]}"; do
+        read -r value least most < <(statistic "$id")
+        reference=$(reference_of "$id") base=
+        if [ -n "$reference" ]; then read -r base _ < <(statistic "$reference") || true; fi
+        ratio=-
+        if [ -n "$base" ]; then ratio=$(awk "BEGIN { if ($base) printf \"%.12g\", $value / $base; else print \"-\" }"); fi
+        awk -v OFS='\t' -v id="$id" -v value="$value" -v unit="${units[$id]}" -v least="$least" -v most="$most" \
+            -v reference="${base:+$reference}" -v ratio="$ratio" '
+            $1 == id { target = $2 " " $3 " " $4; what = $2 == "ratio" ? ratio : value; limit = $4
+                       met = what == "-" ? "-" : ($3 == ">=" ? what + 0 >= limit + 0 : what + 0 <= limit + 0) ? "met" : "missed" }
+            END { print id, value, unit, least, most, reference ? reference : "-", ratio, target ? target : "-", met ? met : "-" }' \
+            < <(targets)
+    done
+}
+
+if [ -n "$tsv" ]; then
+    rows
+else
+    rows | awk -F '\t' '
+        function figure(x) { return x == "-" ? x : x >= 1000 || x <= -1000 ? sprintf("%d", x) : sprintf("%.3g", x) }
+        function line(a, b, c, d, e, f, g) { printf "%-38s %11s %-7s %19s %7s  %-16s %s\n", a, b, c, d, e, f, g }
+        BEGIN { line("", "median", "", "least to most", "ratio", "target", "") }
+        { line($1, figure($2), $3, figure($4) " to " figure($5), figure($7), $8, $9 == "-" ? "" : $9) }'
+fi

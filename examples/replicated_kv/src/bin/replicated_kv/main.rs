@@ -1,0 +1,160 @@
+//! A replicated key-value store that speaks the Redis protocol.
+//!
+//! Three replica processes hold the same data. A client of any of them can write, and every read, at any of them, sees the
+//! latest write. Try it:
+//!
+//! ```text
+//! cargo run --release -p replicated_kv
+//! redis-cli -p 7001 set greeting hello
+//! redis-cli -p 7003 get greeting
+//! ```
+//!
+//! The store, its commands and the server are the library `squall_kv`. Here are the processes: one replica, or a cluster of
+//! them on this host, and a check of such a cluster.
+
+mod cluster;
+mod replica;
+mod smoke;
+mod soak;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+/// A replicated key-value store that speaks the Redis protocol.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "replicated_kv",
+    after_help = "\
+Without --id, all replicas run as processes of this host, under this one, which stops them when it stops.
+
+  replicated_kv                            three replicas, on ports 7001 to 7003
+  replicated_kv --smoke                    three replicas on free ports, a check of everything, and the end
+  replicated_kv --soak 10m                 three replicas on free ports under a mixed load, with a report
+  replicated_kv --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
+  replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
+
+Data lives in memory only. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
+port can read and write. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
+something failed, 2 if the arguments make no sense."
+)]
+struct Args {
+    /// Replica N listens on port BASE + N - 1
+    #[arg(long, value_name = "BASE", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+
+    /// The address to listen on; any but a loopback address opens the store to others
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    listen: IpAddr,
+
+    /// Run only the replica of this node, in this process
+    #[arg(long, value_name = "N")]
+    id: Option<u32>,
+
+    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as ring_bytes
+    #[arg(long, value_name = "FILE", requires = "id")]
+    config: Option<PathBuf>,
+
+    /// The cluster to form, without a file: replicas with other names never meet
+    #[arg(long, value_name = "NAME", requires = "id", conflicts_with = "config")]
+    cluster: Option<String>,
+
+    /// How many clients a replica serves at once
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    max_clients: usize,
+
+    /// Disconnect clients that have asked nothing for so long; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    timeout: u64,
+
+    /// The password that clients must say (AUTH): the file's first line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["smoke", "soak"])]
+    password_file: Option<PathBuf>,
+
+    /// Start a cluster on free ports, check it through its sockets, say what was done, and stop it
+    #[arg(long, conflicts_with_all = ["id", "config", "cluster"])]
+    smoke: bool,
+
+    /// Start a cluster on free ports, load all of it with all kinds of requests for so long (90s, 10m, 1h), look at what it uses
+    /// meanwhile, and see at the end whether the replicas agree; Ctrl-C ends it early
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["id", "config", "cluster", "smoke"])]
+    soak: Option<Duration>,
+
+    /// What the random parts of --smoke and --soak begin with; each run says its own
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// Run as a process of a cluster: say when ready, and stop when standard input ends
+    #[arg(long, hide = true, requires = "id")]
+    supervised: bool,
+}
+
+impl Args {
+    /// Where the replica of node `id` listens. None if there is no such port.
+    fn address(&self, id: u32) -> Option<SocketAddr> {
+        let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
+        Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
+    }
+}
+
+/// Reads a time such as `90s`, `10m` or `1h`; a bare number is in seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{unit:?} is no unit: give a time such as 90s, 10m or 1h")),
+    };
+    let number = number.parse::<u64>().map_err(|_| "give a time such as 90s, 10m or 1h".to_owned())?;
+    match number.checked_mul(seconds) {
+        Some(seconds @ 1..) => Ok(Duration::from_secs(seconds)),
+        _ => Err("give a time of a second or more that a clock can count".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Without an output there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    // A supervisor says itself who died, and when all stop, they see each other leave.
+    let usual = if args.supervised { "warn,squall_membership=error" } else { "warn" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("replicated_kv: the system gave no event loop: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(async {
+        match args.id {
+            Some(id) => replica::run(&args, id).await.map_err(|error| error.to_string()),
+            None if args.smoke => smoke::run(&args).await,
+            None if let Some(duration) = args.soak => soak::of_a_cluster(&args, duration).await,
+            None => cluster::run(&args).await.map_err(|error| error.to_string()),
+        }
+    });
+    // A thread may still wait for members that will not come.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replicated_kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

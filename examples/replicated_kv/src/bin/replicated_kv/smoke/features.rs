@@ -1,0 +1,121 @@
+//! Transactions, messages and keys that expire.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Bench, Found,
+    client::{Client, show},
+};
+
+/// Transfers between two accounts, by optimistic transactions at all replicas at once: nothing is lost.
+pub(super) async fn transactions(bench: &Bench) -> Found {
+    const EACH: usize = 50;
+    let mut setup = Client::connect(bench.replicas[0]).await?;
+    setup.expect(&["SET", "account:a", "1000"], "OK").await?;
+    setup.expect(&["SET", "account:b", "1000"], "OK").await?;
+    let mut tasks = Vec::new();
+    for &address in &bench.replicas {
+        let mut client = Client::connect(address).await?;
+        tasks.push(tokio::spawn(async move {
+            let (mut done, mut tries) = (0, 0);
+            while done < EACH {
+                tries += 1;
+                client.expect(&["WATCH", "account:a", "account:b"], "OK").await?;
+                let number = |text: String| text.parse::<i64>().map_err(|error| format!("{text}: {error}"));
+                let a = number(client.text(&["GET", "account:a"]).await?)?;
+                let b = number(client.text(&["GET", "account:b"]).await?)?;
+                client.expect(&["MULTI"], "OK").await?;
+                client.expect(&["SET", "account:a", &(a - 1).to_string()], "QUEUED").await?;
+                client.expect(&["PING"], "QUEUED").await?;
+                client.expect(&["SET", "account:b", &(b + 1).to_string()], "QUEUED").await?;
+                match &*client.text(&["EXEC"]).await? {
+                    "[OK, PONG, OK]" => done += 1,
+                    "(nil)" => {}
+                    other => return Err(format!("EXEC answered {other}")),
+                }
+            }
+            Ok(tries)
+        }));
+    }
+    let mut tries = 0;
+    for task in tasks {
+        tries += task.await.map_err(|error| error.to_string())??;
+    }
+    let moved = bench.replicas.len() * EACH;
+    setup.expect(&["GET", "account:a"], &(1000 - moved).to_string()).await?;
+    setup.expect(&["GET", "account:b"], &(1000 + moved).to_string()).await?;
+    setup.expect(&["MULTI"], "OK").await?;
+    setup.expect(&["GET"], "-ERR wrong number of arguments for 'get' command").await?;
+    setup.expect(&["EXEC"], "-EXECABORT Transaction discarded because of previous errors.").await?;
+    Ok(format!("{moved} transfers at all replicas at once, in {tries} tries"))
+}
+
+/// What is published at one replica reaches the subscribers of all, in one order.
+pub(super) async fn messages(bench: &Bench) -> Found {
+    const EACH: usize = 100;
+    let mut subscribers = Vec::new();
+    for &address in &bench.replicas {
+        let mut client = Client::connect(address).await?;
+        client.expect(&["PSUBSCRIBE", "news.*"], "[psubscribe, news.*, 1]").await?;
+        subscribers.push(client);
+    }
+    let mut tasks = Vec::new();
+    for (index, &address) in bench.replicas.iter().enumerate() {
+        let mut client = Client::connect(address).await?;
+        tasks.push(tokio::spawn(async move {
+            for number in 0..EACH {
+                client.expect(&["PUBLISH", &format!("news.{index}"), &number.to_string()], "1").await?;
+            }
+            Ok::<_, String>(())
+        }));
+    }
+    for task in tasks {
+        task.await.map_err(|error| error.to_string())??;
+    }
+    let mut orders = Vec::new();
+    for client in &mut subscribers {
+        let mut order = Vec::new();
+        for _ in 0..EACH * bench.replicas.len() {
+            order.push(show(&client.answer().await?));
+        }
+        orders.push(order);
+        let refused = client.text(&["GET", "a"]).await?;
+        if !refused.starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE / ") {
+            return Err(format!("a subscriber's GET was answered with {refused}"));
+        }
+        client.expect(&["PUNSUBSCRIBE"], "[punsubscribe, news.*, 0]").await?;
+    }
+    if orders.iter().any(|order| *order != orders[0]) {
+        return Err("subscribers of different replicas saw different orders".to_owned());
+    }
+    Ok(format!("{} messages came to the subscribers of every replica, in the same order", orders[0].len()))
+}
+
+/// A key expires at all replicas at once, and goes even where nobody asks for it.
+pub(super) async fn expiry(bench: &Bench) -> Found {
+    let mut clients = Vec::new();
+    for &address in &bench.replicas {
+        clients.push(Client::connect(address).await?);
+    }
+    let set = Instant::now();
+    clients[0].expect(&["SET", "brief", "1", "PX", "150"], "OK").await?;
+    for client in &mut clients {
+        client.expect(&["EXISTS", "brief"], "1").await?;
+    }
+    loop {
+        let mut left = 0;
+        for client in &mut clients {
+            left += usize::from(client.text(&["EXISTS", "brief"]).await? == "1");
+        }
+        match set.elapsed() {
+            _ if left == 0 => break,
+            late if late > Duration::from_secs(2) => return Err(format!("it was there after {late:?}")),
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+    let took = set.elapsed();
+    if took < Duration::from_millis(150) {
+        return Err(format!("it was gone after {took:?}"));
+    }
+    Ok(format!("a key of 150 ms was gone at all replicas after {} ms", took.as_millis()))
+}

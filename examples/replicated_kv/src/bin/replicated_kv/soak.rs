@@ -1,0 +1,247 @@
+//! A long mixed load on all replicas, with a look at what they use meanwhile and at whether they agree in the end.
+
+mod client;
+mod load;
+mod usage;
+
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{task::JoinSet, time};
+
+use self::{client::Client, usage::Usage};
+use crate::{
+    Args,
+    cluster::{Cluster, free_ports, say},
+    replica::stop_asked,
+};
+
+/// Connections that load a replica at a time.
+const CLIENTS_PER_REPLICA: usize = 12;
+
+/// The last quarter's memory may exceed the second quarter's by so much, in percent. The first quarter fills the store.
+const GROWTH_PERCENT: u64 = 10;
+
+/// How many errors are told in full.
+const TOLD: usize = 5;
+
+/// What to load, and for how long.
+pub(crate) struct Soak {
+    /// Where the replicas listen.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// Their processes on this host, in the same order.
+    pub(crate) processes: Vec<u32>,
+    pub(crate) duration: Duration,
+    /// What random choices begin with.
+    pub(crate) seed: u64,
+}
+
+/// What the clients of a run share.
+struct Run {
+    soak: Soak,
+    /// Clients end.
+    stop: AtomicBool,
+    /// Nothing is published any more, and all has come that will.
+    silent: AtomicBool,
+    operations: AtomicU64,
+    connections: AtomicU64,
+    published: AtomicU64,
+    received: AtomicU64,
+    aborted: AtomicU64,
+    errors: AtomicU64,
+    /// The first of them.
+    told: Mutex<Vec<String>>,
+}
+
+impl Run {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn failed(&self, error: String) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if told.len() < TOLD {
+            told.push(error);
+        }
+    }
+}
+
+/// Starts a cluster, and loads it for so long or until this process is asked to stop.
+pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), String> {
+    let stop = stop_asked(false).map_err(|error| error.to_string())?;
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    let args = Args { port: free_ports(args)?, ..args.clone() };
+    let cluster = Cluster::start(&args).await.map_err(|error| error.to_string())?;
+    let (addresses, processes) = (cluster.addresses(), cluster.processes());
+    say(&format!("three replicas serve ports {} and the next two; seed {seed}", args.port));
+    let result = run(Soak { addresses, processes, duration, seed }, stop, say).await;
+    match cluster.stop().await.as_slice() {
+        [] => result,
+        failed => Err(format!("replicas {failed:?} did not end well; {}", result.err().unwrap_or_default())),
+    }
+}
+
+/// Loads the replicas until the time is over or `stop` is ready, and tells `say` how it goes, a line a minute or more.
+///
+/// # Errors
+///
+/// The sentence says what was wrong: operations that failed, replicas that differ, memory that grew.
+pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: impl FnMut(&str)) -> Result<(), String> {
+    let begun = Instant::now();
+    let run = Arc::new(Run {
+        soak,
+        stop: AtomicBool::new(false),
+        silent: AtomicBool::new(false),
+        operations: AtomicU64::new(0),
+        connections: AtomicU64::new(0),
+        published: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        aborted: AtomicU64::new(0),
+        errors: AtomicU64::new(0),
+        told: Mutex::new(Vec::new()),
+    });
+    let duration = run.soak.duration;
+    let mut subscribers = JoinSet::new();
+    for (replica, &address) in run.soak.addresses.iter().enumerate() {
+        // Before anybody publishes, so that nothing may be missing.
+        let client = load::subscribe(address).await?;
+        subscribers.spawn(load::subscriber(run.clone(), replica, client));
+    }
+    let mut clients = JoinSet::new();
+    for id in 0..CLIENTS_PER_REPLICA * run.soak.addresses.len() {
+        clients.spawn(load::client(run.clone(), id));
+    }
+    clients.spawn(load::sweeper(run.clone()));
+    let samples = watch(&run, begun, stop, &mut say).await;
+    run.stop.store(true, Ordering::Relaxed);
+    ended(&run, clients).await;
+    let lasted = begun.elapsed();
+    let expected = run.published.load(Ordering::Relaxed) * run.soak.addresses.len() as u64;
+    let patience = Instant::now() + Duration::from_secs(10);
+    while run.received.load(Ordering::Relaxed) < expected && Instant::now() < patience {
+        time::sleep(Duration::from_millis(20)).await;
+    }
+    run.silent.store(true, Ordering::Relaxed);
+    ended(&run, subscribers).await;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    say(&format!(
+        "{} operations on {} connections in {:.0} s of {:.0}; {} transactions aborted; {} messages published, {} received",
+        count(&run.operations),
+        count(&run.connections),
+        lasted.as_secs_f64(),
+        duration.as_secs_f64(),
+        count(&run.aborted),
+        count(&run.published),
+        count(&run.received),
+    ));
+    let mut wrong = String::new();
+    if count(&run.received) != expected {
+        let _ = write!(wrong, "{expected} messages should have reached subscribers, {} have. ", count(&run.received));
+    }
+    if count(&run.errors) > 0 {
+        let told = run.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).join("; ");
+        let _ = write!(wrong, "{} operations failed, the first of them: {told}. ", count(&run.errors));
+    }
+    match agreement(&run.soak.addresses).await {
+        Ok(state) => say(&format!("all replicas hold the same: {state}")),
+        Err(error) => {
+            let _ = write!(wrong, "{error}. ");
+        }
+    }
+    match usage::growth(&samples, lasted) {
+        None => say("too few looks at the memory to compare its quarters"),
+        Some(quarters) => {
+            for (replica, (second, last)) in (1..).zip(quarters) {
+                say(&format!(
+                    "replica {replica}: {} MiB in the second quarter, {} MiB in the last",
+                    second >> 20,
+                    last >> 20
+                ));
+                if last * 100 > second * (100 + GROWTH_PERCENT) {
+                    let _ = write!(wrong, "replica {replica} grew from {second} to {last} bytes. ");
+                }
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.trim_end().to_owned()) }
+}
+
+/// Waits until these have ended.
+async fn ended(run: &Run, mut tasks: JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(panic) = ended {
+            run.failed(format!("a client of the load failed: {panic}"));
+        }
+    }
+}
+
+/// Looks at the replicas' processes until the end, and reports. Returns what it saw, with the time since `begun`.
+async fn watch(
+    run: &Run,
+    begun: Instant,
+    stop: impl Future<Output = ()>,
+    say: &mut impl FnMut(&str),
+) -> Vec<(Duration, Vec<Usage>)> {
+    let duration = run.soak.duration;
+    let look_every = (duration / 40).clamp(Duration::from_millis(100), Duration::from_secs(5));
+    let say_every = (duration / 5).min(Duration::from_secs(60));
+    let (mut samples, mut said, mut before) = (Vec::new(), Duration::ZERO, 0);
+    let mut ticks = time::interval(look_every);
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = &mut stop => return samples,
+        }
+        let at = begun.elapsed();
+        let usage: Vec<Usage> = run.soak.processes.iter().map(|&process| Usage::of(process)).collect();
+        if at >= said + say_every {
+            let operations = run.operations.load(Ordering::Relaxed);
+            let per_second = (operations - before) as f64 / (at - said).as_secs_f64();
+            let errors = run.errors.load(Ordering::Relaxed);
+            let each: Vec<String> = usage.iter().map(ToString::to_string).collect();
+            let seconds = at.as_secs();
+            say(&format!(
+                "{seconds:>6} s {operations:>11} operations ({per_second:.0}/s), {errors} errors; {}",
+                each.join("; ")
+            ));
+            (said, before) = (at, operations);
+        }
+        samples.push((at, usage));
+        if at >= duration {
+            return samples;
+        }
+    }
+}
+
+/// What all replicas hold, once keys whose time is up are gone.
+async fn agreement(addresses: &[SocketAddr]) -> Result<String, String> {
+    let deadline = Instant::now() + Duration::from_secs(10) + load::LONGEST_LIFE;
+    loop {
+        let mut states = Vec::new();
+        for &address in addresses {
+            let mut client = Client::connect(address).await?;
+            let size = client.text(&["DBSIZE"]).await?;
+            let digest = client.text(&["DEBUG", "DIGEST"]).await?;
+            if digest.starts_with('-') {
+                return Err(format!("DEBUG DIGEST answered {digest}"));
+            }
+            states.push(format!("{size} keys, digest {digest}"));
+        }
+        if states.iter().all(|state| *state == states[0]) {
+            return Ok(states.swap_remove(0));
+        }
+        if Instant::now() > deadline {
+            return Err(format!("the replicas differ: {}", states.join(", ")));
+        }
+        time::sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -1,0 +1,204 @@
+//! The commands that tell of the store itself, and the one that has nothing to do with keys.
+
+use super::{EXCERPT_BYTES, Run, Spec, integer, is};
+use crate::{
+    Error, Reply,
+    inspect::{self, Digest},
+    keyspace::{Change, View},
+};
+
+pub(super) const COMMANDS: &[Spec] = &[
+    Spec::new("object", -2, Run::Read(object), "generic", "2.2.3", "Tells how a value is kept.").no_keys(),
+    Spec::new("memory", -2, Run::Read(memory), "server", "4.0.0", "Tells how much memory a key takes.").no_keys(),
+    Spec::new("debug", -2, Run::Read(debug), "server", "1.0.0", "Returns digests of what is held.").no_keys(),
+    Spec::new("publish", 3, Run::Write(publish), "pubsub", "2.0.0", "Sends a message to a channel's subscribers.")
+        .no_keys()
+        .fast(),
+];
+
+const OBJECT_HELP: &[&str] = &[
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Return the access frequency index of the <key>. The returned integer is",
+    "    proportional to the logarithm of the recent access frequency of the key.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+    "HELP",
+    "    Prints this help.",
+];
+
+const MEMORY_HELP: &[&str] = &[
+    "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "USAGE <key> [SAMPLES <count>]",
+    "    Return memory in bytes used by <key> and its value.",
+    "HELP",
+    "    Prints this help.",
+];
+
+const DEBUG_HELP: &[&str] = &[
+    "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "DIGEST",
+    "    Output a hex signature representing the current DB content.",
+    "DIGEST-VALUE <key> [<key> ...]",
+    "    Output a hex signature of the values of all the specified keys.",
+    "HELP",
+    "    Prints this help.",
+];
+
+fn help(lines: &'static [&'static str]) -> Reply {
+    Reply::Array(lines.iter().map(|line| Reply::Status(line)).collect())
+}
+
+fn excerpt(word: &[u8]) -> impl std::fmt::Display {
+    String::from_utf8_lossy(&word[..word.len().min(EXCERPT_BYTES)])
+}
+
+fn object(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let known = ["encoding", "freq", "help", "idletime", "refcount"];
+    let Some(name) = known.into_iter().find(|name| is(words[1], name)) else {
+        return Err(Error::new(format!("ERR unknown subcommand '{}'. Try OBJECT HELP.", excerpt(words[1]))));
+    };
+    if words.len() != if name == "help" { 2 } else { 3 } {
+        return Err(Error::arity(&format!("object|{name}")));
+    }
+    if name == "help" {
+        return Ok(help(OBJECT_HELP));
+    }
+    let Some(value) = keys.get(words[2]) else { return Ok(Reply::Null) };
+    Ok(match name {
+        "encoding" => Reply::bytes(inspect::encoding(value)),
+        "refcount" => Reply::Integer(1),
+        // No access is noted.
+        "idletime" => Reply::Integer(0),
+        _ => {
+            return Err(Error::fixed(
+                "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
+                 switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
+    })
+}
+
+fn memory(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    if is(words[1], "help") && words.len() == 2 {
+        return Ok(help(MEMORY_HELP));
+    }
+    if !is(words[1], "usage") {
+        return Err(Error::new(format!("ERR unknown subcommand '{}'. Try MEMORY HELP.", excerpt(words[1]))));
+    }
+    let [_, _, key, options @ ..] = words else { return Err(Error::arity("memory|usage")) };
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        // How many elements are looked at is not for the client to say.
+        let samples = options.next().filter(|_| is(option, "samples")).ok_or(Error::SYNTAX)?;
+        if integer(samples)? < 0 {
+            return Err(Error::SYNTAX);
+        }
+    }
+    Ok(keys.entry(key).map(|entry| Reply::count(entry.memory_bytes(key))).into())
+}
+
+fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let digest = |digest: Digest| Reply::bytes(digest.to_hex());
+    match words[1..] {
+        [name] if is(name, "help") => Ok(help(DEBUG_HELP)),
+        [name] if is(name, "digest") => Ok(digest(Digest::of_all(keys))),
+        [name, ref named @ ..] if is(name, "digest-value") => {
+            let one = |key: &&[u8]| digest(keys.entry(key).map(Digest::of_entry).unwrap_or_default());
+            Ok(Reply::Array(named.iter().map(one).collect()))
+        }
+        _ => {
+            let text = "ERR unknown subcommand or wrong number of arguments for";
+            Err(Error::new(format!("{text} '{}'. Try DEBUG HELP.", excerpt(words[1]))))
+        }
+    }
+}
+
+fn publish(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Reply::count(keys.publish(words[1], words[2])))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use proptest::{collection::vec, prelude::*};
+
+    use crate::{keyspace::Publish, testing::Shell};
+
+    #[test]
+    fn a_message_reaches_this_replicas_subscribers() {
+        #[derive(Default)]
+        struct Heard(Mutex<Vec<(Vec<u8>, Vec<u8>)>>);
+        impl Publish for Heard {
+            fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
+                self.0.lock().expect("nobody panicked").push((channel.to_vec(), message.to_vec()));
+                3
+            }
+        }
+        let mut shell = Shell::new();
+        assert_eq!(shell.ask("publish news hello"), ":0");
+        let heard = Arc::new(Heard::default());
+        shell.store.set_publisher(heard.clone());
+        assert_eq!(shell.ask("publish news hello"), ":3");
+        assert_eq!(*heard.0.lock().expect("nobody panicked"), [(b"news".to_vec(), b"hello".to_vec())]);
+    }
+
+    #[test]
+    fn a_longer_value_takes_more_memory() {
+        let mut shell = Shell::new();
+        let mut bytes = |len: usize| {
+            shell.ask(&format!("set k {}", "x".repeat(len)));
+            shell.ask("memory usage k SAMPLES 5")[1..].parse::<usize>().expect("a number")
+        };
+        let (short, long, longer) = (bytes(1), bytes(1000), bytes(100_000));
+        assert!(short < 100 && (1000..1200).contains(&long) && (100_000..100_200).contains(&longer));
+    }
+
+    #[test]
+    fn the_digest_tells_when_keys_expire() {
+        let mut shell = Shell::new();
+        let empty = shell.ask("debug digest");
+        assert_eq!(empty, format!("\"{}\"", "0".repeat(40)));
+        let mut seen = vec![empty];
+        for command in ["set k v", "pexpireat k 9000000000000", "pexpireat k 9000000000001", "set k w", "rename k j"] {
+            shell.ask(command);
+            let digest = shell.ask("debug digest");
+            assert!(!seen.contains(&digest), "{command}");
+            seen.push(digest);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_digest_depends_on_what_is_held_alone(
+            pairs in vec(("[a-d]{1,2}", "[a-c]?"), 0..20),
+            detours in vec("[a-d]", 0..9),
+        ) {
+            let all = std::collections::BTreeMap::from_iter(pairs.clone());
+            let (mut straight, mut detour) = (Shell::new(), Shell::new());
+            for key in &detours {
+                detour.ask(&format!("set {key} gone"));
+            }
+            for (key, value) in &pairs {
+                detour.ask_words(&["set", key, "x"]);
+                detour.ask_words(&["setex", key, "10", value]);
+                detour.ask_words(&["persist", key]);
+            }
+            for key in detours.iter().filter(|key| !all.contains_key(*key)) {
+                detour.ask(&format!("del {key}"));
+            }
+            for (key, value) in all.iter().rev() {
+                straight.ask_words(&["set", key, value]);
+            }
+            prop_assert_eq!(straight.ask("debug digest"), detour.ask("debug digest"));
+        }
+    }
+}

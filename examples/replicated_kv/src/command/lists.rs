@@ -1,0 +1,309 @@
+//! The commands of lists.
+
+use std::ops::Range;
+
+use super::{Run, Spec, counts, integer, is};
+use crate::{
+    Error, Reply, Text,
+    keyspace::{Change, Edited, View},
+    value::{End, List},
+};
+
+pub(super) const COMMANDS: &[Spec] = &[
+    Spec::new("lpush", -3, Run::Write(lpush), "list", "1.0.0", "Adds elements before the first.").fast(),
+    Spec::new("rpush", -3, Run::Write(rpush), "list", "1.0.0", "Adds elements after the last.").fast(),
+    Spec::new("lpushx", -3, Run::Write(lpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
+    Spec::new("rpushx", -3, Run::Write(rpushx), "list", "2.2.0", "Adds elements to a list that exists.").fast(),
+    Spec::new("lpop", -2, Run::Write(lpop), "list", "1.0.0", "Removes the first elements, and returns them.").fast(),
+    Spec::new("rpop", -2, Run::Write(rpop), "list", "1.0.0", "Removes the last elements, and returns them.").fast(),
+    Spec::new("llen", 2, Run::Read(llen), "list", "1.0.0", "Returns how many elements there are.").fast(),
+    Spec::new("lrange", 4, Run::Read(lrange), "list", "1.0.0", "Returns elements in a row."),
+    Spec::new("lindex", 3, Run::Read(lindex), "list", "1.0.0", "Returns the element at a place."),
+    Spec::new("lset", 4, Run::Write(lset), "list", "1.0.0", "Replaces the element at a place."),
+    Spec::new("linsert", 5, Run::Write(linsert), "list", "2.2.0", "Adds an element beside another."),
+    Spec::new("lrem", 4, Run::Write(lrem), "list", "1.0.0", "Removes equal elements."),
+    Spec::new("ltrim", 4, Run::Write(ltrim), "list", "1.0.0", "Removes all elements but some in a row."),
+    Spec::new("lpos", -3, Run::Read(lpos), "list", "6.0.6", "Returns the places of equal elements."),
+    Spec::new("lmove", 5, Run::Write(lmove), "list", "6.2.0", "Moves an element to an end of a list.").keys(1, 2, 1),
+    Spec::new("rpoplpush", 3, Run::Write(rpoplpush), "list", "1.2.0", "Moves the last element before another first.")
+        .keys(1, 2, 1),
+    Spec::new("lmpop", -4, Run::Write(lmpop), "list", "7.0.0", "Removes elements of the first list that has some.")
+        .no_keys(),
+];
+
+fn lpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, End::Left, false)
+}
+
+fn rpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, End::Right, false)
+}
+
+fn lpushx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, End::Left, true)
+}
+
+fn rpushx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    push(keys, words, End::Right, true)
+}
+
+fn push(keys: &mut Change<'_>, words: &[&[u8]], end: End, must_exist: bool) -> Result<Reply, Error> {
+    keys.edit(words[1], |list: &mut List| {
+        if must_exist && list.is_empty() {
+            return Ok(Edited::Unchanged(Reply::Integer(0)));
+        }
+        words[2..].iter().for_each(|element| list.push(end, Text::from(*element)));
+        Ok(Edited::Changed(Reply::count(list.len())))
+    })
+}
+
+fn lpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop(keys, words, End::Left, "lpop")
+}
+
+fn rpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop(keys, words, End::Right, "rpop")
+}
+
+fn pop(keys: &mut Change<'_>, words: &[&[u8]], end: End, name: &str) -> Result<Reply, Error> {
+    let count = match words[2..] {
+        [] => None,
+        [count] => Some(counts::natural(count)?),
+        _ => return Err(Error::arity(name)),
+    };
+    keys.edit(words[1], |list: &mut List| {
+        Ok(match count {
+            None => list.pop(end).map_or(Edited::Unchanged(Reply::Null), |element| Edited::Changed(element.into())),
+            Some(_) if list.is_empty() => Edited::Unchanged(Reply::NullArray),
+            Some(count) => Edited::when(count > 0, take(list, end, count)),
+        })
+    })
+}
+
+fn llen(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Reply::count(keys.typed::<List>(words[1])?.map_or(0, List::len)))
+}
+
+fn lrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let (first, last) = (integer(words[2])?, integer(words[3])?);
+    let elements = match keys.typed::<List>(words[1])? {
+        Some(list) => list.range(places(first, last, list.len())).map(|element| element.clone().into()).collect(),
+        None => Vec::new(),
+    };
+    Ok(Reply::Array(elements))
+}
+
+fn lindex(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let Some(list) = keys.typed::<List>(words[1])? else { return Ok(Reply::Null) };
+    let place = place(integer(words[2])?, list.len());
+    Ok(place.and_then(|place| list.get(place)).cloned().into())
+}
+
+fn lset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    keys.edit(words[1], |list: &mut List| {
+        if list.is_empty() {
+            return Err(Error::NO_SUCH_KEY);
+        }
+        let place = place(integer(words[2])?, list.len());
+        if place.is_some_and(|place| list.set(place, Text::from(words[3]))) {
+            Ok(Edited::Changed(Reply::OK))
+        } else {
+            Err(Error::fixed("ERR index out of range"))
+        }
+    })
+}
+
+fn linsert(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let after = match words[2] {
+        side if is(side, "after") => 1,
+        side if is(side, "before") => 0,
+        _ => return Err(Error::SYNTAX),
+    };
+    keys.edit(words[1], |list: &mut List| {
+        if list.is_empty() {
+            return Ok(Edited::Unchanged(Reply::Integer(0)));
+        }
+        let Some(place) = list.places_of(&Text::from(words[3]), End::Left, usize::MAX).next() else {
+            return Ok(Edited::Unchanged(Reply::Integer(-1)));
+        };
+        list.insert(place + after, Text::from(words[4]));
+        Ok(Edited::Changed(Reply::count(list.len())))
+    })
+}
+
+fn lrem(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let count = integer(words[2])?;
+    let from = if count < 0 { End::Right } else { End::Left };
+    let most = if count == 0 { usize::MAX } else { count.unsigned_abs() as usize };
+    keys.edit(words[1], |list: &mut List| {
+        let removed = list.remove(&Text::from(words[3]), from, most);
+        Ok(Edited::when(removed > 0, Reply::count(removed)))
+    })
+}
+
+fn ltrim(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let (first, last) = (integer(words[2])?, integer(words[3])?);
+    keys.edit(words[1], |list: &mut List| {
+        let len = list.len();
+        list.trim(places(first, last, len));
+        Ok(Edited::when(list.len() < len, Reply::OK))
+    })
+}
+
+fn lpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let (mut rank, mut count, mut most) = (1, None, 0);
+    let (options, odd) = words[3..].as_chunks::<2>();
+    for &[option, value] in options {
+        if is(option, "rank") {
+            rank = counts::signed(value)?;
+            if rank == 0 {
+                return Err(Error::fixed(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... \
+                     or use negative to start from the end of the list",
+                ));
+            }
+        } else if is(option, "count") {
+            count = Some(counts::at_least(0, value, "ERR COUNT can't be negative")?);
+        } else if is(option, "maxlen") {
+            most = counts::at_least(0, value, "ERR MAXLEN can't be negative")?;
+        } else {
+            return Err(Error::SYNTAX);
+        }
+    }
+    if !odd.is_empty() {
+        return Err(Error::SYNTAX);
+    }
+    let from = if rank < 0 { End::Right } else { End::Left };
+    let all = |number| if number == 0 { usize::MAX } else { number };
+    let element = Text::from(words[2]);
+    let list = keys.typed::<List>(words[1])?;
+    let places = list.into_iter().flat_map(|list| list.places_of(&element, from, all(most)));
+    let mut ranked = places.skip((rank.unsigned_abs() - 1) as usize).map(Reply::count);
+    Ok(match count {
+        None => ranked.next().unwrap_or(Reply::Null),
+        Some(count) => Reply::Array(ranked.take(all(count)).collect()),
+    })
+}
+
+fn lmove(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let (from, to) = (end(words[3])?, end(words[4])?);
+    transfer(keys, words[1], words[2], from, to)
+}
+
+fn rpoplpush(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    transfer(keys, words[1], words[2], End::Right, End::Left)
+}
+
+/// Moves an element from an end of one list to an end of another, or of the same.
+fn transfer(keys: &mut Change<'_>, from: &[u8], to: &[u8], taken: End, put: End) -> Result<Reply, Error> {
+    let view = keys.view();
+    if view.typed::<List>(from)?.is_none() {
+        return Ok(Reply::Null);
+    }
+    view.typed::<List>(to)?;
+    let element = keys.edit(from, |list: &mut List| {
+        let element = list.pop(taken).unwrap_or_default();
+        // The same list must not vanish in between: its key may expire some time.
+        if from == to {
+            list.push(put, element.clone());
+        }
+        Ok(Edited::Changed(element))
+    })?;
+    if from != to {
+        keys.edit(to, |list: &mut List| {
+            list.push(put, element.clone());
+            Ok(Edited::Changed(()))
+        })?;
+    }
+    Ok(element.into())
+}
+
+fn lmpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let named = counts::at_least(1, words[1], "ERR numkeys should be greater than 0")?;
+    let Some((lists, [side, options @ ..])) = words[2..].split_at_checked(named) else { return Err(Error::SYNTAX) };
+    let side = end(side)?;
+    let count = match options {
+        [] => 1,
+        [option, count] if is(option, "count") => counts::at_least(1, count, "ERR count should be greater than 0")?,
+        _ => return Err(Error::SYNTAX),
+    };
+    for key in lists {
+        if keys.view().typed::<List>(key)?.is_some() {
+            let taken = keys.edit(key, |list: &mut List| Ok(Edited::Changed(take(list, side, count))))?;
+            return Ok(Reply::Array(vec![Reply::bytes(key), taken]));
+        }
+    }
+    Ok(Reply::NullArray)
+}
+
+/// Removes elements at an end. Answers them in the order of their removal.
+fn take(list: &mut List, end: End, count: usize) -> Reply {
+    Reply::Array((0..count.min(list.len())).filter_map(|_| list.pop(end)).map(Reply::Text).collect())
+}
+
+/// A word that must name an end.
+fn end(word: &[u8]) -> Result<End, Error> {
+    match word {
+        word if is(word, "left") => Ok(End::Left),
+        word if is(word, "right") => Ok(End::Right),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+/// The place that an index names; negative ones count from the end. None if it lies before the first one.
+fn place(index: i64, len: usize) -> Option<usize> {
+    let index = if index < 0 { index + len as i64 } else { index };
+    usize::try_from(index).ok()
+}
+
+/// The places from one index to another, both included, among `len`.
+fn places(first: i64, last: i64, len: usize) -> Range<usize> {
+    let first = place(first, len).unwrap_or(0);
+    let end = place(last, len).map_or(0, |last| len.min(last.saturating_add(1)));
+    if first < end { first..end } else { 0..0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Shell;
+
+    #[test]
+    fn indices_count_from_either_end() {
+        for (first, last, expected) in [
+            (0, -1, 0..5),
+            (-2, -1, 3..5),
+            (-100, 1, 0..2),
+            (1, 100, 1..5),
+            (3, 1, 0..0),
+            (5, 9, 0..0),
+            (i64::MIN, i64::MAX, 0..5),
+            (i64::MAX, i64::MIN, 0..0),
+        ] {
+            assert_eq!(places(first, last, 5), expected, "{first} to {last}");
+        }
+    }
+
+    #[test]
+    fn an_element_moves_within_its_list() {
+        let mut shell = Shell::new();
+        shell.ask("rpush l a");
+        assert_eq!(shell.ask("lmove l l left right"), "\"a\"");
+        shell.ask("rpush l b c");
+        assert_eq!(shell.ask("rpoplpush l l"), "\"c\"");
+        assert_eq!(shell.ask("lrange l 0 -1"), "[\"c\", \"a\", \"b\"]");
+    }
+
+    #[test]
+    fn an_element_stays_where_it_is_if_it_cannot_move() {
+        let mut shell = Shell::new();
+        shell.ask("rpush l a");
+        shell.ask("set s x");
+        assert!(shell.ask("lmove l s left left").starts_with("-WRONGTYPE"));
+        assert_eq!(shell.ask("llen l"), ":1");
+        assert_eq!(shell.ask("lmove l m left left"), "\"a\"");
+        assert_eq!(shell.ask("set l x"), "OK");
+        assert_eq!(shell.ask("lmpop 2 nil m right count 9"), "[\"m\", [\"a\"]]");
+        assert_eq!(shell.ask("lmpop 2 nil m right"), "nil[]");
+    }
+}

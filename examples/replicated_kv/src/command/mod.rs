@@ -1,0 +1,172 @@
+//! The commands that are served: what each is called, takes and does. One module has those of one type of values.
+
+mod bits;
+mod counts;
+mod expiry;
+mod hashes;
+mod introspection;
+mod keys;
+mod lists;
+mod local;
+mod numbers;
+mod scan;
+mod sets;
+mod sorted_algebra;
+mod sorted_ranges;
+mod sorted_sets;
+mod strings;
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use foldhash::fast::FixedState;
+
+use crate::{
+    Error, Reply,
+    keyspace::{Change, View},
+};
+
+/// What carries a command out.
+#[derive(Clone, Copy, Debug)]
+pub enum Run {
+    /// Changes the state: travels through the group, and is answered once this replica has applied it.
+    ///
+    /// A command that fails must have changed nothing.
+    Write(fn(&mut Change<'_>, &[&[u8]]) -> Result<Reply, Error>),
+    /// Looks at the state: linearizable, and takes no turn in the group's order.
+    Read(fn(&View<'_>, &[&[u8]]) -> Result<Reply, Error>),
+    /// Is answered by the server that was asked, whether its group lives or not.
+    Local,
+}
+
+/// Which words are keys: the first's place, the last's (negative: from the end), and the distance between two. All 0 where
+/// there is none, or where only the command itself can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The place of the first key; the command's name has 0.
+    pub first: i8,
+    /// The place of the last one; -1 is the last word.
+    pub last: i8,
+    /// From one key to the next.
+    pub step: i8,
+}
+
+/// A command, as `COMMAND` describes it.
+#[derive(Debug)]
+pub struct Spec {
+    /// In small letters.
+    pub name: &'static str,
+    /// How many words it takes, its name included; negative: at least so many.
+    pub arity: i8,
+    /// What carries it out.
+    pub run: Run,
+    /// Which words are keys.
+    pub keys: Keys,
+    /// Whether it takes the same short time whatever the values hold.
+    pub is_fast: bool,
+    /// What it is for, as Redis groups its commands: "string", "hash", "generic", ..
+    pub group: &'static str,
+    /// The version of Redis that had it first.
+    pub since: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+}
+
+impl Spec {
+    /// A command that has one key, its first argument, and takes long at times.
+    pub const fn new(
+        name: &'static str,
+        arity: i8,
+        run: Run,
+        group: &'static str,
+        since: &'static str,
+        summary: &'static str,
+    ) -> Spec {
+        Spec { name, arity, run, keys: Keys { first: 1, last: 1, step: 1 }, is_fast: false, group, since, summary }
+    }
+
+    /// With these keys.
+    pub const fn keys(self, first: i8, last: i8, step: i8) -> Spec {
+        Spec { keys: Keys { first, last, step }, ..self }
+    }
+
+    /// Without keys.
+    pub const fn no_keys(self) -> Spec {
+        self.keys(0, 0, 0)
+    }
+
+    /// One that always takes a short time.
+    pub const fn fast(self) -> Spec {
+        Spec { is_fast: true, ..self }
+    }
+
+    /// Whether so many words, the name included, are right.
+    pub fn takes(&self, words: usize) -> bool {
+        let count = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { words >= count } else { words == count }
+    }
+}
+
+/// Finds a command by its name, in upper or lower case.
+pub fn find(name: &[u8]) -> Option<&'static Spec> {
+    static BY_NAME: LazyLock<HashMap<&'static [u8], &'static Spec, FixedState>> =
+        LazyLock::new(|| all().map(|spec| (spec.name.as_bytes(), spec)).collect());
+    let mut small = [0; 32];
+    let small = small.get_mut(..name.len())?;
+    small.copy_from_slice(name);
+    small.make_ascii_lowercase();
+    BY_NAME.get(&*small).copied()
+}
+
+/// All commands.
+pub fn all() -> impl Iterator<Item = &'static Spec> {
+    [
+        strings::COMMANDS,
+        numbers::COMMANDS,
+        bits::COMMANDS,
+        keys::COMMANDS,
+        expiry::COMMANDS,
+        introspection::COMMANDS,
+        hashes::COMMANDS,
+        lists::COMMANDS,
+        sets::COMMANDS,
+        sorted_sets::COMMANDS,
+        sorted_ranges::COMMANDS,
+        sorted_algebra::COMMANDS,
+        local::COMMANDS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Finds the command of a request, and checks how many words it has. The errors are Redis'.
+pub fn check(words: &[&[u8]]) -> Result<&'static Spec, Error> {
+    let name = words.first().copied().unwrap_or_default();
+    let spec = find(name).ok_or_else(|| unknown(words))?;
+    if spec.takes(words.len()) { Ok(spec) } else { Err(Error::arity(spec.name)) }
+}
+
+/// How much of a client's own words an error repeats, in bytes.
+const EXCERPT_BYTES: usize = 128;
+
+fn unknown(words: &[&[u8]]) -> Error {
+    let text = |word: &[u8], room: usize| String::from_utf8_lossy(&word[..word.len().min(room)]).into_owned();
+    let mut arguments = String::new();
+    for word in words.iter().skip(1) {
+        if arguments.len() >= EXCERPT_BYTES {
+            break;
+        }
+        arguments.push_str(&format!("'{}' ", text(word, EXCERPT_BYTES - arguments.len())));
+    }
+    let name = text(words.first().copied().unwrap_or_default(), EXCERPT_BYTES);
+    Error::new(format!("ERR unknown command '{name}', with args beginning with: {arguments}"))
+}
+
+/// Whether a word is this option, in upper or lower case.
+fn is(word: &[u8], option: &str) -> bool {
+    word.eq_ignore_ascii_case(option.as_bytes())
+}
+
+/// A word that must be a whole number.
+fn integer(word: &[u8]) -> Result<i64, Error> {
+    crate::number::integer(word).ok_or(Error::NOT_AN_INTEGER)
+}

@@ -1,0 +1,267 @@
+//! Unions, intersections and differences of sorted sets, and of plain sets, whose members all have the score 1.
+
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+
+use super::{Run, Spec, is, sorted_ranges::put, sorted_sets::at_least};
+use crate::{
+    Error, Reply,
+    keyspace::{Change, View},
+    number,
+    value::{Set, SortedSet, Typed, order},
+};
+
+const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+    Spec::new(name, arity, run, "sorted-set", since, summary).no_keys()
+}
+
+pub(super) const COMMANDS: &[Spec] = &[
+    spec("zunion", -3, Run::Read(union), "6.2.0", "Returns the union of sets."),
+    spec("zinter", -3, Run::Read(inter), "6.2.0", "Returns the intersection of sets."),
+    spec("zdiff", -3, Run::Read(diff), "6.2.0", "Returns the first set without what others hold."),
+    spec("zintercard", -3, Run::Read(intercard), "7.0.0", "Counts the members of an intersection."),
+    spec("zunionstore", -4, Run::Write(union_store), "2.0.0", "Stores the union of sets.").keys(1, 1, 1),
+    spec("zinterstore", -4, Run::Write(inter_store), "2.0.0", "Stores the intersection of sets.").keys(1, 1, 1),
+    spec("zdiffstore", -4, Run::Write(diff_store), "6.2.0", "Stores the first set without the others.").keys(1, 1, 1),
+];
+
+/// What is done to sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Inter,
+    Diff,
+}
+
+/// What becomes of a member's scores.
+#[derive(Clone, Copy, Debug)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn of(self, one: f64, other: f64) -> f64 {
+        match self {
+            Aggregate::Sum => or_zero(one + other),
+            // Unlike f64::min, the first stays where the other is not a number or the same.
+            Aggregate::Min => {
+                if other < one {
+                    other
+                } else {
+                    one
+                }
+            }
+            Aggregate::Max => {
+                if other > one {
+                    other
+                } else {
+                    one
+                }
+            }
+        }
+    }
+}
+
+/// Infinities that cancel each other out, or are weighed with 0, are 0.
+fn or_zero(score: f64) -> f64 {
+    if score.is_nan() { 0.0 } else { score }
+}
+
+/// A set of either type; neither if the key is absent.
+#[derive(Clone, Copy, Debug)]
+struct Source<'a> {
+    sorted: Option<&'a SortedSet>,
+    plain: Option<&'a Set>,
+    weight: f64,
+}
+
+impl<'a> Source<'a> {
+    fn find(keys: &View<'a>, key: &[u8]) -> Result<Source<'a>, Error> {
+        let value = keys.get(key);
+        let source = Source { sorted: value.and_then(Typed::of), plain: value.and_then(Typed::of), weight: 1.0 };
+        if value.is_some() && source.sorted.is_none() && source.plain.is_none() {
+            return Err(Error::WRONG_TYPE);
+        }
+        Ok(source)
+    }
+
+    fn len(&self) -> usize {
+        self.sorted.map_or(0, SortedSet::len) + self.plain.map_or(0, Set::len)
+    }
+
+    fn contains(&self, member: &[u8]) -> bool {
+        self.score(member).is_some()
+    }
+
+    fn score(&self, member: &[u8]) -> Option<f64> {
+        match self.sorted {
+            Some(sorted) => sorted.score(member),
+            None => self.plain.is_some_and(|plain| plain.contains(member)).then_some(1.0),
+        }
+    }
+
+    fn weighed(&self, score: f64) -> f64 {
+        or_zero(self.weight * score)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&'a [u8], f64)> + use<'a> {
+        let sorted = self.sorted.into_iter().flat_map(SortedSet::iter);
+        sorted.chain(self.plain.into_iter().flat_map(Set::iter).map(|member| (member, 1.0)))
+    }
+}
+
+/// Which words may follow the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Answer,
+    Store,
+    Count,
+}
+
+/// What was asked for.
+struct Query<'a> {
+    operation: Operation,
+    sources: Vec<Source<'a>>,
+    aggregate: Aggregate,
+    with_scores: bool,
+    /// How many members are counted at most; 0 for all.
+    limit: usize,
+}
+
+impl<'a> Query<'a> {
+    /// Reads the words from the number of keys on. `name` is the command's.
+    fn parse(
+        operation: Operation,
+        purpose: Purpose,
+        keys: &View<'a>,
+        words: &[&[u8]],
+        name: &str,
+    ) -> Result<Query<'a>, Error> {
+        let count = super::integer(words[0])?;
+        if count < 1 {
+            return Err(Error::new(format!("ERR at least 1 input key is needed for '{name}' command")));
+        }
+        let count = usize::try_from(count).map_err(|_| Error::SYNTAX)?;
+        let (names, mut rest) = words[1..].split_at_checked(count).ok_or(Error::SYNTAX)?;
+        let mut sources = names.iter().map(|key| Source::find(keys, key)).collect::<Result<Vec<_>, _>>()?;
+        let (mut aggregate, mut with_scores, mut limit) = (Aggregate::Sum, false, 0);
+        let scores_matter = operation != Operation::Diff && purpose != Purpose::Count;
+        while let [option, after @ ..] = rest {
+            rest = after;
+            if scores_matter && after.len() >= count && is(option, "weights") {
+                let (weights, after) = after.split_at(count);
+                for (source, weight) in sources.iter_mut().zip(weights) {
+                    source.weight = number::float(weight).ok_or(Error::fixed("ERR weight value is not a float"))?;
+                }
+                rest = after;
+            } else if scores_matter
+                && is(option, "aggregate")
+                && let [how, after @ ..] = after
+            {
+                aggregate = match how {
+                    _ if is(how, "sum") => Aggregate::Sum,
+                    _ if is(how, "min") => Aggregate::Min,
+                    _ if is(how, "max") => Aggregate::Max,
+                    _ => return Err(Error::SYNTAX),
+                };
+                rest = after;
+            } else if purpose == Purpose::Answer && is(option, "withscores") {
+                with_scores = true;
+            } else if purpose == Purpose::Count
+                && is(option, "limit")
+                && let [most, after @ ..] = after
+            {
+                limit = at_least(0, most, Error::fixed("ERR LIMIT can't be negative"))?;
+                rest = after;
+            } else {
+                return Err(Error::SYNTAX);
+            }
+        }
+        if operation != Operation::Diff {
+            sources.sort_by_key(Source::len);
+        }
+        Ok(Query { operation, sources, aggregate, with_scores, limit })
+    }
+
+    /// The members of the result and their scores, in order.
+    fn result(&self) -> Vec<(&'a [u8], f64)> {
+        let mut found: Vec<_> = match self.operation {
+            Operation::Union => self.union().into_iter().collect(),
+            Operation::Inter => self.intersection().collect(),
+            Operation::Diff => {
+                let Some((first, others)) = self.sources.split_first() else { return Vec::new() };
+                first.iter().filter(|(member, _)| !others.iter().any(|other| other.contains(member))).collect()
+            }
+        };
+        found.sort_unstable_by(|one, other| order(*one, *other));
+        found
+    }
+
+    fn union(&self) -> IndexMap<&'a [u8], f64, RandomState> {
+        let mut union = IndexMap::<_, _, RandomState>::default();
+        for source in &self.sources {
+            for (member, score) in source.iter() {
+                let score = source.weighed(score);
+                union.entry(member).and_modify(|sum| *sum = self.aggregate.of(*sum, score)).or_insert(score);
+            }
+        }
+        union
+    }
+
+    fn intersection(&self) -> impl Iterator<Item = (&'a [u8], f64)> {
+        let (first, others) = self.sources.split_first().expect("one key at least");
+        first.iter().filter_map(|(member, score)| {
+            let sum = others.iter().try_fold(first.weighed(score), |sum, other| {
+                Some(self.aggregate.of(sum, other.weight * other.score(member)?))
+            });
+            Some((member, sum?))
+        })
+    }
+
+    fn answer(&self) -> Reply {
+        let found = self.result().into_iter();
+        if self.with_scores {
+            Reply::Pairs(found.map(|(member, score)| (Reply::bytes(member), Reply::Double(score))).collect())
+        } else {
+            Reply::array_of_bytes(found.map(|(member, _)| member))
+        }
+    }
+}
+
+fn union(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Query::parse(Operation::Union, Purpose::Answer, keys, &words[1..], "zunion")?.answer())
+}
+
+fn inter(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Query::parse(Operation::Inter, Purpose::Answer, keys, &words[1..], "zinter")?.answer())
+}
+
+fn diff(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Query::parse(Operation::Diff, Purpose::Answer, keys, &words[1..], "zdiff")?.answer())
+}
+
+fn intercard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let query = Query::parse(Operation::Inter, Purpose::Count, keys, &words[1..], "zintercard")?;
+    let most = if query.limit == 0 { usize::MAX } else { query.limit };
+    Ok(Reply::count(query.intersection().take(most).count()))
+}
+
+fn union_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    store(Operation::Union, keys, words, "zunionstore")
+}
+
+fn inter_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    store(Operation::Inter, keys, words, "zinterstore")
+}
+
+fn diff_store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    store(Operation::Diff, keys, words, "zdiffstore")
+}
+
+fn store(operation: Operation, keys: &mut Change<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
+    let query = Query::parse(operation, Purpose::Store, &keys.view(), &words[2..], name)?;
+    let found: SortedSet = query.result().into_iter().collect();
+    Ok(put(keys, words[1], found))
+}

@@ -1,0 +1,423 @@
+//! The commands of sorted sets' members.
+
+use std::sync::Arc;
+
+use foldhash::{HashSet, HashSetExt};
+
+use super::{
+    Run, Spec, integer, is,
+    scan::{Allowed, Scan},
+};
+use crate::{
+    Error, Reply, Text,
+    keyspace::{Change, Edited, View},
+    number, pattern,
+    value::SortedSet,
+};
+
+/// How many members `ZRANDMEMBER` repeats at most; as many times as they are asked for, Redis does.
+const MAX_REPEATED: usize = 1 << 20;
+
+const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+    Spec::new(name, arity, run, "sorted-set", since, summary)
+}
+
+pub(super) const COMMANDS: &[Spec] = &[
+    spec("zadd", -4, Run::Write(add), "1.2.0", "Adds members, or changes their scores.").fast(),
+    spec("zincrby", 4, Run::Write(incrby), "1.2.0", "Adds to a member's score.").fast(),
+    spec("zrem", -3, Run::Write(remove), "1.2.0", "Removes members.").fast(),
+    spec("zscore", 3, Run::Read(score), "1.2.0", "Returns a member's score.").fast(),
+    spec("zmscore", -3, Run::Read(scores), "6.2.0", "Returns the scores of members.").fast(),
+    spec("zcard", 2, Run::Read(card), "1.2.0", "Returns how many members there are.").fast(),
+    spec("zrank", -3, Run::Read(rank), "2.0.0", "Returns a member's rank, from the lowest score.").fast(),
+    spec("zrevrank", -3, Run::Read(revrank), "2.0.0", "Returns a member's rank, from the highest score.").fast(),
+    spec("zpopmin", -2, Run::Write(popmin), "5.0.0", "Removes the members with the lowest scores.").fast(),
+    spec("zpopmax", -2, Run::Write(popmax), "5.0.0", "Removes the members with the highest scores.").fast(),
+    spec("zmpop", -4, Run::Write(mpop), "7.0.0", "Pops members of the first set that has any.").no_keys(),
+    spec("zrandmember", -2, Run::Read(random), "6.2.0", "Returns members at random."),
+    spec("zscan", -3, Run::Read(scan), "2.8.0", "Walks over the members, a few at a time."),
+];
+
+/// A member that the store holds.
+pub(super) fn member(member: &Arc<[u8]>) -> Reply {
+    Reply::Text(Text::Fixed(Arc::clone(member)))
+}
+
+/// A member and its score.
+pub(super) fn scored((name, score): (&Arc<[u8]>, f64)) -> (Reply, Reply) {
+    (member(name), Reply::Double(score))
+}
+
+/// A word that must be a whole number, at least `min`; the error is for all that is not.
+pub(super) fn at_least(min: i64, word: &[u8], error: Error) -> Result<usize, Error> {
+    let number = number::integer(word).filter(|number| *number >= min);
+    number.and_then(|number| usize::try_from(number).ok()).ok_or(error)
+}
+
+/// Which members `ZADD` changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Condition {
+    if_absent: bool,
+    if_present: bool,
+    if_greater: bool,
+    if_less: bool,
+}
+
+impl Condition {
+    fn check(self) -> Result<(), Error> {
+        let Condition { if_absent, if_present, if_greater, if_less } = self;
+        if if_absent && if_present {
+            return Err(Error::fixed("ERR XX and NX options at the same time are not compatible"));
+        }
+        if (if_absent && (if_greater || if_less)) || (if_greater && if_less) {
+            return Err(Error::fixed("ERR GT, LT, and/or NX options at the same time are not compatible"));
+        }
+        Ok(())
+    }
+
+    fn holds(self, old: Option<f64>, new: f64) -> bool {
+        match old {
+            None => !self.if_present,
+            Some(old) => !(self.if_absent || self.if_greater && new <= old || self.if_less && new >= old),
+        }
+    }
+}
+
+fn add(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let mut condition = Condition::default();
+    let (mut counts_changed, mut increments) = (false, false);
+    let mut rest = &words[2..];
+    while let [option, after @ ..] = rest {
+        let flag = match option {
+            _ if is(option, "nx") => &mut condition.if_absent,
+            _ if is(option, "xx") => &mut condition.if_present,
+            _ if is(option, "gt") => &mut condition.if_greater,
+            _ if is(option, "lt") => &mut condition.if_less,
+            _ if is(option, "ch") => &mut counts_changed,
+            _ if is(option, "incr") => &mut increments,
+            _ => break,
+        };
+        *flag = true;
+        rest = after;
+    }
+    if rest.is_empty() || !rest.len().is_multiple_of(2) {
+        return Err(Error::SYNTAX);
+    }
+    condition.check()?;
+    if increments {
+        return match rest {
+            [by, member] => increment(keys, words[1], by, member, condition),
+            _ => Err(Error::fixed("ERR INCR option supports a single increment-element pair")),
+        };
+    }
+    // All scores are read before any is set, since a command that fails changes nothing.
+    let scores = rest.iter().step_by(2).map(|score| number::float(score).ok_or(Error::NOT_A_FLOAT));
+    let scores = scores.collect::<Result<smallvec::SmallVec<[f64; 4]>, Error>>()?;
+    keys.edit(words[1], |set: &mut SortedSet| {
+        let (mut added, mut changed) = (0, 0);
+        for (&score, member) in scores.iter().zip(rest.iter().skip(1).step_by(2)) {
+            let old = set.score(member);
+            if old != Some(score) && condition.holds(old, score) {
+                set.insert(member, score);
+                *(if old.is_none() { &mut added } else { &mut changed }) += 1;
+            }
+        }
+        let count = if counts_changed { added + changed } else { added };
+        Ok(Edited::when(added + changed > 0, Reply::count(count)))
+    })
+}
+
+fn incrby(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    increment(keys, words[1], words[2], words[3], Condition::default())
+}
+
+fn increment(
+    keys: &mut Change<'_>,
+    key: &[u8],
+    by: &[u8],
+    member: &[u8],
+    condition: Condition,
+) -> Result<Reply, Error> {
+    let by = number::float(by).ok_or(Error::NOT_A_FLOAT)?;
+    keys.edit(key, |set: &mut SortedSet| {
+        let old = set.score(member);
+        // An absent member gets the number as it is: 0 + -0 were 0.
+        let sum = old.map_or(by, |old| old + by);
+        if sum.is_nan() {
+            return Err(Error::fixed("ERR resulting score is not a number (NaN)"));
+        }
+        if !condition.holds(old, sum) {
+            return Ok(Edited::Unchanged(Reply::Null));
+        }
+        set.insert(member, sum);
+        Ok(Edited::when(old != Some(sum), Reply::Double(sum)))
+    })
+}
+
+fn remove(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    keys.edit(words[1], |set: &mut SortedSet| {
+        let removed = words[2..].iter().filter(|member| set.remove(member).is_some()).count();
+        Ok(Edited::when(removed > 0, Reply::count(removed)))
+    })
+}
+
+fn score(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let set = keys.typed::<SortedSet>(words[1])?;
+    Ok(set.and_then(|set| set.score(words[2])).map_or(Reply::Null, Reply::Double))
+}
+
+fn scores(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let set = keys.typed::<SortedSet>(words[1])?;
+    let score = |member: &&[u8]| set.and_then(|set| set.score(member)).map_or(Reply::Null, Reply::Double);
+    Ok(Reply::Array(words[2..].iter().map(score).collect()))
+}
+
+fn card(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    Ok(Reply::count(keys.typed::<SortedSet>(words[1])?.map_or(0, SortedSet::len)))
+}
+
+fn rank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    rank_from(End::Lowest, keys, words, "zrank")
+}
+
+fn revrank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    rank_from(End::Highest, keys, words, "zrevrank")
+}
+
+/// Where members are counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Lowest,
+    Highest,
+}
+
+fn rank_from(end: End, keys: &View<'_>, words: &[&[u8]], name: &str) -> Result<Reply, Error> {
+    let with_score = match words[3..] {
+        [] => false,
+        [option] if is(option, "withscore") => true,
+        [_] => return Err(Error::SYNTAX),
+        _ => return Err(Error::arity(name)),
+    };
+    let found = keys.typed::<SortedSet>(words[1])?.and_then(|set| {
+        let rank = set.rank(words[2])?;
+        let rank = if end == End::Lowest { rank } else { set.len() - 1 - rank };
+        Some((Reply::count(rank), Reply::Double(set.score(words[2])?)))
+    });
+    Ok(match found {
+        Some((rank, score)) if with_score => Reply::Array(vec![rank, score]),
+        Some((rank, _)) => rank,
+        None if with_score => Reply::NullArray,
+        None => Reply::Null,
+    })
+}
+
+fn popmin(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop_some(End::Lowest, keys, words)
+}
+
+fn popmax(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    pop_some(End::Highest, keys, words)
+}
+
+fn pop_some(end: End, keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    match words[2..] {
+        // One member is a flat array in both versions of the protocol.
+        [] => {
+            let popped = pop(end, keys, words[1], 1)?;
+            Ok(Reply::Array(popped.into_iter().flat_map(|(member, score)| [member, score]).collect()))
+        }
+        [count] => Ok(Reply::Pairs(pop(end, keys, words[1], at_least(0, count, Error::NOT_POSITIVE)?)?)),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+fn pop(end: End, keys: &mut Change<'_>, key: &[u8], count: usize) -> Result<Vec<(Reply, Reply)>, Error> {
+    keys.edit(key, |set: &mut SortedSet| {
+        let count = count.min(set.len());
+        let first = if end == End::Lowest { 0 } else { set.len() - count };
+        let mut popped: Vec<_> =
+            set.drain(first..first + count).map(|(member, score)| scored((&member, score))).collect();
+        if end == End::Highest {
+            popped.reverse();
+        }
+        Ok(Edited::when(count > 0, popped))
+    })
+}
+
+fn mpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let sets = at_least(1, words[1], Error::fixed("ERR numkeys should be greater than 0"))?;
+    let (sets, rest) = words[2..].split_at_checked(sets).ok_or(Error::SYNTAX)?;
+    let (end, options) = match rest {
+        [end, options @ ..] if is(end, "min") => (End::Lowest, options),
+        [end, options @ ..] if is(end, "max") => (End::Highest, options),
+        _ => return Err(Error::SYNTAX),
+    };
+    let greater = Error::fixed("ERR count should be greater than 0");
+    let count = match options {
+        [] => 1,
+        [option, count] if is(option, "count") => at_least(1, count, greater)?,
+        // Redis reads the first count before it sees what follows.
+        [option, count, ..] if is(option, "count") => at_least(1, count, greater).and(Err(Error::SYNTAX))?,
+        _ => return Err(Error::SYNTAX),
+    };
+    for key in sets {
+        if keys.view().typed::<SortedSet>(key)?.is_some() {
+            let popped = pop(end, keys, key, count)?;
+            let popped = popped.into_iter().map(|(member, score)| Reply::Array(vec![member, score])).collect();
+            return Ok(Reply::Array(vec![Reply::bytes(key), Reply::Array(popped)]));
+        }
+    }
+    Ok(Reply::NullArray)
+}
+
+fn random(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    let [count, options @ ..] = &words[2..] else {
+        let set = keys.typed::<SortedSet>(words[1])?;
+        let picked = set.and_then(|set| set.get(fastrand::usize(..set.len())));
+        return Ok(picked.map_or(Reply::Null, |(name, _)| member(name)));
+    };
+    let count = integer(count)?;
+    if count == i64::MIN {
+        let text = format!("ERR value is out of range, value must between {} and {}", -i64::MAX, i64::MAX);
+        return Err(Error::new(text));
+    }
+    let with_scores = match options {
+        [] => false,
+        [option] if is(option, "withscores") => true,
+        _ => return Err(Error::SYNTAX),
+    };
+    if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(Error::OUT_OF_RANGE);
+    }
+    let Some(set) = keys.typed::<SortedSet>(words[1])? else { return Ok(Reply::Array(Vec::new())) };
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let ranks = match count {
+        ..0 if wanted > MAX_REPEATED => return Err(Error::OUT_OF_RANGE),
+        ..0 => (0..wanted).map(|_| fastrand::usize(..set.len())).collect(),
+        _ if wanted >= set.len() => (0..set.len()).collect(),
+        _ => different(wanted, set.len()),
+    };
+    let picked = ranks.into_iter().filter_map(|rank| set.get(rank));
+    Ok(if with_scores {
+        Reply::Pairs(picked.map(scored).collect())
+    } else {
+        Reply::Array(picked.map(|(name, _)| member(name)).collect())
+    })
+}
+
+/// So many different numbers below `bound`, in a random order, by Floyd's algorithm.
+fn different(count: usize, bound: usize) -> Vec<usize> {
+    let (mut seen, mut all) = (HashSet::with_capacity(count), Vec::with_capacity(count));
+    for highest in bound - count..bound {
+        let picked = fastrand::usize(..=highest);
+        let picked = if seen.insert(picked) { picked } else { highest };
+        seen.insert(picked);
+        all.push(picked);
+    }
+    fastrand::shuffle(&mut all);
+    all
+}
+
+fn scan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
+    // As Redis does, an absent key is answered before the options are looked at.
+    Scan::parse(words[2], &[], Allowed::Elements)?;
+    let set = keys.typed::<SortedSet>(words[1])?;
+    let mut found = Vec::new();
+    let mut next = 0;
+    if let Some(set) = set {
+        let scan = Scan::parse(words[2], &words[3..], Allowed::Elements)?;
+        let mut visit = |(name, score): (&Arc<[u8]>, f64)| {
+            if scan.pattern.is_none_or(|pattern| pattern::matches(pattern, name)) {
+                found.extend([member(name), Reply::bytes(number::double(score))]);
+            }
+        };
+        match set.places() {
+            Some(places) => next = scan.walk(places, |place| set.at(place).into_iter().for_each(&mut visit)),
+            None => set.range(0..set.len()).for_each(visit),
+        }
+    }
+    Ok(Reply::Array(vec![Reply::bytes(next.to_string()), Reply::Array(found)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Shell;
+
+    #[test]
+    fn a_rank_comes_with_its_score_on_request() {
+        let mut shell = Shell::new();
+        shell.ask("zadd z 1 a 2 b 3 c");
+        assert_eq!(shell.ask("zrank z b withscore"), "[:1, ,2]");
+        assert_eq!(shell.ask("zrevrank z a WITHSCORE"), "[:2, ,1]");
+        assert_eq!(shell.ask("zrank z x withscore"), "nil[]");
+        assert_eq!(shell.ask("zrank none x withscore"), "nil[]");
+        assert_eq!(shell.ask("zrank z x"), "nil");
+        assert_eq!(shell.ask("zrank z a scores"), "-ERR syntax error");
+        assert_eq!(shell.ask("zrank z a withscore x"), "-ERR wrong number of arguments for 'zrank' command");
+    }
+
+    #[test]
+    fn members_and_scores_are_pairs_but_where_one_is_popped() {
+        let mut shell = Shell::new();
+        shell.ask("zadd z 1 a 2 b 3 c 4.5 d");
+        assert_eq!(shell.ask("zrange z 0 1 withscores"), "{\"a\": ,1, \"b\": ,2}");
+        assert_eq!(shell.ask("zunion 1 z withscores").matches(": ,").count(), 4);
+        assert_eq!(shell.ask("zpopmin z"), "[\"a\", ,1]");
+        assert_eq!(shell.ask("zpopmax z 1"), "{\"d\": ,4.5}");
+        assert_eq!(shell.ask("zmpop 1 z min count 9"), "[\"z\", [[\"b\", ,2], [\"c\", ,3]]]");
+        assert_eq!(shell.ask("zcard z"), ":0");
+    }
+
+    #[test]
+    fn what_leaves_a_set_as_it_was_is_no_change() {
+        let mut shell = Shell::new();
+        shell.ask("zadd z 1 a");
+        let before = shell.store.watch(b"z", shell.now_ms);
+        for line in ["zadd z 1 a", "zadd z gt 0 a", "zadd z nx 2 a", "zincrby z 0 a", "zrem z b", "zpopmin z 0"] {
+            shell.ask(line);
+            assert_eq!(shell.store.watch(b"z", shell.now_ms), before, "{line}");
+        }
+        shell.ask("zadd z 2 a");
+        assert_ne!(shell.store.watch(b"z", shell.now_ms), before);
+    }
+
+    #[test]
+    fn random_members_are_different_unless_they_may_repeat() {
+        let mut shell = Shell::new();
+        let names: Vec<_> = (0..100).map(|name| format!("{name} m{name}")).collect();
+        shell.ask(&format!("zadd z {}", names.join(" ")));
+        for _ in 0..100 {
+            let mut picked = different(70, 100);
+            picked.sort_unstable();
+            picked.dedup();
+            assert!(picked.len() == 70 && picked.iter().all(|rank| *rank < 100));
+        }
+        assert_eq!(shell.ask("zrandmember z 70").matches('m').count(), 70);
+        assert_eq!(shell.ask("zrandmember z 700").matches('m').count(), 100);
+        assert_eq!(shell.ask("zrandmember z -700").matches('m').count(), 700);
+        assert_eq!(shell.ask("zrandmember z -9000000000"), "-ERR value is out of range");
+    }
+
+    #[test]
+    fn a_scan_meets_all_that_stay_while_others_go() {
+        let mut shell = Shell::new();
+        for name in 0..1000 {
+            shell.ask(&format!("zadd z {name} m{name}"));
+        }
+        let (mut cursor, mut seen) = ("0".to_owned(), String::new());
+        for turn in (0..1000).step_by(2) {
+            let answer = shell.ask(&format!("zscan z {cursor} count 3"));
+            cursor = answer.split('"').nth(1).expect("a cursor").to_owned();
+            seen.push_str(&answer);
+            if cursor == "0" {
+                break;
+            }
+            shell.ask(&format!("zrem z m{turn}"));
+        }
+        assert_eq!(cursor, "0");
+        for name in (1..1000).step_by(2) {
+            assert!(seen.contains(&format!("\"m{name}\"")), "m{name} was not met");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Why a request was refused, in Redis' words: clients look at them.
+
+use std::{borrow::Cow, fmt};
+
+/// An error reply: a code in capital letters, a space, and a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(Cow<'static, str>);
+
+impl Error {
+    /// The value is of another type.
+    pub const WRONG_TYPE: Error = Error::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// Words that make no sense together.
+    pub const SYNTAX: Error = Error::fixed("ERR syntax error");
+    /// A word or a value that should be a whole number of 64 bits.
+    pub const NOT_AN_INTEGER: Error = Error::fixed("ERR value is not an integer or out of range");
+    /// A word or a value that should be a number.
+    pub const NOT_A_FLOAT: Error = Error::fixed("ERR value is not a valid float");
+    /// A sum beyond 64 bits.
+    pub const OVERFLOW: Error = Error::fixed("ERR increment or decrement would overflow");
+    /// A number that is outside of what it may be.
+    pub const OUT_OF_RANGE: Error = Error::fixed("ERR value is out of range");
+    /// A count that is negative.
+    pub const NOT_POSITIVE: Error = Error::fixed("ERR value is out of range, must be positive");
+    /// A value beyond what one may have.
+    pub const TOO_LONG: Error = Error::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    /// The command needs a key that exists.
+    pub const NO_SUCH_KEY: Error = Error::fixed("ERR no such key");
+
+    /// An error with a fixed text.
+    pub const fn fixed(text: &'static str) -> Error {
+        Error(Cow::Borrowed(text))
+    }
+
+    /// An error that repeats something of the request.
+    pub fn new(text: String) -> Error {
+        Error(Cow::Owned(text))
+    }
+
+    /// The command was given too few words, or too many. `name` is as in the table, in small letters.
+    pub fn arity(name: &str) -> Error {
+        Error::new(format!("ERR wrong number of arguments for '{name}' command"))
+    }
+
+    /// The code and the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}

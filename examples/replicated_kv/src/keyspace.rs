@@ -1,0 +1,439 @@
+//! The keys: their values, when they expire, and what a transaction that watches them must know.
+//!
+//! Keys lie in one row, and the last takes the place of one that is removed. So a `SCAN` that walks the row from its end to
+//! its beginning meets every key that exists all the while, and a random key is a random place.
+//!
+//! A key that expires at `t` is absent for whoever looks at `t` or later. It is removed by the next change that meets it,
+//! or by [`Keyspace::expire`]; when that is makes no difference to what anybody sees.
+
+use std::{collections::BTreeSet, fmt, num::NonZeroU64, sync::Arc};
+
+use foldhash::fast::{FixedState, RandomState};
+use indexmap::IndexMap;
+
+use crate::{
+    Error, inspect,
+    value::{Typed, Value},
+};
+
+use std::hash::BuildHasher;
+
+/// In how many classes the births of keys are noted; see [`Keyspace::births`].
+const BIRTHS: usize = 1 << 14;
+
+/// A table with less than this share of its places in use is made smaller.
+const SPARSE: usize = 8;
+
+/// Below this number of places a table stays as it is.
+const SMALL: usize = 1 << 10;
+
+/// All keys of a store.
+pub struct Keyspace {
+    entries: IndexMap<Box<[u8]>, Entry, RandomState>,
+    /// The keys that expire, the earliest first.
+    expiries: BTreeSet<(u64, Box<[u8]>)>,
+    /// Counts the changes of keys.
+    version: u64,
+    /// The last version at which a key of each class came into being. A transaction that watches an absent key is aborted
+    /// if one was born since: that it watched, or, rarely, another of its class.
+    births: Box<[u64]>,
+    publisher: Option<Arc<dyn Publish>>,
+}
+
+/// A key's value, and what goes with it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The value.
+    pub value: Value,
+    version: u64,
+    expires_ms: Option<NonZeroU64>,
+}
+
+impl Entry {
+    /// When the key expires, in milliseconds since 1970.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.expires_ms.map(NonZeroU64::get)
+    }
+
+    /// About how many bytes of memory the key of this name takes, its value included.
+    pub fn memory_bytes(&self, key: &[u8]) -> usize {
+        // The row holds these three, and the table of places two numbers for each, since it is never full.
+        let row = size_of::<u64>() + size_of::<Box<[u8]>>() + size_of::<Entry>() + 2 * size_of::<usize>();
+        let expiry = self.expires_ms.map_or(0, |_| size_of::<(u64, Box<[u8]>)>() + key.len());
+        row + key.len() + expiry + inspect::heap_bytes(&self.value)
+    }
+
+    fn is_alive(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|at| at.get() > now_ms)
+    }
+}
+
+/// Where published messages go, at one replica.
+pub trait Publish: Send + Sync {
+    /// Hands a message to this replica's subscribers. Returns how many there are.
+    fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
+}
+
+impl Default for Keyspace {
+    fn default() -> Keyspace {
+        Keyspace {
+            entries: IndexMap::default(),
+            expiries: BTreeSet::new(),
+            version: 0,
+            births: vec![0; BIRTHS].into(),
+            publisher: None,
+        }
+    }
+}
+
+impl Keyspace {
+    /// Sets where published messages go.
+    pub fn set_publisher(&mut self, publisher: Arc<dyn Publish>) {
+        self.publisher = Some(publisher);
+    }
+
+    /// Looks at the keys as they are at a time.
+    pub fn view(&self, now_ms: u64) -> View<'_> {
+        View { keys: self, now_ms }
+    }
+
+    /// Changes keys at a time, which never goes back. `seed` makes what is random the same at all replicas.
+    pub fn change(&mut self, now_ms: u64, seed: u64) -> Change<'_> {
+        Change { keys: self, now_ms, seed }
+    }
+
+    /// Removes keys that have expired, at most `max`. Returns how many.
+    pub fn expire(&mut self, now_ms: u64, max: usize) -> usize {
+        let mut removed = 0;
+        while removed < max {
+            let Some((at, _)) = self.expiries.first() else { break };
+            if *at > now_ms {
+                break;
+            }
+            let (_, key) = self.expiries.pop_first().expect("it was just seen");
+            self.entries.swap_remove(&key);
+            removed += 1;
+        }
+        self.shrink();
+        removed
+    }
+
+    /// How many keys there are, with those that have expired and were not removed yet.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none, not even expired ones.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many keys expire, or have expired and were not removed yet.
+    pub fn expiring(&self) -> usize {
+        self.expiries.len()
+    }
+
+    /// When the next key expires.
+    pub fn next_expiry_ms(&self) -> Option<u64> {
+        self.expiries.first().map(|(at, _)| *at)
+    }
+
+    fn class(&self, key: &[u8]) -> usize {
+        // Fixed, since all replicas must abort the same transactions.
+        FixedState::with_seed(0).hash_one(key) as usize % BIRTHS
+    }
+
+    fn shrink(&mut self) {
+        let places = self.entries.capacity();
+        if places > SMALL && self.entries.len() < places / SPARSE {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
+}
+
+impl fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyspace").field("keys", &self.entries.len()).field("version", &self.version).finish()
+    }
+}
+
+/// What a transaction knows of a key that it watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// It was there, in this version.
+    Present(u64),
+    /// It was not there, and this was the version of all.
+    Absent(u64),
+}
+
+/// The keys at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    keys: &'a Keyspace,
+    now_ms: u64,
+}
+
+impl<'a> View<'a> {
+    /// The moment, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        let expired = self.keys.expiries.iter().take_while(|(at, _)| *at <= self.now_ms).count();
+        self.keys.entries.len() - expired
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A key's value and what goes with it.
+    pub fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
+        self.keys.entries.get(key).filter(|entry| entry.is_alive(self.now_ms))
+    }
+
+    /// A key's value.
+    pub fn get(&self, key: &[u8]) -> Option<&'a Value> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, key: &[u8]) -> bool {
+        self.entry(key).is_some()
+    }
+
+    /// A key's value of a type. The error is [`Error::WRONG_TYPE`].
+    pub fn typed<T: Typed + 'a>(&self, key: &[u8]) -> Result<Option<&'a T>, Error> {
+        self.get(key).map(|value| T::of(value).ok_or(Error::WRONG_TYPE)).transpose()
+    }
+
+    /// All keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a Entry)> + use<'a> {
+        let now_ms = self.now_ms;
+        self.keys.entries.iter().filter(move |(_, entry)| entry.is_alive(now_ms)).map(|(key, entry)| (&**key, entry))
+    }
+
+    /// How many places the row of keys has.
+    pub fn places(&self) -> usize {
+        self.keys.entries.len()
+    }
+
+    /// What lies at a place of the row. None also where the key has expired.
+    pub fn at(&self, place: usize) -> Option<(&'a [u8], &'a Entry)> {
+        let (key, entry) = self.keys.entries.get_index(place)?;
+        entry.is_alive(self.now_ms).then_some((key, entry))
+    }
+
+    /// Begins to watch a key.
+    pub fn watch(&self, key: &[u8]) -> Watch {
+        self.entry(key).map_or(Watch::Absent(self.keys.version), |entry| Watch::Present(entry.version))
+    }
+
+    /// Whether a key is as it was.
+    pub fn is_unchanged(&self, key: &[u8], since: Watch) -> bool {
+        match (since, self.entry(key)) {
+            (Watch::Present(version), Some(entry)) => entry.version == version,
+            (Watch::Absent(version), None) => self.keys.births[self.keys.class(key)] <= version,
+            _ => false,
+        }
+    }
+}
+
+/// What an edit did, and what it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited<T> {
+    /// The value is another one.
+    Changed(T),
+    /// The value is what it was.
+    Unchanged(T),
+}
+
+impl<T> Edited<T> {
+    /// `Changed` where it was.
+    pub fn when(changed: bool, result: T) -> Edited<T> {
+        if changed { Edited::Changed(result) } else { Edited::Unchanged(result) }
+    }
+}
+
+/// The keys, to change them at a moment.
+#[derive(Debug)]
+pub struct Change<'a> {
+    keys: &'a mut Keyspace,
+    now_ms: u64,
+    seed: u64,
+}
+
+impl Change<'_> {
+    /// The moment, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// The keys as they are now.
+    pub fn view(&self) -> View<'_> {
+        self.keys.view(self.now_ms)
+    }
+
+    /// Sets a key to a value, for ever.
+    pub fn put(&mut self, key: &[u8], value: impl Typed) {
+        self.put_until(key, value.into_value(), None);
+    }
+
+    /// Sets a key to a value, which expires when its old one would have.
+    pub fn put_keeping_expiry(&mut self, key: &[u8], value: impl Typed) {
+        let expires_ms = self.view().entry(key).and_then(Entry::expires_ms);
+        self.put_until(key, value.into_value(), expires_ms);
+    }
+
+    /// Sets a key to a value, until a time. If that has passed, the key is removed.
+    pub fn put_until(&mut self, key: &[u8], value: Value, expires_ms: Option<u64>) {
+        if expires_ms.is_some_and(|at| at <= self.now_ms) {
+            self.remove(key);
+            return;
+        }
+        let expires_ms = expires_ms.and_then(NonZeroU64::new);
+        self.keys.version += 1;
+        let entry = Entry { value, version: self.keys.version, expires_ms };
+        let old_expiry = match self.keys.entries.get_mut(key) {
+            Some(old) => {
+                let was_alive = old.is_alive(self.now_ms);
+                let old_expiry = std::mem::replace(old, entry).expires_ms;
+                if !was_alive {
+                    self.note_birth(key);
+                }
+                old_expiry
+            }
+            None => {
+                self.keys.entries.insert(key.into(), entry);
+                self.note_birth(key);
+                None
+            }
+        };
+        self.move_expiry(key, old_expiry, expires_ms);
+    }
+
+    /// Changes a key's value of a type, in place. An absent one begins with the type's default, and one whose collection
+    /// is empty afterwards is removed. When the key expires stays as it is.
+    ///
+    /// An edit that fails must have changed nothing. The error is the edit's, or [`Error::WRONG_TYPE`].
+    pub fn edit<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        edit: impl FnOnce(&mut T) -> Result<Edited<R>, Error>,
+    ) -> Result<R, Error> {
+        self.edit_or(key, T::default, edit)
+    }
+
+    /// As [`edit`](Change::edit), where an absent value begins with another one than the type's default.
+    pub fn edit_or<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        absent: impl FnOnce() -> T,
+        edit: impl FnOnce(&mut T) -> Result<Edited<R>, Error>,
+    ) -> Result<R, Error> {
+        let entry = self.keys.entries.get_mut(key).filter(|entry| entry.is_alive(self.now_ms));
+        let Some(entry) = entry else {
+            let mut value = absent();
+            return match edit(&mut value)? {
+                Edited::Changed(result) => {
+                    if !value.is_gone() {
+                        self.put(key, value);
+                    }
+                    Ok(result)
+                }
+                Edited::Unchanged(result) => Ok(result),
+            };
+        };
+        let value = T::of_mut(&mut entry.value).ok_or(Error::WRONG_TYPE)?;
+        let result = match edit(value)? {
+            Edited::Unchanged(result) => return Ok(result),
+            Edited::Changed(result) => result,
+        };
+        if value.is_gone() {
+            self.remove(key);
+        } else {
+            self.keys.version += 1;
+            entry.version = self.keys.version;
+        }
+        Ok(result)
+    }
+
+    /// Removes a key. Returns its value and when it would have expired, if it existed.
+    pub fn remove(&mut self, key: &[u8]) -> Option<(Value, Option<u64>)> {
+        let entry = self.keys.entries.swap_remove(key)?;
+        self.move_expiry(key, entry.expires_ms, None);
+        self.keys.shrink();
+        if !entry.is_alive(self.now_ms) {
+            return None;
+        }
+        self.keys.version += 1;
+        Some((entry.value, entry.expires_ms.map(NonZeroU64::get)))
+    }
+
+    /// Sets when a key expires; None for never. One in the past removes it. Returns whether the key existed.
+    pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
+        if !self.view().exists(key) {
+            return false;
+        }
+        if expires_ms.is_some_and(|at| at <= self.now_ms) {
+            self.remove(key);
+            return true;
+        }
+        let expires_ms = expires_ms.and_then(NonZeroU64::new);
+        self.keys.version += 1;
+        let entry = self.keys.entries.get_mut(key).expect("it exists");
+        entry.version = self.keys.version;
+        let old = std::mem::replace(&mut entry.expires_ms, expires_ms);
+        self.move_expiry(key, old, expires_ms);
+        true
+    }
+
+    /// Removes all keys.
+    pub fn clear(&mut self) {
+        self.keys.version += 1;
+        self.keys.entries = IndexMap::default();
+        self.keys.expiries.clear();
+    }
+
+    /// A number below `bound`, which must not be 0: any, but the same at all replicas.
+    pub fn random(&mut self, bound: usize) -> usize {
+        // SplitMix64, whose every seed is good.
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        ((u128::from(mixed) * bound as u128) >> 64) as usize
+    }
+
+    /// Hands a message to this replica's subscribers. Returns how many there are.
+    pub fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
+        self.keys.publisher.as_ref().map_or(0, |publisher| publisher.publish(channel, message))
+    }
+
+    fn note_birth(&mut self, key: &[u8]) {
+        let class = self.keys.class(key);
+        self.keys.births[class] = self.keys.version;
+    }
+
+    fn move_expiry(&mut self, key: &[u8], from: Option<NonZeroU64>, to: Option<NonZeroU64>) {
+        if from == to {
+            return;
+        }
+        let mut expiry = (0, key.into());
+        if let Some(from) = from {
+            expiry.0 = from.get();
+            self.keys.expiries.remove(&expiry);
+        }
+        if let Some(to) = to {
+            expiry.0 = to.get();
+            self.keys.expiries.insert(expiry);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! A replicated key-value store that speaks the Redis protocol: its state, its commands, and what its clients see.
+//!
+//! The state ([`Store`]) is a [`squall::Replicated`] service, and pure: no I/O, no clock, no randomness of its own. So a
+//! test or a simulated cluster drives the very store that the servers run.
+//!
+//! How a request travels: its [`words`] are looked up among the [`command`]s. What changes the state becomes a
+//! [`message::Command`], which every replica applies in the same order; what only looks is answered by one replica, by
+//! [`Store::look`]. Time is an argument of both.
+
+pub mod command;
+pub mod encode;
+pub mod error;
+pub mod extended;
+pub mod inspect;
+pub mod keyspace;
+pub mod message;
+pub mod number;
+pub mod pattern;
+pub mod reply;
+pub mod server;
+pub mod store;
+pub mod text;
+pub mod value;
+pub mod words;
+
+#[cfg(test)]
+mod testing;
+
+pub use error::Error;
+pub use reply::Reply;
+pub use store::Store;
+pub use text::Text;

@@ -1,0 +1,415 @@
+//! Who is connected, and `CLIENT`.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use super::wake::Bell;
+use crate::{Error, Reply, encode::Protocol, number::integer};
+
+/// The connections of a replica.
+#[derive(Debug, Default)]
+pub(super) struct Clients(Mutex<BTreeMap<u64, Arc<Client>>>);
+
+/// A connection, as others see it.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) id: u64,
+    peer: SocketAddr,
+    here: SocketAddr,
+    since: Instant,
+    bell: Arc<Bell>,
+    details: Mutex<Details>,
+    /// It has asked something since [`Clients::count_second`].
+    has_asked: AtomicBool,
+    idle_seconds: AtomicU64,
+    is_killed: AtomicBool,
+}
+
+/// What a connection says of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Details {
+    pub(super) name: String,
+    pub(super) library: String,
+    pub(super) library_version: String,
+    pub(super) protocol: Protocol,
+    pub(super) channels: usize,
+    pub(super) patterns: usize,
+    /// How many requests its transaction has, if it has begun one.
+    pub(super) queued: Option<usize>,
+    /// The name of the last command.
+    pub(super) command: &'static str,
+}
+
+impl Client {
+    pub(super) fn new(id: u64, peer: SocketAddr, here: SocketAddr, bell: Arc<Bell>) -> Client {
+        Client {
+            id,
+            peer,
+            here,
+            since: Instant::now(),
+            bell,
+            details: Mutex::default(),
+            has_asked: AtomicBool::new(true),
+            idle_seconds: AtomicU64::new(0),
+            is_killed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn details(&self) -> MutexGuard<'_, Details> {
+        // Nothing panics while holding it.
+        self.details.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// Notes that the client has asked something, and the command.
+    pub(super) fn note(&self, command: &'static str) {
+        self.has_asked.store(true, Ordering::Relaxed);
+        self.details().command = command;
+    }
+
+    /// Ends the connection, whatever it is doing.
+    pub(super) fn kill(&self) {
+        self.is_killed.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(super) fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::Acquire)
+    }
+
+    fn is_listener(&self) -> bool {
+        let details = self.details();
+        details.channels + details.patterns > 0
+    }
+
+    fn line(&self) -> String {
+        let Details { name, library, library_version, protocol, channels, patterns, queued, command } =
+            self.details().clone();
+        let mut line = format!("id={} addr={} laddr={} fd=0 name={name}", self.id, self.peer, self.here);
+        let flags = match (channels + patterns > 0, queued) {
+            (true, _) => "P",
+            (false, Some(_)) => "x",
+            (false, None) => "N",
+        };
+        let resp = if protocol == Protocol::Resp3 { 3 } else { 2 };
+        let multi = queued.map_or(-1, |queued| queued as i64);
+        // To a string, which can't fail.
+        let _ = write!(
+            line,
+            " age={} idle={} flags={flags} db=0 sub={channels} psub={patterns} ssub=0 multi={multi} cmd={command} \
+             user=default redir=-1 resp={resp} lib-name={library} lib-ver={library_version}",
+            self.since.elapsed().as_secs(),
+            self.idle_seconds.load(Ordering::Relaxed),
+        );
+        line
+    }
+}
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        // Nothing panics while holding it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// How many of them listen to channels.
+    pub(super) fn count_listeners(&self) -> usize {
+        self.lock().values().filter(|client| client.is_listener()).count()
+    }
+
+    /// Lets a client in, until it leaves.
+    pub(super) fn enter(&self, client: Client) -> Arc<Client> {
+        let client = Arc::new(client);
+        self.lock().insert(client.id, Arc::clone(&client));
+        client
+    }
+
+    pub(super) fn leave(&self, id: u64) {
+        self.lock().remove(&id);
+    }
+
+    /// Notes that a second has passed, and ends the connections that have asked nothing for `timeout` seconds, unless they
+    /// listen to channels.
+    pub(super) fn count_second(&self, timeout: Option<u64>) {
+        for client in self.lock().values() {
+            let idle = match client.has_asked.swap(false, Ordering::Relaxed) {
+                true => 0,
+                false => client.idle_seconds.load(Ordering::Relaxed) + 1,
+            };
+            client.idle_seconds.store(idle, Ordering::Relaxed);
+            if timeout.is_some_and(|timeout| idle > timeout) && !client.is_listener() {
+                tracing::debug!(client = client.id, peer = %client.peer, "closing an idle connection");
+                client.kill();
+            }
+        }
+    }
+
+    /// Answers `CLIENT ...`, of at least two words.
+    pub(super) fn answer(&self, client: &Client, words: &[&[u8]]) -> Result<Reply, Error> {
+        let name = words[1].to_ascii_lowercase();
+        let arguments = &words[2..];
+        match (&*name, arguments) {
+            (b"id", []) => Ok(Reply::Integer(client.id as i64)),
+            (b"getname", []) => Ok(match &*client.details().name {
+                "" => Reply::Null,
+                name => Reply::bytes(name),
+            }),
+            (b"setname", [name]) => {
+                client.details().name = valid_name(name)?;
+                Ok(Reply::OK)
+            }
+            (b"setinfo", [attribute, value]) => set_info(client, attribute, value),
+            (b"info", []) => Ok(Reply::Verbatim(client.line() + "\n")),
+            (b"list", filter) => self.list(filter),
+            (b"kill", filter @ [_, ..]) => self.kill(client, filter),
+            (b"no-evict" | b"no-touch", [switch]) => is_on(switch).map(|_| Reply::OK),
+            (b"reply", [switch]) if switch.eq_ignore_ascii_case(b"on") => Ok(Reply::OK),
+            (b"reply", [_]) => Err(Error::fixed("ERR replies can't be switched off here")),
+            (b"tracking", [switch, ..]) => match is_on(switch)? {
+                false => Ok(Reply::OK),
+                true => Err(Error::fixed("ERR there is no client-side caching here")),
+            },
+            (b"help", []) => Ok(help()),
+            (
+                b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"kill" | b"no-evict" | b"no-touch" | b"reply"
+                | b"tracking" | b"help",
+                _,
+            ) => Err(Error::arity(&format!("client|{}", String::from_utf8_lossy(&name)))),
+            _ => Err(super::local::unknown_subcommand("CLIENT", words[1])),
+        }
+    }
+
+    fn list(&self, filter: &[&[u8]]) -> Result<Reply, Error> {
+        let clients = self.lock();
+        let mut text = String::new();
+        let mut add = |client: &Client| {
+            text.push_str(&client.line());
+            text.push('\n');
+        };
+        match filter {
+            [] => clients.values().for_each(|client| add(client)),
+            [by, kind] if by.eq_ignore_ascii_case(b"type") => {
+                let kind = Kind::read(kind)?;
+                clients.values().filter(|client| kind.is_of(client)).for_each(|client| add(client));
+            }
+            [by, ids @ ..] if by.eq_ignore_ascii_case(b"id") && !ids.is_empty() => {
+                for id in ids {
+                    let id = integer(id).filter(|&id| id > 0).ok_or(Error::fixed("ERR Invalid client ID"))?;
+                    clients.get(&(id as u64)).into_iter().for_each(|client| add(client));
+                }
+            }
+            _ => return Err(Error::SYNTAX),
+        }
+        Ok(Reply::Verbatim(text))
+    }
+
+    fn kill(&self, own: &Client, filter: &[&[u8]]) -> Result<Reply, Error> {
+        if let [address] = filter {
+            let clients = self.lock();
+            let found = clients.values().find(|client| client.peer.to_string().as_bytes() == *address);
+            found.ok_or(Error::fixed("ERR No such client"))?.kill();
+            return Ok(Reply::OK);
+        }
+        let (pairs, []) = filter.as_chunks::<2>() else { return Err(Error::SYNTAX) };
+        let mut filter = Filter { skip_own: true, ..Filter::default() };
+        for [by, value] in pairs {
+            match &*by.to_ascii_lowercase() {
+                b"id" => {
+                    let id = integer(value).filter(|&id| id > 0);
+                    let error = Error::fixed("ERR client-id should be greater than 0");
+                    filter.id = Some(id.ok_or(error)? as u64);
+                }
+                b"addr" => filter.peer = Some(value.to_vec()),
+                b"laddr" => filter.here = Some(value.to_vec()),
+                b"type" => filter.kind = Some(Kind::read(value)?),
+                b"user" if *value == b"default" => {}
+                b"user" => {
+                    let user = String::from_utf8_lossy(value);
+                    return Err(Error::new(format!("ERR No such user '{user}'")));
+                }
+                b"skipme" => {
+                    filter.skip_own = match &*value.to_ascii_lowercase() {
+                        b"yes" => true,
+                        b"no" => false,
+                        _ => return Err(Error::SYNTAX),
+                    };
+                }
+                _ => return Err(Error::SYNTAX),
+            }
+        }
+        let clients = self.lock();
+        let chosen = clients.values().filter(|client| filter.has(client) && !(filter.skip_own && client.id == own.id));
+        Ok(Reply::count(chosen.inspect(|client| client.kill()).count()))
+    }
+}
+
+#[derive(Default)]
+struct Filter {
+    id: Option<u64>,
+    peer: Option<Vec<u8>>,
+    here: Option<Vec<u8>>,
+    kind: Option<Kind>,
+    skip_own: bool,
+}
+
+impl Filter {
+    fn has(&self, client: &Client) -> bool {
+        let is = |address: SocketAddr, asked: &Option<Vec<u8>>| {
+            asked.as_ref().is_none_or(|asked| address.to_string().as_bytes() == asked)
+        };
+        self.id.is_none_or(|id| id == client.id)
+            && is(client.peer, &self.peer)
+            && is(client.here, &self.here)
+            && self.kind.is_none_or(|kind| kind.is_of(client))
+    }
+}
+
+/// What Redis calls a client's type.
+#[derive(Clone, Copy)]
+enum Kind {
+    Normal,
+    Listener,
+    /// One of those that only a Redis has.
+    Replication,
+}
+
+impl Kind {
+    fn read(word: &[u8]) -> Result<Kind, Error> {
+        match &*word.to_ascii_lowercase() {
+            b"normal" => Ok(Kind::Normal),
+            b"pubsub" => Ok(Kind::Listener),
+            b"master" | b"replica" | b"slave" => Ok(Kind::Replication),
+            _ => Err(Error::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(word)))),
+        }
+    }
+
+    fn is_of(self, client: &Client) -> bool {
+        match self {
+            Kind::Normal => !client.is_listener(),
+            Kind::Listener => client.is_listener(),
+            Kind::Replication => false,
+        }
+    }
+}
+
+/// A name that a client may give itself.
+pub(super) fn valid_name(name: &[u8]) -> Result<String, Error> {
+    if name.iter().all(u8::is_ascii_graphic) {
+        return Ok(String::from_utf8_lossy(name).into_owned());
+    }
+    Err(Error::fixed("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+fn set_info(client: &Client, attribute: &[u8], value: &[u8]) -> Result<Reply, Error> {
+    let attribute = attribute.to_ascii_lowercase();
+    let named = String::from_utf8_lossy(&attribute);
+    if !matches!(&*named, "lib-name" | "lib-ver") {
+        return Err(Error::new(format!("ERR Unrecognized option '{named}'")));
+    }
+    if !value.iter().all(u8::is_ascii_graphic) {
+        let text = format!("ERR {named} cannot contain spaces, newlines or special characters.");
+        return Err(Error::new(text));
+    }
+    let value = String::from_utf8_lossy(value).into_owned();
+    let mut details = client.details();
+    *if named == "lib-name" { &mut details.library } else { &mut details.library_version } = value;
+    Ok(Reply::OK)
+}
+
+fn is_on(switch: &[u8]) -> Result<bool, Error> {
+    match &*switch.to_ascii_lowercase() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(Error::SYNTAX),
+    }
+}
+
+fn help() -> Reply {
+    let lines = [
+        "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GETNAME, ID, INFO: tell of this connection.",
+        "KILL <ip:port> | <option> <value> ...: ends connections; options are ADDR, ID, LADDR, SKIPME, TYPE, USER.",
+        "LIST [TYPE <type> | ID <id> ...]: tells of connections.",
+        "NO-EVICT, NO-TOUCH (ON|OFF): accepted, without a meaning here.",
+        "SETINFO <option> <value>, SETNAME <name>: note what the connection says of itself.",
+    ];
+    Reply::Array(lines.map(Reply::Status).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::wake::Bells, *};
+
+    fn clients() -> (Clients, [Arc<Client>; 2]) {
+        let clients = Clients::default();
+        let here = "127.0.0.1:7001".parse().expect("it is an address");
+        let enter = |id: u64| {
+            let peer = SocketAddr::from(([127, 0, 0, 1], 50_000 + id as u16));
+            clients.enter(Client::new(id, peer, here, Bell::new(&Arc::new(Bells::default()))))
+        };
+        let both = [enter(1), enter(2)];
+        (clients, both)
+    }
+
+    fn ask(clients: &Clients, client: &Client, line: &str) -> Result<Reply, Error> {
+        let words: Vec<_> = line.split(' ').map(str::as_bytes).collect();
+        clients.answer(client, &words)
+    }
+
+    #[test]
+    fn a_client_ends_others_and_itself_only_if_it_says_so() {
+        let (clients, [one, two]) = clients();
+        assert_eq!(ask(&clients, &one, "client kill type normal"), Ok(Reply::Integer(1)));
+        assert!(two.is_killed() && !one.is_killed());
+        assert_eq!(ask(&clients, &one, "client kill addr 127.0.0.1:50001 skipme no"), Ok(Reply::Integer(1)));
+        assert!(one.is_killed());
+        assert_eq!(ask(&clients, &one, "client kill id 3"), Ok(Reply::Integer(0)));
+        assert_eq!(ask(&clients, &one, "client kill 127.0.0.1:50002"), Ok(Reply::OK));
+    }
+
+    #[test]
+    fn what_a_client_says_of_itself_is_listed() {
+        let (clients, [one, _]) = clients();
+        for line in ["client setname me", "client setinfo lib-name lib"] {
+            assert_eq!(ask(&clients, &one, line), Ok(Reply::OK));
+        }
+        let Ok(Reply::Verbatim(list)) = ask(&clients, &one, "client list") else { panic!("it is a text") };
+        let (first, second) = list.split_once('\n').expect("there are two lines");
+        assert!(first.starts_with("id=1 addr=127.0.0.1:50001 laddr=127.0.0.1:7001 fd=0 name=me "), "{first}");
+        assert!(first.ends_with(" lib-name=lib lib-ver="), "{first}");
+        assert!(second.starts_with("id=2 "), "{second}");
+    }
+
+    #[test]
+    fn only_who_asks_nothing_for_longer_than_the_timeout_is_idle() {
+        let (clients, [one, two]) = clients();
+        two.details().channels = 1;
+        for _ in 0..3 {
+            clients.count_second(Some(2));
+            assert!(!one.is_killed());
+        }
+        one.note("ping");
+        for _ in 0..3 {
+            clients.count_second(Some(2));
+            assert!(!one.is_killed());
+        }
+        clients.count_second(Some(2));
+        assert!(one.is_killed());
+        assert!(!two.is_killed(), "it listens");
+    }
+}

@@ -1,0 +1,220 @@
+//! One client's connection: bytes in, requests to the session, answers out.
+//!
+//! Memory is bounded on every side: a request by what can be replicated, answers that are owed by the session, messages of
+//! channels by their mailbox, and what is encoded by [`MAX_OUT_BYTES`] and one answer. Who does not read his answers is not
+//! read from.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    clients::Client,
+    counts::Counts,
+    resp::{Incoming, RequestBuffer},
+    session::{Next, Replica, Session, Taken},
+    subscriptions::CutOff,
+};
+use crate::{Error, Reply, encode::encode};
+
+/// How much is read at once, in bytes.
+const READ_BYTES: usize = 16 << 10;
+
+/// When this much waits to be sent, nothing more is encoded.
+const MAX_OUT_BYTES: usize = 256 << 10;
+
+/// How long a client that was told why its connection ends may go on sending.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Serves a connection until either side ends it.
+pub(super) async fn serve<R: Replica>(
+    mut stream: TcpStream,
+    session: Session<R>,
+    client: &Arc<Client>,
+    counts: &Counts,
+    max_command_bytes: usize,
+) -> io::Result<()> {
+    let mut connection = Connection {
+        session,
+        // A command is shorter in the group than on the wire; the group has the last word.
+        requests: RequestBuffer::new(2 * max_command_bytes),
+        max_command_bytes,
+        client,
+        counts,
+        waker: Waker::from(Arc::clone(client.bell())),
+        is_held: false,
+        is_hungry: true,
+        is_over: false,
+        out: Vec::new(),
+        sent: 0,
+        is_closing: false,
+    };
+    poll_fn(|context| connection.poll(&mut stream, context)).await?;
+    drop(connection);
+    stream.shutdown().await?;
+    // Closing with unread input would reset the connection, and the client might never see why.
+    let mut rest = [0; 4096];
+    let drained = async { while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {} };
+    // Whoever goes on longer is cut off.
+    let _ = tokio::time::timeout(LINGER, drained).await;
+    Ok(())
+}
+
+struct Connection<'a, R: Replica> {
+    session: Session<R>,
+    requests: RequestBuffer,
+    max_command_bytes: usize,
+    client: &'a Arc<Client>,
+    counts: &'a Counts,
+    /// Wakes this task from other threads.
+    waker: Waker,
+    /// The last request waits for earlier ones.
+    is_held: bool,
+    /// The first request is not complete: more must be read.
+    is_hungry: bool,
+    /// The client sends nothing more.
+    is_over: bool,
+    out: Vec<u8>,
+    /// How much of `out` was sent.
+    sent: usize,
+    /// Nothing more is encoded; what is left is sent.
+    is_closing: bool,
+}
+
+impl<R: Replica> Connection<'_, R> {
+    /// Does all that can be done now. Ready once the connection is to be closed.
+    fn poll(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Before anything is looked at that others may ring for.
+        self.client.bell().register(context);
+        let waker = self.waker.clone();
+        let mut inner = Context::from_waker(&waker);
+        loop {
+            if self.client.is_killed() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut moved = self.take_requests(&mut inner);
+            moved |= self.session.poll_stuck(&mut inner);
+            moved |= self.encode_answers(&mut inner);
+            match self.session.deliver_mail(MAX_OUT_BYTES, &mut self.out) {
+                Ok(delivered) => moved |= delivered,
+                Err(CutOff) => {
+                    tracing::warn!(client = self.client.id, "closing a subscriber's connection: it does not read");
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            moved |= self.poll_write(stream, context)?;
+            let is_done =
+                self.is_closing || (self.is_over && !self.is_held && self.is_hungry && self.session.is_idle());
+            if is_done && self.out.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            moved |= self.poll_read(stream, context)?;
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Hands over the requests that have arrived, as far as their order and the limits permit.
+    fn take_requests(&mut self, context: &mut Context<'_>) -> bool {
+        let mut taken = 0;
+        self.session.begin_batch();
+        while self.out.len() < MAX_OUT_BYTES && self.session.is_open() {
+            if !self.is_held {
+                self.requests.set_trusted(self.session.is_trusted());
+                match self.requests.next() {
+                    Ok(Some(Incoming::Request(_))) => {}
+                    Ok(Some(Incoming::TooLarge { bytes })) => {
+                        self.session.refuse(too_large(bytes, self.max_command_bytes));
+                        taken += 1;
+                        continue;
+                    }
+                    Ok(None) => {
+                        self.is_hungry = true;
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "closing a connection");
+                        self.session.end(Some(Reply::Error(Error::new(error.to_string()))));
+                        taken += 1;
+                        break;
+                    }
+                }
+            }
+            self.is_held = self.session.take(self.requests.last(), context) == Taken::NotYet;
+            if self.is_held {
+                break;
+            }
+            taken += 1;
+        }
+        self.session.look(context);
+        if taken > 0 {
+            self.counts.commands.fetch_add(taken, Ordering::Relaxed);
+            self.session.note();
+        }
+        taken > 0
+    }
+
+    fn encode_answers(&mut self, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while self.out.len() < MAX_OUT_BYTES && !self.is_closing {
+            match self.session.poll_next(context) {
+                Poll::Ready(Next::Answer(answer)) => encode(&answer, self.session.protocol(), &mut self.out),
+                Poll::Ready(Next::Close) => self.is_closing = true,
+                Poll::Pending => break,
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    fn poll_write(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut moved = false;
+        while self.sent < self.out.len() {
+            let Poll::Ready(sent) = Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) else {
+                return Ok(moved);
+            };
+            self.sent += sent?;
+            moved = true;
+        }
+        self.sent = 0;
+        self.out.clear();
+        if self.out.capacity() > MAX_OUT_BYTES {
+            self.out = Vec::new();
+        }
+        Ok(moved)
+    }
+
+    fn poll_read(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> io::Result<bool> {
+        if !self.is_hungry || self.is_over || self.session.is_closing() {
+            return Ok(false);
+        }
+        let Poll::Ready(bytes) = pin!(stream.read_buf(self.requests.space(READ_BYTES))).poll(context) else {
+            return Ok(false);
+        };
+        if bytes? == 0 {
+            self.is_over = true;
+        } else {
+            self.is_hungry = false;
+        }
+        Ok(true)
+    }
+}
+
+/// The answer to a request that the group could not take.
+pub(super) fn too_large(bytes: usize, max: usize) -> Error {
+    Error::new(format!(
+        "ERR a command of {bytes} bytes can't be replicated: it may have {max} bytes, a quarter of a replica's ring \
+         (ring_bytes)"
+    ))
+}

@@ -1,0 +1,188 @@
+//! `INFO`: what a replica tells about itself.
+
+use std::{fmt::Write, fs, sync::atomic::Ordering};
+
+use squall::{Applied, GroupStatus, Status};
+
+use super::{GROUP, Server};
+use crate::Store;
+
+/// The version of Redis whose protocol and texts are followed; clients look at it.
+pub(super) const VERSION: &str = "7.2.0";
+
+/// What `INFO` is made of.
+pub(super) struct Facts<'a> {
+    pub(super) server: &'a Server,
+    /// None once the node has ended.
+    pub(super) status: Option<Status>,
+    /// None once the group has ended.
+    pub(super) store: Option<Contents>,
+}
+
+/// The store's part of `INFO`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contents {
+    keys: usize,
+    expiring: usize,
+    applied: Option<Applied>,
+}
+
+/// Takes the store's part of `INFO`.
+pub(super) fn look(store: &Store, clock_ms: u64) -> Contents {
+    let keys = store.keys().view(store.time_ms(clock_ms)).len();
+    // Those that have expired are counted no more, though they may be there yet.
+    let expired = store.keys().len() - keys;
+    Contents { keys, expiring: store.keys().expiring() - expired, applied: store.applied() }
+}
+
+/// Writes one section's lines.
+type Section = fn(&Facts<'_>, &mut Lines);
+
+/// Writes these sections; all of them if there are none, or if "all", "default" or "everything" is among them.
+pub(super) fn text(sections: &[String], facts: &Facts<'_>) -> String {
+    let known: [(&str, Section); 7] = [
+        ("Server", server),
+        ("Clients", clients),
+        ("Memory", memory),
+        ("Stats", stats),
+        ("Replication", replication),
+        ("Squall", squall),
+        ("Keyspace", keyspace),
+    ];
+    let everything =
+        sections.is_empty() || sections.iter().any(|s| ["all", "default", "everything"].contains(&s.as_str()));
+    let mut lines = Lines(String::new());
+    for (name, write) in known {
+        if everything || sections.iter().any(|section| section.eq_ignore_ascii_case(name)) {
+            if !lines.0.is_empty() {
+                lines.0.push_str("\r\n");
+            }
+            let _ = write!(lines.0, "# {name}\r\n");
+            write(facts, &mut lines);
+        }
+    }
+    lines.0
+}
+
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, name: &str, value: impl ToString) {
+        // Reasons are sentences, and a value is the rest of its line.
+        let _ = write!(self.0, "{name}:{}\r\n", value.to_string().replace(['\r', '\n'], " "));
+    }
+}
+
+fn server(facts: &Facts<'_>, lines: &mut Lines) {
+    let server = facts.server;
+    lines.add("redis_version", VERSION);
+    lines.add("redis_mode", "standalone");
+    lines.add("server_name", "squall-replicated-kv");
+    lines.add("squall_version", env!("CARGO_PKG_VERSION"));
+    lines.add("arch_bits", usize::BITS);
+    lines.add("process_id", std::process::id());
+    lines.add("tcp_port", server.listen.port());
+    let uptime = server.since.elapsed().as_secs();
+    lines.add("uptime_in_seconds", uptime);
+    lines.add("uptime_in_days", uptime / (24 * 60 * 60));
+}
+
+fn clients(facts: &Facts<'_>, lines: &mut Lines) {
+    lines.add("connected_clients", facts.server.clients.count());
+    lines.add("maxclients", facts.server.settings.max_clients());
+    lines.add("blocked_clients", 0);
+    lines.add("pubsub_clients", facts.server.clients.count_listeners());
+}
+
+/// What the system says of the process: the ring and the engine are in it too.
+fn memory(_: &Facts<'_>, lines: &mut Lines) {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        kibibytes.unwrap_or(0) << 10
+    };
+    let (used, peak) = (bytes("VmRSS"), bytes("VmHWM"));
+    lines.add("used_memory", used);
+    lines.add("used_memory_human", human(used));
+    lines.add("used_memory_rss", used);
+    lines.add("used_memory_peak", peak);
+    lines.add("used_memory_peak_human", human(peak));
+    lines.add("maxmemory", 0);
+    lines.add("maxmemory_policy", "noeviction");
+}
+
+fn human(bytes: u64) -> String {
+    match bytes {
+        0..=0xfffff => format!("{:.2}K", bytes as f64 / f64::from(1 << 10)),
+        0x10_0000..=0x3fff_ffff => format!("{:.2}M", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2}G", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn stats(facts: &Facts<'_>, lines: &mut Lines) {
+    let (counts, hub) = (&facts.server.counts, &facts.server.hub);
+    lines.add("total_connections_received", counts.connections.load(Ordering::Relaxed));
+    lines.add("total_commands_processed", counts.commands.load(Ordering::Relaxed));
+    lines.add("rejected_connections", counts.rejected.load(Ordering::Relaxed));
+    lines.add("acl_access_denied_auth", counts.denied.load(Ordering::Relaxed));
+    let (channels, patterns) = hub.counts();
+    lines.add("pubsub_channels", channels);
+    lines.add("pubsub_patterns", patterns);
+    lines.add("client_output_buffer_limit_disconnections", hub.cut_off());
+}
+
+/// In Redis' terms: each replica takes writes, and the others have what it acknowledges.
+fn replication(facts: &Facts<'_>, lines: &mut Lines) {
+    lines.add("role", "master");
+    let members = match (&facts.status, &facts.store) {
+        (Some(status), Some(_)) => group(status).map_or(1, |group| group.members.len()),
+        _ => 1,
+    };
+    lines.add("connected_slaves", members - 1);
+}
+
+fn squall(facts: &Facts<'_>, lines: &mut Lines) {
+    lines.add("cluster", facts.server.config.cluster());
+    lines.add("node", facts.server.node.id().0);
+    match facts.server.node.end_reason() {
+        None => lines.add("state", "ok"),
+        Some(reason) => {
+            lines.add("state", "ended");
+            lines.add("end_reason", reason);
+        }
+    }
+    if let Some(status) = &facts.status {
+        view(status, lines);
+    }
+    if let Some(contents) = facts.store {
+        let (epoch, seq) = contents.applied.map_or((0, 0), |at| (at.epoch.0, at.seq.0));
+        lines.add("applied_epoch", epoch);
+        lines.add("applied_seq", seq);
+    }
+}
+
+fn group(status: &Status) -> Option<&GroupStatus> {
+    status.groups.iter().find(|group| group.name == GROUP)
+}
+
+fn view(status: &Status, lines: &mut Lines) {
+    lines.add("epoch", status.view.epoch.0);
+    let Some(GroupStatus { members, own_thread, counts, .. }) = group(status) else { return };
+    lines.add("members", members.len());
+    for (rank, member) in members.iter().enumerate() {
+        let counts = format!("sent={},received={},delivered={}", member.sent, member.received, member.delivered);
+        lines.add(&format!("member{rank}"), format_args!("node={},{counts}", member.node.0));
+    }
+    lines.add("commands_applied", counts.applied);
+    lines.add("commands_skipped", counts.skipped);
+    lines.add("reads_answered", counts.reads);
+    lines.add("overruns", counts.overruns);
+    lines.add("own_thread", u8::from(*own_thread));
+}
+
+fn keyspace(facts: &Facts<'_>, lines: &mut Lines) {
+    if let Some(Contents { keys: keys @ 1.., expiring, .. }) = facts.store {
+        lines.add("db0", format_args!("keys={keys},expires={expiring},avg_ttl=0"));
+    }
+}

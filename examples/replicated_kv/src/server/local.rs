@@ -1,0 +1,56 @@
+//! What the server answers by itself.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{Server, clients::Client, describe};
+use crate::{Error, Reply, command::Spec, number::integer};
+
+/// Answers a request, of as many words as the command takes.
+pub(super) fn answer(server: &Server, client: &Client, spec: &Spec, words: &[&[u8]]) -> Result<Reply, Error> {
+    match spec.name {
+        "ping" => match words {
+            [_] => Ok(Reply::Status("PONG")),
+            [_, text] => Ok(Reply::bytes(text)),
+            _ => Err(Error::arity(spec.name)),
+        },
+        "echo" => Ok(Reply::bytes(words[1])),
+        "time" => Ok(time()),
+        "select" => match integer(words[1]) {
+            Some(0) => Ok(Reply::OK),
+            Some(_) => Err(Error::fixed("ERR DB index is out of range")),
+            None => Err(Error::NOT_AN_INTEGER),
+        },
+        "client" => server.clients.answer(client, words),
+        "command" => describe::answer(words),
+        "config" => server.config_command(words),
+        "pubsub" => server.hub.answer(words),
+        "acl" => acl(words),
+        "module" => match &*words[1].to_ascii_lowercase() {
+            b"list" if words.len() == 2 => Ok(Reply::Array(Vec::new())),
+            b"list" => Err(Error::arity("module|list")),
+            _ => Err(unknown_subcommand("MODULE", words[1])),
+        },
+        "cluster" => Err(Error::fixed("ERR This instance has cluster support disabled")),
+        name => Err(Error::new(format!("ERR '{name}' is not answered here"))),
+    }
+}
+
+fn acl(words: &[&[u8]]) -> Result<Reply, Error> {
+    match &*words[1].to_ascii_lowercase() {
+        b"whoami" if words.len() == 2 => Ok(Reply::bytes("default")),
+        b"whoami" => Err(Error::arity("acl|whoami")),
+        _ => Err(unknown_subcommand("ACL", words[1])),
+    }
+}
+
+/// Seconds, and microseconds of the present one.
+fn time() -> Reply {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Reply::array_of_bytes([now.as_secs().to_string(), now.subsec_micros().to_string()])
+}
+
+/// `command` is in capital letters.
+pub(super) fn unknown_subcommand(command: &str, word: &[u8]) -> Error {
+    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+    Error::new(format!("ERR unknown subcommand '{word}'. Try {command} HELP."))
+}

@@ -1,0 +1,165 @@
+//! The server: a replica's clients, and how their requests reach the group.
+//!
+//! A connection reads bytes, in which requests are found; its session hands them to the group in the connection's order, and
+//! keeps what is owed; answers are encoded as they become known. What concerns only the server is answered by it, whether
+//! the group lives or not.
+
+mod auth;
+mod clients;
+mod connection;
+mod counts;
+mod describe;
+mod expiry;
+mod info;
+mod inline;
+mod listen;
+mod local;
+mod replica;
+mod resp;
+mod session;
+mod settings;
+mod subscriptions;
+mod transaction;
+mod wake;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use squall::{Config, Group, Node};
+use tokio::net::{TcpListener, TcpStream};
+
+pub use self::{
+    auth::{Password, PasswordError},
+    listen::{ListenError, listen},
+    subscriptions::Hub,
+};
+use self::{
+    clients::{Client, Clients},
+    counts::Counts,
+    replica::OwnReplica,
+    session::Session,
+    settings::Settings,
+    wake::{Bell, Bells},
+};
+use crate::Store;
+
+/// The name of the replicated group, in configurations `[groups.kv]`.
+pub const GROUP: &str = "kv";
+
+/// How long to wait when the system gives no more sockets.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What may be chosen of a server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// How many clients it serves at once.
+    pub max_clients: usize,
+    /// After how many seconds without a request a client is disconnected; 0 for never.
+    pub timeout_seconds: u64,
+    /// What clients must say before anything else.
+    pub password: Option<Password>,
+}
+
+/// A running replica and its clients.
+#[derive(Debug)]
+pub struct Server {
+    node: Node,
+    group: Group<Store>,
+    config: Config,
+    listen: SocketAddr,
+    password: Option<Password>,
+    settings: Settings,
+    hub: Arc<Hub>,
+    since: Instant,
+    counts: Counts,
+    clients: Clients,
+    bells: Arc<Bells>,
+}
+
+impl Server {
+    /// A server of a node's group. `hub` is where the replica's store [publishes](Store::set_publisher).
+    pub fn new(node: Node, group: Group<Store>, config: Config, hub: Arc<Hub>, options: Options) -> Server {
+        Server {
+            node,
+            group,
+            config,
+            listen: options.listen,
+            password: options.password,
+            settings: Settings::new(options.max_clients, options.timeout_seconds),
+            hub,
+            since: Instant::now(),
+            counts: Counts::default(),
+            clients: Clients::default(),
+            bells: Arc::default(),
+        }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Serves clients for ever, on a runtime of one thread.
+    pub async fn serve(self: Arc<Server>, listener: TcpListener) {
+        // A task of its own, since it is woken most often.
+        tokio::spawn(Arc::clone(&self.bells).run());
+        tokio::join!(expiry::watch(&self), self.watch_idle_clients(), Arc::clone(&self).accept(listener),);
+    }
+
+    async fn accept(self: Arc<Server>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.welcome(stream, peer),
+                Err(error) => {
+                    tracing::warn!(%error, "no client can be accepted for now");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn welcome(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+        let id = self.counts.next_id();
+        let server = Arc::clone(self);
+        let client = Client::new(id, peer, self.listen, Bell::new(&self.bells));
+        if self.clients.count() >= self.settings.max_clients() {
+            self.counts.rejected.fetch_add(1, Ordering::Relaxed);
+            // Nothing was sent on this connection yet, so there is room; and who is turned away may be gone already.
+            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        let guest = self.clients.enter(client);
+        tokio::spawn(async move {
+            // Without it answers are only later.
+            let _ = stream.set_nodelay(true);
+            let max_bytes = server.max_command_bytes();
+            let session = Session::new(OwnReplica(Arc::clone(&server)), &guest, &server.hub, max_bytes);
+            if let Err(error) = connection::serve(stream, session, &guest, &server.counts, max_bytes).await {
+                tracing::debug!(%error, %peer, "a connection broke");
+            }
+            server.clients.leave(id);
+        });
+    }
+
+    async fn watch_idle_clients(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.clients.count_second(self.settings.timeout_seconds());
+        }
+    }
+
+    /// The longest command that the group takes, in bytes.
+    fn max_command_bytes(&self) -> usize {
+        self.config.group(GROUP).ring_bytes / 4
+    }
+}

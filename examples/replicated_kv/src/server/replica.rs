@@ -1,0 +1,136 @@
+//! The group, as sessions use it.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use squall::{Read, ReadError, Submit, SubmitError};
+
+use super::{
+    Server,
+    clients::Client,
+    connection::too_large,
+    info::{self, Facts},
+    local,
+    session::{Look, Replica, Write},
+};
+use crate::{
+    Error, Reply, Store,
+    command::Spec,
+    message::{Command, Watched},
+};
+
+/// The clock, in milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// This node's replica.
+pub(super) struct OwnReplica(pub(super) Arc<Server>);
+
+impl Replica for OwnReplica {
+    type Write = Writing;
+    type Look = Reading<Look>;
+    type Watch = Reading<Vec<Watched>>;
+    type Info = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
+
+    fn write(&self, command: &Command) -> Writing {
+        Writing(self.0.group.submit(command))
+    }
+
+    fn look(&self, mut look: Look) -> Reading<Look> {
+        Reading(self.0.group.read(move |store: &Store| {
+            look.answer(store);
+            look
+        }))
+    }
+
+    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Reading<Vec<Watched>> {
+        Reading(self.0.group.read(move |store: &Store| keys.iter().map(|key| store.watch(key, clock_ms)).collect()))
+    }
+
+    fn info(&self, sections: Vec<String>) -> Self::Info {
+        let server = Arc::clone(&self.0);
+        Box::pin(async move {
+            let now_ms = now_ms();
+            // Of a group that has ended, the replica can't be seen any more.
+            let store = server.group.peek(move |store: &Store| info::look(store, now_ms)).await.ok();
+            let asked = Arc::clone(&server);
+            // The engine answers this, and it may be busy.
+            let status = tokio::task::spawn_blocking(move || asked.node.status()).await.ok().flatten();
+            Reply::Verbatim(info::text(&sections, &Facts { server: &server, status, store }))
+        })
+    }
+
+    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+        local::answer(&self.0, client, spec, words).into()
+    }
+
+    fn others(&self) -> usize {
+        self.0.config.members().len() - 1
+    }
+
+    fn wants_password(&self) -> bool {
+        self.0.password.is_some()
+    }
+
+    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+        let is_right = self.0.password.as_ref().is_none_or(|right| right.is(password));
+        let admits = is_right && user == b"default";
+        if !admits {
+            let denied = self.0.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
+            // Ever more rarely, since a stranger may try any number.
+            if denied.is_power_of_two() {
+                tracing::warn!(denied, "a client gave a wrong password");
+            }
+        }
+        admits
+    }
+}
+
+/// A command on its way through the group.
+pub(super) struct Writing(Submit<Reply>);
+
+impl Future for Writing {
+    type Output = Result<Reply, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_err(|error| match error {
+            SubmitError::Ended { reason, outcome } => {
+                Error::new(format!("CLUSTERDOWN The group has ended: {reason}; {outcome}"))
+            }
+            SubmitError::TooLarge { bytes, max } => too_large(bytes, max),
+            other => Error::new(format!("ERR {other}")),
+        })
+    }
+}
+
+impl Write for Writing {
+    fn is_accepted(&self) -> bool {
+        self.0.is_accepted()
+    }
+}
+
+/// A look at this node's replica.
+pub(super) struct Reading<T>(Read<T>);
+
+impl<T> Future for Reading<T>
+where
+    Read<T>: Future<Output = Result<T, ReadError>> + Unpin,
+{
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_err(|error| match error {
+            ReadError::Ended { reason } => Error::new(format!("CLUSTERDOWN The group has ended: {reason}")),
+            other => Error::new(format!("ERR {other}")),
+        })
+    }
+}

@@ -1,0 +1,483 @@
+//! What clients send: requests out of a stream of bytes that a stranger chose.
+//!
+//! A request is an array of bulk strings, or a line typed by hand (an *inline command*). [`RequestBuffer`] looks for the
+//! first one's end with Redis' limits and Redis' words for each breach, without trusting an announced length: memory grows
+//! with what has arrived, and a request that is too large to be replicated is dropped while it arrives. Each word is copied
+//! to its place among the request's [`words`] as soon as it is complete.
+
+use super::inline::split_line;
+use crate::{number::integer, store::MAX_VALUE_BYTES, words};
+
+/// The longest bulk string that may be announced, in bytes (Redis' `proto-max-bulk-len`).
+pub(super) const MAX_BULK_BYTES: usize = MAX_VALUE_BYTES;
+
+/// The most words of one request.
+const MAX_WORDS: usize = 1 << 20;
+
+/// The same of a client who still has to say the password.
+const STRANGERS_BULK_BYTES: usize = 16 << 10;
+const STRANGERS_WORDS: usize = 10;
+
+/// The longest inline command, and far more than a length takes, in bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// A buffer that grew beyond this is given back once it is empty, in bytes.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// Why a stream is not worth reading on. The texts are Redis' own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ProtocolError {
+    #[error("ERR Protocol error: too big inline request")]
+    LongLine,
+    #[error("ERR Protocol error: unbalanced quotes in request")]
+    UnbalancedQuotes,
+    #[error("ERR Protocol error: too big mbulk count string")]
+    LongCount,
+    #[error("ERR Protocol error: invalid multibulk length")]
+    InvalidCount,
+    #[error("ERR Protocol error: unauthenticated multibulk length")]
+    StrangersCount,
+    #[error("ERR Protocol error: too big bulk count string")]
+    LongLength,
+    #[error("ERR Protocol error: expected '$', got '{}'", .0.escape_ascii())]
+    NoBulk(u8),
+    #[error("ERR Protocol error: invalid bulk length")]
+    InvalidLength,
+    #[error("ERR Protocol error: unauthenticated bulk length")]
+    StrangersLength,
+}
+
+/// What a client asked, or a request that was dropped because of its size.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Incoming<'a> {
+    /// The request's [`words`], of which there is at least one. They stay until the next one is asked for.
+    Request(&'a mut Vec<u8>),
+    TooLarge {
+        /// As it was sent.
+        bytes: usize,
+    },
+}
+
+/// Bytes from a client that are not yet requests.
+#[derive(Debug)]
+pub(super) struct RequestBuffer {
+    bytes: Vec<u8>,
+    /// How many of them were used.
+    start: usize,
+    /// How many of those behind were looked at in vain for the end of a line.
+    scanned: usize,
+    scan: Scan,
+    /// The words of the first request, as far as they are complete.
+    request: Vec<u8>,
+    max_request_bytes: usize,
+    is_trusted: bool,
+}
+
+/// What is known of the first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scan {
+    /// Its first byte is not there, or its first line is not complete.
+    Start,
+    /// An array that lacks `missing` bulk strings.
+    Array { missing: usize, size: Size },
+    /// The bulk string that comes next has this many bytes, its line end included; then the array goes on.
+    Bulk { left: usize, missing: usize, size: Size },
+}
+
+/// A request's length as it was sent, as far as announced, and whether that is too much, so that nothing is kept of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    bytes: usize,
+    is_dropped: bool,
+}
+
+impl RequestBuffer {
+    /// Requests longer than `max_request_bytes`, as sent, are dropped.
+    pub(super) fn new(max_request_bytes: usize) -> RequestBuffer {
+        RequestBuffer {
+            bytes: Vec::new(),
+            start: 0,
+            scanned: 0,
+            scan: Scan::Start,
+            request: Vec::new(),
+            max_request_bytes,
+            is_trusted: true,
+        }
+    }
+
+    /// Sets whether the client may have more than the smallest requests.
+    pub(super) fn set_trusted(&mut self, is_trusted: bool) {
+        self.is_trusted = is_trusted;
+    }
+
+    /// Where to append what arrives, with room for `bytes` more.
+    pub(super) fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+            if self.bytes.capacity() > KEPT_BYTES.max(bytes) {
+                self.bytes = Vec::new();
+            }
+        } else if self.start >= self.bytes.len() - self.start {
+            // At least as much is dropped as is moved, so that moving stays cheap however the bytes come in.
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.reserve(bytes);
+        &mut self.bytes
+    }
+
+    /// The request that was found last.
+    pub(super) fn last(&mut self) -> &mut Vec<u8> {
+        &mut self.request
+    }
+
+    /// The next request, if it is complete. An error is final.
+    pub(super) fn next(&mut self) -> Result<Option<Incoming<'_>>, ProtocolError> {
+        loop {
+            match self.scan {
+                Scan::Start => match self.bytes.get(self.start) {
+                    None => return Ok(None),
+                    Some(b'*') => {
+                        if !self.begin_array()? {
+                            return Ok(None);
+                        }
+                    }
+                    Some(_) => match self.take_line()? {
+                        None => return Ok(None),
+                        // An empty line asks nothing.
+                        Some(0) => {}
+                        Some(_) => return Ok(Some(Incoming::Request(&mut self.request))),
+                    },
+                },
+                Scan::Array { missing: 0, size } => {
+                    self.scan = Scan::Start;
+                    return Ok(Some(match size.is_dropped {
+                        true => Incoming::TooLarge { bytes: size.bytes },
+                        false => Incoming::Request(&mut self.request),
+                    }));
+                }
+                Scan::Array { missing, size } => {
+                    if !self.begin_bulk(missing, size)? {
+                        return Ok(None);
+                    }
+                }
+                Scan::Bulk { left, missing, size } if size.is_dropped => {
+                    let here = left.min(self.bytes.len() - self.start);
+                    self.start += here;
+                    let left = left - here;
+                    if left > 0 {
+                        self.scan = Scan::Bulk { left, missing, size };
+                        return Ok(None);
+                    }
+                    self.scan = Scan::Array { missing, size };
+                }
+                Scan::Bulk { left, missing, size } => {
+                    let Some(bulk) = self.bytes.get(self.start..self.start + left) else { return Ok(None) };
+                    words::push(&mut self.request, &bulk[..left - 2]);
+                    self.start += left;
+                    self.scan = Scan::Array { missing, size };
+                }
+            }
+        }
+    }
+
+    /// Reads an array's first line. False if it is not complete.
+    fn begin_array(&mut self) -> Result<bool, ProtocolError> {
+        let Some((count, bytes)) = self.number_line(ProtocolError::LongCount)? else { return Ok(false) };
+        let count = count.filter(|&count| count <= MAX_WORDS as i64).ok_or(ProtocolError::InvalidCount)?;
+        if count > STRANGERS_WORDS as i64 && !self.is_trusted {
+            return Err(ProtocolError::StrangersCount);
+        }
+        self.begin_request();
+        // As in Redis, an array of less than nothing is one of nothing, and asks nothing.
+        if let Ok(missing @ 1..) = usize::try_from(count) {
+            self.scan = Scan::Array { missing, size: Size { bytes, is_dropped: false } };
+        }
+        Ok(true)
+    }
+
+    /// Reads a bulk string's first line. False if it is not complete.
+    fn begin_bulk(&mut self, missing: usize, size: Size) -> Result<bool, ProtocolError> {
+        match self.bytes.get(self.start) {
+            None => return Ok(false),
+            Some(b'$') => {}
+            Some(&other) => return Err(ProtocolError::NoBulk(other)),
+        }
+        let Some((length, bytes)) = self.number_line(ProtocolError::LongLength)? else { return Ok(false) };
+        let length = length
+            .and_then(|length| usize::try_from(length).ok())
+            .filter(|&length| length <= MAX_BULK_BYTES)
+            .ok_or(ProtocolError::InvalidLength)?;
+        if length > STRANGERS_BULK_BYTES && !self.is_trusted {
+            return Err(ProtocolError::StrangersLength);
+        }
+        let left = length + 2;
+        let bytes = size.bytes + bytes + left;
+        let is_dropped = size.is_dropped || bytes > self.max_request_bytes;
+        if is_dropped {
+            self.request = Vec::new();
+        }
+        self.scan = Scan::Bulk { left, missing: missing - 1, size: Size { bytes, is_dropped } };
+        Ok(true)
+    }
+
+    /// Reads a line of one type byte and a number: the number, if it is one, and the line's length with its end. None if it
+    /// is not complete.
+    fn number_line(&mut self, too_long: ProtocolError) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
+        let ahead = &self.bytes[self.start..];
+        if let Some((number, bytes)) = short_number_line(ahead) {
+            self.scanned = 0;
+            self.start += bytes;
+            return Ok(Some((Some(number), bytes)));
+        }
+        let Some(end) = self.find(b'\r').map_err(|Long| too_long)? else { return Ok(None) };
+        let ahead = &self.bytes[self.start..];
+        let number = match ahead.get(end + 1) {
+            None => return Ok(None),
+            Some(b'\n') => integer(&ahead[1..end]),
+            Some(_) => None,
+        };
+        self.scanned = 0;
+        self.start += end + 2;
+        Ok(Some((number, end + 2)))
+    }
+
+    /// Reads an inline command: how many words it has. None if it is not complete.
+    fn take_line(&mut self) -> Result<Option<usize>, ProtocolError> {
+        let Some(end) = self.find(b'\n').map_err(|Long| ProtocolError::LongLine)? else { return Ok(None) };
+        self.begin_request();
+        let line = &self.bytes[self.start..self.start + end];
+        let words = split_line(line, &mut self.request).ok_or(ProtocolError::UnbalancedQuotes)?;
+        self.scanned = 0;
+        self.start += end + 1;
+        Ok(Some(words))
+    }
+
+    fn begin_request(&mut self) {
+        self.request.clear();
+        if self.request.capacity() > KEPT_BYTES {
+            self.request = Vec::new();
+        }
+    }
+
+    /// Looks for a byte in the first line that a line may have.
+    fn find(&mut self, byte: u8) -> Result<Option<usize>, Long> {
+        let ahead = &self.bytes[self.start..];
+        let line = &ahead[..ahead.len().min(MAX_LINE_BYTES)];
+        match line[self.scanned..].iter().position(|&other| other == byte) {
+            Some(at) => Ok(Some(self.scanned + at)),
+            None if line.len() == MAX_LINE_BYTES => Err(Long),
+            None => {
+                self.scanned = line.len();
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A line is longer than any may be.
+struct Long;
+
+/// As [`RequestBuffer::number_line`], where the number is what most are: of few digits, and complete.
+fn short_number_line(ahead: &[u8]) -> Option<(i64, usize)> {
+    let mut number = 0;
+    for (place, &byte) in ahead.iter().enumerate().take(10).skip(1) {
+        match byte {
+            b'0' if place == 1 => return None,
+            b'0'..=b'9' => number = 10 * number + i64::from(byte - b'0'),
+            b'\r' if place > 1 && ahead.get(place + 1) == Some(&b'\n') => return Some((number, place + 2)),
+            _ => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    const LIMIT: usize = 1000;
+
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    enum Out {
+        Request(Vec<Vec<u8>>),
+        TooLarge(usize),
+        Error(ProtocolError),
+    }
+
+    fn next(buffer: &mut RequestBuffer) -> Option<Out> {
+        match buffer.next() {
+            Ok(None) => None,
+            Ok(Some(Incoming::TooLarge { bytes })) => Some(Out::TooLarge(bytes)),
+            Ok(Some(Incoming::Request(request))) => {
+                let words = words::split(request).expect("a request is words");
+                Some(Out::Request(words.iter().map(|word| word.to_vec()).collect()))
+            }
+            Err(error) => Some(Out::Error(error)),
+        }
+    }
+
+    /// Feeds a stream in pieces and returns all that came out, an error last.
+    fn feed_to<'a>(mut buffer: RequestBuffer, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Out> {
+        let mut all = Vec::new();
+        for piece in pieces {
+            buffer.space(piece.len()).extend_from_slice(piece);
+            while let Some(out) = next(&mut buffer) {
+                let is_last = matches!(out, Out::Error(_));
+                all.push(out);
+                if is_last {
+                    return all;
+                }
+            }
+        }
+        all
+    }
+
+    fn feed<'a>(limit: usize, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Out> {
+        feed_to(RequestBuffer::new(limit), pieces)
+    }
+
+    fn request(words: &[&str]) -> Out {
+        Out::Request(words.iter().map(|word| word.as_bytes().to_vec()).collect())
+    }
+
+    fn encode(words: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+            bytes.extend(word);
+            bytes.extend(b"\r\n");
+        }
+        bytes
+    }
+
+    #[test]
+    fn arrays_and_lines_are_requests() {
+        let stream =
+            b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n\r\n*0\r\n*-1\r\nset a  \"b \\x41\\n\" 'c\\'d'\n*1\r\n$0\r\n\r\n";
+        let expected =
+            [request(&["GET", "a"]), request(&["PING"]), request(&["set", "a", "b A\n", "c'd"]), request(&[""])];
+        assert_eq!(feed(LIMIT, [&stream[..]]), expected);
+    }
+
+    #[test]
+    fn a_breach_is_told_in_redis_words_after_what_came_before() {
+        let long = |first: &str| first.repeat(MAX_LINE_BYTES);
+        for (stream, text) in [
+            (long("x"), "too big inline request"),
+            ("get \"a\r\n".into(), "unbalanced quotes in request"),
+            ("get \"a\"b\r\n".into(), "unbalanced quotes in request"),
+            (long("*"), "too big mbulk count string"),
+            ("*x\r\n".into(), "invalid multibulk length"),
+            ("*+1\r\n".into(), "invalid multibulk length"),
+            ("*01\r\n".into(), "invalid multibulk length"),
+            ("*1\rx".into(), "invalid multibulk length"),
+            ("*1048577\r\n".into(), "invalid multibulk length"),
+            ("*99999999999999999999\r\n".into(), "invalid multibulk length"),
+            ("*1\r\n".to_owned() + &long("$"), "too big bulk count string"),
+            ("*1\r\n:1\r\n".into(), "expected '$', got ':'"),
+            ("*1\r\n$-1\r\n".into(), "invalid bulk length"),
+            ("*1\r\n$x\r\n".into(), "invalid bulk length"),
+            ("*1\r\n$1073741824\r\n".into(), "invalid bulk length"),
+        ] {
+            let stream = format!("PING\r\n{stream}");
+            let out = feed(LIMIT, [stream.as_bytes()]);
+            let [before, Out::Error(error)] = &out[..] else { panic!("{stream:.40}: {out:?}") };
+            assert_eq!(*before, request(&["PING"]));
+            assert_eq!(error.to_string(), format!("ERR Protocol error: {text}"), "{stream:.40}");
+        }
+    }
+
+    #[test]
+    fn a_stranger_may_have_small_requests_only() {
+        let feed = |stream: &str| {
+            let mut buffer = RequestBuffer::new(usize::MAX);
+            buffer.set_trusted(false);
+            feed_to(buffer, [stream.as_bytes()])
+        };
+        assert_eq!(feed("*1\r\n$4\r\nPING\r\n"), [request(&["PING"])]);
+        assert_eq!(feed("*11\r\n"), [Out::Error(ProtocolError::StrangersCount)]);
+        assert_eq!(feed("*1\r\n$16385\r\n"), [Out::Error(ProtocolError::StrangersLength)]);
+    }
+
+    #[test]
+    fn an_announced_length_allocates_nothing() {
+        let mut buffer = RequestBuffer::new(usize::MAX);
+        let stream = format!("*1048576\r\n${MAX_BULK_BYTES}\r\nabc");
+        buffer.space(stream.len()).extend_from_slice(stream.as_bytes());
+        assert_eq!(buffer.next(), Ok(None));
+        assert!(buffer.space(16).capacity() < 200);
+    }
+
+    #[test]
+    fn a_request_beyond_the_limit_is_dropped_as_it_arrives_and_the_next_one_counts() {
+        let large = encode(&[b"SET".to_vec(), b"key".to_vec(), vec![b'v'; 100_000], b"NX".to_vec()]);
+        let mut stream = large.clone();
+        stream.extend(encode(&[b"PING".to_vec()]));
+        let mut buffer = RequestBuffer::new(LIMIT);
+        let mut all = Vec::new();
+        for piece in stream.chunks(100) {
+            buffer.space(piece.len()).extend_from_slice(piece);
+            while let Some(out) = next(&mut buffer) {
+                all.push(out);
+            }
+            assert!(buffer.bytes.capacity() + buffer.request.capacity() < 3 * LIMIT);
+        }
+        assert_eq!(all, [Out::TooLarge(large.len()), request(&["PING"])]);
+    }
+
+    #[test]
+    fn a_request_at_the_limit_is_taken() {
+        let exact = encode(&[vec![b'x'; 500]]);
+        assert_eq!(feed(exact.len(), [&exact[..]]), [Out::Request(vec![vec![b'x'; 500]])]);
+        assert_eq!(feed(exact.len() - 1, [&exact[..]]), [Out::TooLarge(exact.len())]);
+    }
+
+    fn word() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![4 => vec(any::<u8>(), 0..12), 1 => vec(any::<u8>(), 300..700)]
+    }
+
+    /// Pieces of valid and invalid requests, so that random streams get far into the scanner.
+    fn fragment() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            3 => vec(word(), 0..4).prop_map(|words| encode(&words)),
+            1 => "[a-z \"'\\\\]{0,20}(\r)?\n".prop_map(String::into_bytes),
+            1 => "[*$+:_%-]?-?[0-9]{0,4}\r\n".prop_map(String::into_bytes),
+            1 => vec(any::<u8>(), 0..40),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..400)) {
+            feed(LIMIT, [&bytes[..]]);
+        }
+
+        #[test]
+        fn requests_do_not_depend_on_how_the_stream_was_cut(fragments in vec(fragment(), 0..6), cuts in vec(any::<u16>(), 0..4)) {
+            let stream = fragments.concat();
+            let whole = feed(LIMIT, [&stream[..]]);
+            prop_assert_eq!(&feed(LIMIT, stream.chunks(1)), &whole);
+            for at in 0..stream.len().min(300) {
+                let (left, right) = stream.split_at(at);
+                prop_assert_eq!(&feed(LIMIT, [left, right]), &whole);
+            }
+            let mut cuts: Vec<usize> = cuts.iter().map(|&cut| usize::from(cut) % (stream.len() + 1)).collect();
+            cuts.sort_unstable();
+            cuts.insert(0, 0);
+            cuts.push(stream.len());
+            let pieces = cuts.windows(2).map(|pair| &stream[pair[0]..pair[1]]);
+            prop_assert_eq!(&feed(LIMIT, pieces), &whole);
+        }
+
+        #[test]
+        fn what_was_encoded_comes_out(requests in vec(vec(word(), 1..5), 0..5)) {
+            let stream = requests.iter().flat_map(|words| encode(words)).collect::<Vec<u8>>();
+            let expected: Vec<_> = requests.into_iter().map(Out::Request).collect();
+            prop_assert_eq!(feed(usize::MAX, stream.chunks(7)), expected);
+        }
+    }
+}

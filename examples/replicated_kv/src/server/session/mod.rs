@@ -1,0 +1,481 @@
+//! The order of one connection: pipelined requests take effect, and are answered, one after the other.
+//!
+//! Nothing here does I/O. A session decides when a request may be handed to the replica, and keeps what is owed:
+//!
+//! - *Writes* that follow each other are submitted back to back; the group keeps their order. One that waits for room in
+//!   the ring holds up the rest, since a later one could be accepted first.
+//! - *Reads* that follow each other become one look at the replica. A look takes no turn in the order, so it would not show
+//!   what is still on its way: a read behind this connection's writes takes a turn itself if it is a short one, and waits
+//!   for their answers if not.
+//! - A *write* after a look waits for it, or the look could show the write.
+//! - What changes the session itself waits until everything before it was answered.
+
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::VecDeque,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    clients::Client,
+    subscriptions::{CutOff, Hub, Subscriptions},
+    transaction::{Locals, Transaction},
+};
+use crate::{
+    Error, Reply, Store,
+    command::{self, Run, Spec},
+    encode::Protocol,
+    message::{Command, Watched},
+    words,
+};
+
+/// The most writes of one connection that are under way at once.
+const MAX_WRITES: usize = 512;
+
+/// The most requests in one look, and about the most bytes: it holds up the delivering thread.
+const MAX_QUERIES: usize = 512;
+const MAX_QUERY_BYTES: usize = 1 << 20;
+
+/// A look's memory that is kept for the next one, in bytes.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// The most answers that are owed, and of answers that are known the most bytes: behind a slow write they pile up.
+const MAX_OWED: usize = 1024;
+const MAX_OWED_BYTES: usize = 1 << 20;
+
+/// What a session asks of its replica. Failures are answers to the client.
+pub(super) trait Replica {
+    type Write: Write;
+    type Look: Future<Output = Result<Look, Error>> + Unpin;
+    type Watch: Future<Output = Result<Vec<Watched>, Error>> + Unpin;
+    type Info: Future<Output = Reply> + Unpin;
+
+    /// The clock, in milliseconds since 1970.
+    fn now_ms(&self) -> u64;
+
+    /// Hands a command to the group.
+    fn write(&self, command: &Command) -> Self::Write;
+
+    /// Fills in the answers of a look, all of one state, linearizably.
+    fn look(&self, look: Look) -> Self::Look;
+
+    /// Notes the state of keys, linearizably.
+    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Self::Watch;
+
+    /// Describes the replica as it is when this is called.
+    fn info(&self, sections: Vec<String>) -> Self::Info;
+
+    /// Answers what concerns neither the store nor the session.
+    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply;
+
+    /// How many replicas there are besides this one.
+    fn others(&self) -> usize;
+
+    /// Whether clients must say a password.
+    fn wants_password(&self) -> bool;
+
+    /// Whether a user and a password are right.
+    fn admits(&self, user: &[u8], password: &[u8]) -> bool;
+}
+
+/// A command on its way.
+pub(super) trait Write: Future<Output = Result<Reply, Error>> + Unpin {
+    /// Whether later commands keep their place behind it.
+    fn is_accepted(&self) -> bool;
+}
+
+/// Requests that only look, and then their answers. It is used again and again, so that few looks allocate memory.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    clock_ms: u64,
+    requests: Vec<u8>,
+    /// Where each request ends.
+    ends: Vec<usize>,
+    answers: VecDeque<Reply>,
+}
+
+impl Look {
+    fn push(&mut self, request: &[u8]) {
+        self.requests.extend_from_slice(request);
+        self.ends.push(self.requests.len());
+    }
+
+    fn is_full(&self) -> bool {
+        self.ends.len() >= MAX_QUERIES || self.requests.len() >= MAX_QUERY_BYTES
+    }
+
+    /// How many requests there are.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Answers the requests.
+    pub(super) fn answer(&mut self, store: &Store) {
+        let mut from = 0;
+        for &end in &self.ends {
+            self.answers.push_back(store.look(&self.requests[from..end], self.clock_ms));
+            from = end;
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.requests.capacity() > KEPT_BYTES {
+            *self = Look::default();
+        }
+        self.requests.clear();
+        self.ends.clear();
+    }
+}
+
+/// What comes next on the way to the client.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    Answer(Reply),
+    /// Nothing; the connection ends.
+    Close,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    /// It must wait for earlier ones.
+    NotYet,
+}
+
+/// The state of one connection.
+pub(super) struct Session<R: Replica> {
+    replica: R,
+    client: Arc<Client>,
+    subscriptions: Subscriptions,
+    transaction: Transaction,
+    protocol: Protocol,
+    /// The client has said the password, or need not.
+    is_trusted: bool,
+    owed: VecDeque<Owed<R>>,
+    owed_bytes: usize,
+    /// How many of those owed are writes.
+    writes: usize,
+    /// Requests that the next look will answer.
+    queries: Look,
+    /// The look that is under way, and how many requests it answers.
+    looking: Option<(R::Look, usize)>,
+    /// What looks have answered, for those who are owed it.
+    looked: VecDeque<Reply>,
+    /// Emptied, to be used for the next look.
+    spare: Look,
+    /// The last write waits for room.
+    is_stuck: bool,
+    /// Keys are about to be watched, which what follows may depend on.
+    is_watching: bool,
+    is_closing: bool,
+    /// The time of the present batch of requests; 0 until somebody asks for it.
+    clock_ms: u64,
+    /// The last command's name.
+    command: &'static str,
+}
+
+enum Owed<R: Replica> {
+    Answer(Reply),
+    Write(R::Write),
+    Exec(R::Write, Locals),
+    /// The next of what the look answers.
+    Look,
+    Watch(R::Watch),
+    Info(R::Info),
+    Close,
+}
+
+impl<R: Replica> Session<R> {
+    /// `max_command_bytes` is the longest message that the group takes.
+    pub(super) fn new(replica: R, client: &Arc<Client>, hub: &Arc<Hub>, max_command_bytes: usize) -> Session<R> {
+        Session {
+            is_trusted: !replica.wants_password(),
+            replica,
+            client: Arc::clone(client),
+            subscriptions: Subscriptions::new(hub, client.id, client.bell()),
+            transaction: Transaction::new(max_command_bytes),
+            protocol: Protocol::default(),
+            owed: VecDeque::new(),
+            owed_bytes: 0,
+            writes: 0,
+            queries: Look::default(),
+            looking: None,
+            looked: VecDeque::new(),
+            spare: Look::default(),
+            is_stuck: false,
+            is_watching: false,
+            is_closing: false,
+            clock_ms: 0,
+            command: "",
+        }
+    }
+
+    /// The form of the answers.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Whether the client may have more than the smallest requests.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// Whether everything was answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    /// Whether the connection ends once everything was answered, and takes no more requests.
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Whether another request may be looked at.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_stuck
+            && !self.is_watching
+            && !self.is_closing
+            && self.owed.len() < MAX_OWED
+            && self.owed_bytes < MAX_OWED_BYTES
+    }
+
+    /// Begins a batch of requests, which take place at one time.
+    pub(super) fn begin_batch(&mut self) {
+        self.clock_ms = 0;
+    }
+
+    /// Shows others what was asked last.
+    pub(super) fn note(&self) {
+        self.client.note(self.command);
+    }
+
+    fn clock_ms(&mut self) -> u64 {
+        if self.clock_ms == 0 {
+            self.clock_ms = self.replica.now_ms();
+        }
+        self.clock_ms
+    }
+
+    /// Takes the next request, unless it must wait for earlier ones. What is left of the buffer may be used again.
+    pub(super) fn take(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
+        if !self.is_open() {
+            return Taken::NotYet;
+        }
+        let words = words::split(request).expect("the request was made of words");
+        let spec = match self.check(&words) {
+            Ok(spec) => spec,
+            Err(_) if requests::is_of_a_browser(&words) => {
+                tracing::warn!(
+                    client = self.client.id,
+                    "an HTTP request was sent here: somebody may attack through a browser"
+                );
+                self.end(None);
+                return Taken::Yes;
+            }
+            Err(error) => {
+                self.refuse(error);
+                return Taken::Yes;
+            }
+        };
+        self.command = spec.name;
+        let is_queued = self.transaction.is_open() && !requests::is_done_in_transaction(spec);
+        if matches!(spec.run, Run::Local) && !is_queued {
+            return self.take_local(spec, &words, context);
+        }
+        drop(words);
+        match spec.run {
+            _ if is_queued => {
+                self.queue(spec, request);
+                Taken::Yes
+            }
+            Run::Read(_) => self.take_read(spec, request, context),
+            Run::Write(_) | Run::Local => self.take_write(request, context),
+        }
+    }
+
+    fn take_write(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
+        if !self.may_write(context) {
+            return Taken::NotYet;
+        }
+        let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request) };
+        let write = self.replica.write(&command);
+        if let Command::Run { request: back, .. } = command {
+            *request = back;
+        }
+        self.owe_write(Owed::Write(write));
+        Taken::Yes
+    }
+
+    fn take_read(&mut self, spec: &Spec, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
+        if self.writes > 0 {
+            // Its turn in the order costs less than waiting for those before.
+            return if spec.is_fast { self.take_write(request, context) } else { Taken::NotYet };
+        }
+        if self.looking.is_some() || self.queries.is_full() {
+            return Taken::NotYet;
+        }
+        self.queries.push(request);
+        self.owed.push_back(Owed::Look);
+        Taken::Yes
+    }
+
+    /// Whether nothing is under way that a write must not overtake.
+    fn may_write(&mut self, context: &mut Context<'_>) -> bool {
+        self.look(context);
+        self.looking.is_none() && self.writes < MAX_WRITES
+    }
+
+    fn owe_write(&mut self, owed: Owed<R>) {
+        let (Owed::Write(write) | Owed::Exec(write, _)) = &owed else { unreachable!("it is a write") };
+        self.is_stuck = !write.is_accepted();
+        self.writes += 1;
+        self.owed.push_back(owed);
+    }
+
+    /// Owes an answer that is known.
+    pub(super) fn owe(&mut self, answer: Reply) {
+        self.owed_bytes += answer.payload_bytes();
+        self.owed.push_back(Owed::Answer(answer));
+    }
+
+    /// Refuses a request, which a transaction that it belongs to does not survive.
+    pub(super) fn refuse(&mut self, error: Error) {
+        self.transaction.break_off();
+        self.owe(Reply::Error(error));
+    }
+
+    /// Takes no more requests, and ends once everything, this answer last, is answered.
+    pub(super) fn end(&mut self, answer: Option<Reply>) {
+        self.is_closing = true;
+        answer.into_iter().for_each(|answer| self.owe(answer));
+        self.owed.push_back(Owed::Close);
+    }
+
+    /// Begins the look that the reads taken so far wait for. Call it when no further request is at hand.
+    pub(super) fn look(&mut self, context: &mut Context<'_>) {
+        if self.queries.is_empty() || self.looking.is_some() {
+            return;
+        }
+        let mut look = mem::replace(&mut self.queries, mem::take(&mut self.spare));
+        look.clock_ms = self.clock_ms();
+        let count = look.len();
+        self.looking = Some((self.replica.look(look), count));
+        // Where nobody else must be asked, it is answered at once.
+        self.poll_look(context);
+    }
+
+    fn poll_look(&mut self, context: &mut Context<'_>) {
+        let Some((look, count)) = &mut self.looking else { return };
+        let Poll::Ready(result) = Pin::new(look).poll(context) else { return };
+        match result {
+            Ok(mut look) => {
+                self.looked.append(&mut look.answers);
+                look.clear();
+                self.spare = look;
+            }
+            Err(error) => self.looked.extend(std::iter::repeat_n(Reply::Error(error), *count)),
+        }
+        self.looking = None;
+    }
+
+    /// Goes on with a write that waits for room. Returns whether requests can be taken again.
+    pub(super) fn poll_stuck(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.is_stuck {
+            return false;
+        }
+        let Some(Owed::Write(write) | Owed::Exec(write, _)) = self.owed.back_mut() else {
+            unreachable!("nothing is taken behind a stuck write")
+        };
+        match Pin::new(&mut *write).poll(context) {
+            Poll::Ready(result) => {
+                self.is_stuck = false;
+                self.writes -= 1;
+                let owed = self.owed.pop_back();
+                let answer = self.settled(result, owed);
+                self.owe(answer);
+            }
+            Poll::Pending => self.is_stuck = !write.is_accepted(),
+        }
+        !self.is_stuck
+    }
+
+    /// What the client is owed next, once it is known.
+    ///
+    /// Only the oldest write is waited for: the later ones are delivered after it.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        let Some(first) = self.owed.front_mut() else { return Poll::Pending };
+        let answer = match first {
+            Owed::Write(write) | Owed::Exec(write, _) => {
+                let result = ready!(Pin::new(write).poll(context));
+                if self.owed.len() == 1 {
+                    self.is_stuck = false;
+                }
+                self.writes -= 1;
+                let owed = self.owed.pop_front();
+                return Poll::Ready(Next::Answer(self.settled(result, owed)));
+            }
+            Owed::Look => {
+                if self.looked.is_empty() {
+                    self.poll_look(context);
+                }
+                let Some(answer) = self.looked.pop_front() else { return Poll::Pending };
+                answer
+            }
+            Owed::Watch(watch) => {
+                let watched = ready!(Pin::new(watch).poll(context));
+                self.is_watching = false;
+                watched.and_then(|watched| self.transaction.watch(watched).map(|()| Reply::OK)).into()
+            }
+            Owed::Info(info) => ready!(Pin::new(info).poll(context)),
+            Owed::Close => return Poll::Ready(Next::Close),
+            Owed::Answer(_) => {
+                let Some(Owed::Answer(answer)) = self.owed.pop_front() else { unreachable!("it was just seen") };
+                self.owed_bytes -= answer.payload_bytes();
+                return Poll::Ready(Next::Answer(answer));
+            }
+        };
+        self.owed.pop_front();
+        Poll::Ready(Next::Answer(answer))
+    }
+
+    /// The answer to a write that has come back.
+    fn settled(&self, result: Result<Reply, Error>, owed: Option<Owed<R>>) -> Reply {
+        let reply = Reply::from(result);
+        let Some(Owed::Exec(_, locals)) = owed else { return reply };
+        locals.join(reply, |request| self.answer_queued(request))
+    }
+
+    /// Appends messages of channels to what the connection is sent, until there are `max` bytes.
+    pub(super) fn deliver_mail(&mut self, max: usize, out: &mut Vec<u8>) -> Result<bool, CutOff> {
+        if self.subscriptions.is_empty() {
+            return Ok(false);
+        }
+        self.subscriptions.deliver(self.protocol, max, out)
+    }
+
+    fn check(&self, words: &[&[u8]]) -> Result<&'static Spec, Error> {
+        let spec = command::check(words)?;
+        if !self.is_trusted && !requests::is_for_strangers(spec) {
+            return Err(Error::fixed("NOAUTH Authentication required."));
+        }
+        if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() && !requests::is_for_listeners(spec) {
+            return Err(Error::new(format!(
+                "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+                 context",
+                spec.name
+            )));
+        }
+        Ok(spec)
+    }
+}

@@ -1,0 +1,266 @@
+//! The requests that concern the session itself.
+
+use std::task::Context;
+
+use super::{Owed, Replica, Session, Taken};
+use crate::{
+    Error, Reply,
+    command::{self, Run, Spec},
+    encode::Protocol,
+    number::integer,
+    server::{clients::valid_name, info::VERSION, subscriptions::Kind, transaction::Exec},
+    words,
+};
+
+/// Whether a request takes place though a transaction is open, instead of being queued.
+pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {
+    matches!(spec.run, Run::Local) && matches!(spec.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// Whether a client may ask this before it has said the password.
+pub(super) fn is_for_strangers(spec: &Spec) -> bool {
+    matches!(spec.name, "auth" | "hello" | "quit" | "reset")
+}
+
+/// Whether a client may ask this in RESP2 while it listens to channels.
+pub(super) fn is_for_listeners(spec: &Spec) -> bool {
+    matches!(spec.name, "subscribe" | "unsubscribe" | "psubscribe" | "punsubscribe" | "ping" | "quit" | "reset")
+}
+
+/// Whether it is a line of an HTTP request: the lines that follow are not for us.
+pub(super) fn is_of_a_browser(words: &[&[u8]]) -> bool {
+    words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:"))
+}
+
+/// Whether it can't be queued in a transaction: it changes the session, or can't be answered at once.
+fn is_refused_in_transaction(spec: &Spec) -> bool {
+    matches!(
+        spec.name,
+        "subscribe" | "unsubscribe" | "psubscribe" | "punsubscribe" | "hello" | "auth" | "info" | "unwatch"
+    )
+}
+
+/// Whether it waits until all before it was answered.
+fn waits(spec: &Spec) -> bool {
+    matches!(spec.name, "watch" | "wait" | "reset") || (is_refused_in_transaction(spec) && spec.name != "unwatch")
+}
+
+const WRONG_PASSWORD: Error = Error::fixed("WRONGPASS invalid username-password pair or user is disabled.");
+
+impl<R: Replica> Session<R> {
+    /// Queues a request in the open transaction.
+    pub(super) fn queue(&mut self, spec: &'static Spec, request: &mut Vec<u8>) {
+        let is_local = matches!(spec.run, Run::Local);
+        if is_local && is_refused_in_transaction(spec) && spec.name != "unwatch" {
+            return self.refuse(Error::fixed("ERR Command not allowed inside a transaction"));
+        }
+        let answer = self.transaction.queue(request, is_local).map(|()| Reply::Status("QUEUED"));
+        self.client.details().queued = self.transaction.queued();
+        self.owe(answer.into());
+    }
+
+    /// The server's own answer to a request that was queued.
+    pub(super) fn answer_queued(&self, request: &[u8]) -> Reply {
+        let words = words::split(request).expect("the request was made of words");
+        match command::check(&words) {
+            // As in Redis: the transaction is over before it could.
+            Ok(spec) if spec.name == "unwatch" => Reply::OK,
+            Ok(spec) if spec.name == "wait" => self.wait(&words).into(),
+            Ok(spec) => self.replica.local(&self.client, spec, &words),
+            Err(error) => Reply::Error(error),
+        }
+    }
+
+    pub(super) fn take_local(&mut self, spec: &'static Spec, words: &[&[u8]], context: &mut Context<'_>) -> Taken {
+        if waits(spec) && !self.is_idle() {
+            return Taken::NotYet;
+        }
+        self.note();
+        let answer = match spec.name {
+            "ping" if self.protocol == Protocol::Resp2 && !self.subscriptions.is_empty() => {
+                let text = words.get(1).copied().unwrap_or_default();
+                Reply::array_of_bytes([b"pong", text])
+            }
+            "multi" => self.transaction.open().map(|()| Reply::OK).into(),
+            "discard" => self.transaction.discard().map(|()| Reply::OK).into(),
+            "exec" => match self.exec(context) {
+                Ok(taken) => return taken,
+                Err(error) => Reply::Error(error),
+            },
+            "watch" if self.transaction.is_open() => {
+                Reply::Error(Error::fixed("ERR WATCH inside MULTI is not allowed"))
+            }
+            "watch" => {
+                let keys = words[1..].iter().map(|key| key.to_vec()).collect();
+                let clock_ms = self.clock_ms();
+                self.is_watching = true;
+                self.owed.push_back(Owed::Watch(self.replica.watch(keys, clock_ms)));
+                return Taken::Yes;
+            }
+            "unwatch" => {
+                self.transaction.unwatch();
+                Reply::OK
+            }
+            "wait" => self.wait(words).into(),
+            "info" => {
+                let sections = words[1..].iter().map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
+                self.owed.push_back(Owed::Info(self.replica.info(sections.collect())));
+                return Taken::Yes;
+            }
+            "auth" => self.auth(words).map(|()| Reply::OK).into(),
+            "hello" => self.hello(words).into(),
+            "reset" => self.reset(),
+            "quit" => {
+                self.end(Some(Reply::OK));
+                return Taken::Yes;
+            }
+            "subscribe" => return self.subscribe(Kind::Channel, &words[1..]),
+            "psubscribe" => return self.subscribe(Kind::Pattern, &words[1..]),
+            "unsubscribe" => return self.unsubscribe(Kind::Channel, &words[1..]),
+            "punsubscribe" => return self.unsubscribe(Kind::Pattern, &words[1..]),
+            _ => self.replica.local(&self.client, spec, words),
+        };
+        self.client.details().queued = self.transaction.queued();
+        self.owe(answer);
+        Taken::Yes
+    }
+
+    fn exec(&mut self, context: &mut Context<'_>) -> Result<Taken, Error> {
+        if !self.may_write(context) {
+            return Ok(Taken::NotYet);
+        }
+        let now_ms = self.clock_ms();
+        let exec = self.transaction.exec(now_ms);
+        self.client.details().queued = None;
+        match exec? {
+            Exec::Command(command, locals) => {
+                let write = self.replica.write(&command);
+                self.owe_write(Owed::Exec(write, locals));
+            }
+            Exec::Locals(locals) => {
+                let answer = locals.join(Reply::Array(Vec::new()), |request| self.answer_queued(request));
+                self.owe(answer);
+            }
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// Whatever was answered is at every member.
+    fn wait(&self, words: &[&[u8]]) -> Result<Reply, Error> {
+        integer(words[1]).ok_or(Error::NOT_AN_INTEGER)?;
+        let timeout = integer(words[2]).ok_or(Error::fixed("ERR timeout is not an integer or out of range"))?;
+        if timeout < 0 {
+            return Err(Error::fixed("ERR timeout is negative"));
+        }
+        Ok(Reply::count(self.replica.others()))
+    }
+
+    fn auth(&mut self, words: &[&[u8]]) -> Result<(), Error> {
+        match words {
+            [_, _] if !self.replica.wants_password() => Err(Error::fixed(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            )),
+            [_, password] => self.admit(b"default", password),
+            [_, user, password] => self.admit(user, password),
+            _ => Err(Error::SYNTAX),
+        }
+    }
+
+    fn admit(&mut self, user: &[u8], password: &[u8]) -> Result<(), Error> {
+        if !self.replica.admits(user, password) {
+            return Err(WRONG_PASSWORD);
+        }
+        self.is_trusted = true;
+        Ok(())
+    }
+
+    fn hello(&mut self, words: &[&[u8]]) -> Result<Reply, Error> {
+        let protocol = match words.get(1) {
+            None => self.protocol,
+            Some(version) => match integer(version) {
+                None => return Err(Error::fixed("ERR Protocol version is not an integer or out of range")),
+                Some(2) => Protocol::Resp2,
+                Some(3) => Protocol::Resp3,
+                Some(_) => return Err(Error::fixed("NOPROTO unsupported protocol version")),
+            },
+        };
+        let (mut name, mut said) = (None, None);
+        let mut options = words.get(2..).unwrap_or_default();
+        while let Some((option, rest)) = options.split_first() {
+            options = match (&*option.to_ascii_lowercase(), rest) {
+                (b"auth", [user, password, rest @ ..]) => {
+                    said = Some((*user, *password));
+                    rest
+                }
+                (b"setname", [word, rest @ ..]) => {
+                    name = Some(valid_name(word)?);
+                    rest
+                }
+                _ => {
+                    let option = String::from_utf8_lossy(&option[..option.len().min(128)]);
+                    return Err(Error::new(format!("ERR Syntax error in HELLO option '{option}'")));
+                }
+            };
+        }
+        if let Some((user, password)) = said {
+            self.admit(user, password)?;
+        }
+        if !self.is_trusted {
+            return Err(Error::fixed(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+                 <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+                 same time",
+            ));
+        }
+        self.protocol = protocol;
+        let mut details = self.client.details();
+        details.protocol = protocol;
+        if let Some(name) = name {
+            details.name = name;
+        }
+        let pairs = [
+            ("server", Reply::bytes("redis")),
+            ("version", Reply::bytes(VERSION)),
+            ("proto", Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
+            ("id", Reply::Integer(self.client.id as i64)),
+            ("mode", Reply::bytes("standalone")),
+            ("role", Reply::bytes("master")),
+            ("modules", Reply::Array(Vec::new())),
+        ];
+        Ok(Reply::Map(pairs.map(|(key, value)| (Reply::bytes(key), value)).into()))
+    }
+
+    fn reset(&mut self) -> Reply {
+        // There may be none.
+        let _ = self.transaction.discard();
+        self.transaction.unwatch();
+        self.subscriptions.clear();
+        self.protocol = Protocol::Resp2;
+        self.is_trusted = !self.replica.wants_password();
+        *self.client.details() = Default::default();
+        Reply::Status("RESET")
+    }
+
+    fn subscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
+        for topic in topics {
+            let said = self.subscriptions.subscribe(kind, topic);
+            self.owe(said);
+        }
+        self.count_subscriptions();
+        Taken::Yes
+    }
+
+    fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
+        let mut said = Vec::new();
+        self.subscriptions.unsubscribe(kind, topics, &mut said);
+        said.into_iter().for_each(|said| self.owe(said));
+        self.count_subscriptions();
+        Taken::Yes
+    }
+
+    fn count_subscriptions(&self) {
+        let mut details = self.client.details();
+        (details.channels, details.patterns) = (self.subscriptions.channels(), self.subscriptions.patterns());
+    }
+}

@@ -1,0 +1,415 @@
+use std::{cell::RefCell, collections::HashMap, rc::Rc, task::Waker};
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::{
+    keyspace::Publish,
+    server::{
+        clients::Clients,
+        describe,
+        wake::{Bell, Bells},
+    },
+};
+
+const MAX_COMMAND_BYTES: usize = 1000;
+
+/// A replica whose commands are delivered, and whose looks are answered, when the test says so. What it answers to a write
+/// is the write's number; to a read, minus the number of writes delivered.
+#[derive(Clone, Default)]
+struct Puppet(Rc<RefCell<Strings>>);
+
+#[derive(Default)]
+struct Strings {
+    /// How many commands find room.
+    room: usize,
+    submitted: Vec<Command>,
+    delivered: usize,
+    looks: Vec<usize>,
+    answers_looks: bool,
+    password: Option<&'static str>,
+    versions: HashMap<Vec<u8>, u64>,
+}
+
+struct FakeWrite {
+    puppet: Puppet,
+    command: Option<Command>,
+    number: Option<usize>,
+}
+
+impl Future for FakeWrite {
+    type Output = Result<Reply, Error>;
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let puppet = self.puppet.clone();
+        let mut strings = puppet.0.borrow_mut();
+        if strings.submitted.len() < strings.room
+            && let Some(command) = self.command.take()
+        {
+            strings.submitted.push(command);
+            self.number = Some(strings.submitted.len());
+        }
+        match self.number {
+            Some(number) if number <= strings.delivered => Poll::Ready(Ok(match &strings.submitted[number - 1] {
+                Command::Transaction { requests, .. } => Reply::Array(vec![Reply::Integer(0); requests.len()]),
+                _ => Reply::Integer(number as i64),
+            })),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Write for FakeWrite {
+    fn is_accepted(&self) -> bool {
+        self.number.is_some()
+    }
+}
+
+struct FakeLook(Puppet, Option<Look>);
+
+impl Future for FakeLook {
+    type Output = Result<Look, Error>;
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let puppet = self.0.clone();
+        let strings = puppet.0.borrow();
+        if !strings.answers_looks {
+            return Poll::Pending;
+        }
+        let mut look = self.1.take().expect("a look is answered once");
+        look.answers.extend(std::iter::repeat_n(Reply::Integer(-(strings.delivered as i64)), look.ends.len()));
+        Poll::Ready(Ok(look))
+    }
+}
+
+impl Replica for Puppet {
+    type Write = FakeWrite;
+    type Look = FakeLook;
+    type Watch = std::future::Ready<Result<Vec<Watched>, Error>>;
+    type Info = std::future::Ready<Reply>;
+    fn now_ms(&self) -> u64 {
+        1
+    }
+    fn write(&self, command: &Command) -> FakeWrite {
+        let mut write = FakeWrite { puppet: self.clone(), command: Some(command.clone()), number: None };
+        let _ = Pin::new(&mut write).poll(&mut context());
+        write
+    }
+    fn look(&self, look: Look) -> FakeLook {
+        self.0.borrow_mut().looks.push(look.len());
+        FakeLook(self.clone(), Some(look))
+    }
+    fn watch(&self, keys: Vec<Vec<u8>>, _clock_ms: u64) -> Self::Watch {
+        let version = |key: &[u8]| self.0.borrow().versions.get(key).copied();
+        let watched = keys.into_iter().map(|key| {
+            let version = version(&key);
+            Watched { key, present: version.is_some(), version: version.unwrap_or(0) }
+        });
+        std::future::ready(Ok(watched.collect()))
+    }
+    fn info(&self, _: Vec<String>) -> Self::Info {
+        std::future::ready(Reply::Integer(self.0.borrow().delivered as i64))
+    }
+    fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+        match spec.name {
+            "client" => Clients::default().answer(client, words).into(),
+            "command" => describe::answer(words).into(),
+            "pubsub" => Hub::default().answer(words).into(),
+            _ => Reply::Status("LOCAL"),
+        }
+    }
+    fn others(&self) -> usize {
+        2
+    }
+    fn wants_password(&self) -> bool {
+        self.0.borrow().password.is_some()
+    }
+    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+        user == b"default" && self.0.borrow().password.is_none_or(|right| right.as_bytes() == password)
+    }
+}
+
+fn context() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
+struct Bench {
+    session: Session<Puppet>,
+    puppet: Puppet,
+    hub: Arc<Hub>,
+}
+
+fn bench(strings: Strings) -> Bench {
+    let puppet = Puppet(Rc::new(RefCell::new(strings)));
+    let somewhere = "127.0.0.1:1".parse().expect("it is an address");
+    let bell = Bell::new(&Arc::new(Bells::default()));
+    let client = Arc::new(Client::new(7, somewhere, somewhere, bell));
+    let hub = Arc::default();
+    Bench { session: Session::new(puppet.clone(), &client, &hub, MAX_COMMAND_BYTES), puppet, hub }
+}
+
+fn with_room(room: usize) -> Bench {
+    bench(Strings { room, ..Strings::default() })
+}
+
+impl Bench {
+    fn take(&mut self, line: &str) -> Taken {
+        self.session.take(&mut words::join(line.split(' ')), &mut context())
+    }
+
+    /// Takes requests that nothing holds up.
+    fn take_all(&mut self, lines: &[&str]) {
+        for line in lines {
+            assert_eq!(self.take(line), Taken::Yes, "{line}");
+        }
+    }
+
+    /// What is known by now.
+    fn answers(&mut self) -> Vec<String> {
+        let next = || match self.session.poll_next(&mut context()) {
+            Poll::Ready(Next::Answer(answer)) => Some(crate::testing::show(&answer)),
+            _ => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    /// The answers to requests that nothing holds up.
+    fn ask(&mut self, lines: &[&str]) -> Vec<String> {
+        self.take_all(lines);
+        self.answers()
+    }
+
+    fn deliver(&self, writes: usize) {
+        self.puppet.0.borrow_mut().delivered = writes;
+    }
+
+    fn submitted(&self) -> usize {
+        self.puppet.0.borrow().submitted.len()
+    }
+}
+
+#[test]
+fn writes_are_submitted_together_and_answered_in_turn() {
+    let mut bench = with_room(10);
+    assert!(bench.ask(&["incr a", "time", "incr a"]).is_empty());
+    assert_eq!(bench.submitted(), 2);
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":1", "LOCAL"]);
+    bench.deliver(2);
+    assert_eq!(bench.answers(), [":2"]);
+    assert!(bench.session.is_idle());
+}
+
+#[test]
+fn a_short_read_behind_writes_takes_a_turn() {
+    let mut bench = with_room(10);
+    bench.take_all(&["incr a", "get a", "incr a", "get a"]);
+    assert_eq!(bench.submitted(), 4);
+    assert!(bench.puppet.0.borrow().looks.is_empty());
+    bench.deliver(4);
+    assert_eq!(bench.answers(), [":1", ":2", ":3", ":4"]);
+}
+
+#[test]
+fn a_write_waits_for_earlier_looks() {
+    let mut bench = with_room(10);
+    bench.take_all(&["get a"]);
+    assert_eq!(bench.take("incr a"), Taken::NotYet);
+    assert_eq!(bench.puppet.0.borrow().looks, [1], "nothing is gained by waiting for more reads");
+    assert_eq!(bench.take("get a"), Taken::NotYet);
+    bench.puppet.0.borrow_mut().answers_looks = true;
+    assert_eq!(bench.answers(), [":0"]);
+    assert_eq!(bench.take("incr a"), Taken::Yes);
+}
+
+#[test]
+fn a_write_follows_a_look_that_is_answered_at_once() {
+    let mut bench = with_room(10);
+    bench.puppet.0.borrow_mut().answers_looks = true;
+    bench.take_all(&["get a", "get a", "incr a"]);
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":0", ":0", ":1"]);
+}
+
+#[test]
+fn reads_in_a_row_are_one_look() {
+    let mut bench = with_room(10);
+    bench.take_all(&["get a", "get b", "time", "get c"]);
+    bench.session.look(&mut context());
+    assert_eq!(bench.take("get a"), Taken::NotYet, "the next look begins when this one is answered");
+    bench.puppet.0.borrow_mut().answers_looks = true;
+    assert_eq!(bench.answers(), [":0", ":0", "LOCAL", ":0"]);
+    assert_eq!(bench.puppet.0.borrow().looks, [3]);
+}
+
+#[test]
+fn nothing_overtakes_a_write_that_waits_for_room() {
+    let mut bench = with_room(1);
+    bench.take_all(&["incr a", "incr a"]);
+    assert_eq!(bench.take("incr a"), Taken::NotYet);
+    assert_eq!(bench.take("time"), Taken::NotYet);
+    assert!(!bench.session.poll_stuck(&mut context()));
+    bench.puppet.0.borrow_mut().room = 2;
+    assert!(bench.session.poll_stuck(&mut context()));
+    bench.take_all(&["time"]);
+    bench.deliver(2);
+    assert_eq!(bench.answers().len(), 3);
+}
+
+#[test]
+fn what_concerns_the_session_waits_until_all_before_was_answered() {
+    let mut bench = with_room(10);
+    bench.take_all(&["incr a"]);
+    for line in ["info", "hello 3", "subscribe c", "reset", "wait 1 0", "watch a"] {
+        assert_eq!(bench.take(line), Taken::NotYet, "{line}");
+    }
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":1"]);
+    assert_eq!(bench.ask(&["info", "wait 1 0"][..1]), [":1"]);
+    assert_eq!(bench.ask(&["wait 1 0"]), [":2"]);
+    assert_eq!(bench.session.protocol(), Protocol::Resp2);
+    assert_eq!(bench.ask(&["hello 3"]).len(), 1);
+    assert_eq!(bench.session.protocol(), Protocol::Resp3);
+}
+
+#[test]
+fn a_session_ends_after_what_it_owes() {
+    let mut bench = with_room(10);
+    bench.take_all(&["incr a", "quit"]);
+    assert!(bench.session.is_closing());
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Pending);
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":1", "OK"]);
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+}
+
+#[test]
+fn a_browser_is_cut_off() {
+    let mut bench = with_room(10);
+    bench.take_all(&["POST / HTTP/1.1"]);
+    assert_eq!(bench.take("set hacked 1"), Taken::NotYet);
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+}
+
+#[test]
+fn a_transaction_is_one_command_and_the_servers_own_answers_take_their_places() {
+    let mut bench = with_room(10);
+    assert_eq!(bench.ask(&["multi", "incr a", "time", "get a"]), ["OK", "QUEUED", "QUEUED", "QUEUED"]);
+    assert_eq!(bench.submitted(), 0);
+    bench.take_all(&["exec"]);
+    assert_eq!(bench.submitted(), 1);
+    bench.deliver(1);
+    assert_eq!(bench.answers(), ["[:0, LOCAL, :0]"]);
+    assert_eq!(bench.ask(&["multi", "time", "exec"]), ["OK", "QUEUED", "[LOCAL]"]);
+    assert_eq!(bench.ask(&["multi", "exec"]), ["OK", "[]"]);
+    assert_eq!(bench.submitted(), 1, "the group need not be asked");
+}
+
+#[test]
+fn a_transaction_with_a_request_that_was_refused_is_aborted() {
+    let mut bench = with_room(10);
+    for wrong in ["get", "what", "subscribe c"] {
+        assert_eq!(bench.ask(&["multi", "incr a"]), ["OK", "QUEUED"]);
+        assert!(bench.ask(&[wrong])[0].starts_with("-ERR "));
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.";
+        assert_eq!(bench.ask(&["exec"]), [aborted], "{wrong}");
+    }
+    assert_eq!(bench.submitted(), 0);
+}
+
+#[test]
+fn a_transaction_is_in_order() {
+    let mut bench = with_room(10);
+    assert_eq!(bench.ask(&["exec"]), ["-ERR EXEC without MULTI"]);
+    assert_eq!(bench.ask(&["discard"]), ["-ERR DISCARD without MULTI"]);
+    let nested = "-ERR MULTI calls can not be nested";
+    assert_eq!(bench.ask(&["multi", "multi"]), ["OK", nested]);
+    assert_eq!(bench.ask(&["watch a"]), ["-ERR WATCH inside MULTI is not allowed"]);
+    assert_eq!(bench.ask(&["incr a", "discard"]), ["QUEUED", "OK"]);
+    assert!(!bench.session.transaction.is_open());
+}
+
+#[test]
+fn an_exec_carries_the_versions_that_its_watch_saw() {
+    let mut bench = with_room(10);
+    bench.puppet.0.borrow_mut().versions.insert(b"a".to_vec(), 5);
+    bench.take_all(&["watch a b"]);
+    assert_eq!(bench.take("multi"), Taken::NotYet, "what follows may depend on it");
+    assert_eq!(bench.answers(), ["OK"]);
+    bench.puppet.0.borrow_mut().versions.insert(b"a".to_vec(), 6);
+    bench.take_all(&["multi", "exec"]);
+    let Command::Transaction { watched, .. } = bench.puppet.0.borrow().submitted[0].clone() else {
+        panic!("it is a transaction");
+    };
+    let mut watched: Vec<_> = watched.into_iter().map(|watched| (watched.present, watched.version)).collect();
+    watched.sort_unstable();
+    assert_eq!(watched, [(false, 0), (true, 5)]);
+}
+
+#[test]
+fn a_stranger_must_say_the_password_first() {
+    let mut bench = bench(Strings { room: 10, password: Some("secret"), ..Strings::default() });
+    assert!(!bench.session.is_trusted());
+    let needed = "-NOAUTH Authentication required.";
+    assert_eq!(bench.ask(&["get a", "incr a", "ping", "subscribe c"]), [needed; 4]);
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
+    assert_eq!(bench.ask(&["auth x"]), [wrong]);
+    assert_eq!(bench.ask(&["auth other secret"]), [wrong]);
+    assert!(bench.ask(&["hello 3"])[0].starts_with("-NOAUTH HELLO must be called"));
+    assert_eq!(bench.ask(&["hello 3 auth default x"]), [wrong]);
+    assert_eq!(bench.session.protocol(), Protocol::Resp2);
+    assert!(bench.ask(&["hello 3 auth default secret setname me"])[0].contains("\"id\": :7"));
+    assert!(bench.session.is_trusted());
+    assert_eq!(bench.ask(&["time"]), ["LOCAL"]);
+    assert_eq!(bench.ask(&["reset"]), ["RESET"]);
+    assert!(!bench.session.is_trusted());
+    assert_eq!(bench.ask(&["auth secret"]), ["OK"]);
+}
+
+#[test]
+fn who_listens_in_resp2_may_ask_little_else() {
+    let mut bench = with_room(10);
+    let said = bench.ask(&["subscribe a b"]);
+    assert_eq!(said, [r#">["subscribe", "a", :1]"#, r#">["subscribe", "b", :2]"#]);
+    assert!(bench.ask(&["get a"])[0].starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE / "));
+    assert_eq!(bench.ask(&["ping"]), [r#"["pong", ""]"#]);
+    assert_eq!(bench.hub.publish(b"a", b"hi"), 1);
+    let mut out = Vec::new();
+    assert_eq!(bench.session.deliver_mail(1000, &mut out), Ok(true));
+    assert_eq!(out, b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n");
+    assert_eq!(bench.ask(&["unsubscribe"]).len(), 2);
+    assert_eq!(bench.ask(&["time"]), ["LOCAL"]);
+    assert_eq!(bench.ask(&["punsubscribe"]), [r#">["punsubscribe", nil, :0]"#]);
+}
+
+/// A request of the server's own, that nearly makes sense.
+fn local_request() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let local: Vec<_> = command::all().filter(|spec| matches!(spec.run, Run::Local)).map(|spec| spec.name).collect();
+    let words = [
+        "", "a", "0", "-1", "3", "get", "id", "list", "kill", "type", "normal", "setname", "setinfo", "lib-name", "on",
+        "skipme", "info", "docs", "getkeys", "filterby", "pattern", "channels", "numsub", "numpat", "auth", "default",
+    ];
+    let word = prop_oneof![
+        4 => proptest::sample::select(words.to_vec()).prop_map(|word| word.as_bytes().to_vec()),
+        1 => vec(any::<u8>(), 0..8),
+    ];
+    (proptest::sample::select(local), vec(word, 0..6)).prop_map(|(name, mut words)| {
+        words.insert(0, name.as_bytes().to_vec());
+        words
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_is_answered_and_nothing_panics(requests in vec(local_request(), 1..20)) {
+        let mut bench = with_room(100);
+        bench.deliver(100);
+        for words in &requests {
+            if bench.session.take(&mut words::join(words), &mut context()) == Taken::Yes {
+                prop_assert!(!bench.answers().is_empty(), "{words:?}");
+            }
+            if bench.session.is_closing() {
+                break;
+            }
+            prop_assert!(bench.session.is_idle(), "{words:?}");
+        }
+    }
+}

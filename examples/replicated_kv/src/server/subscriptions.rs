@@ -1,0 +1,381 @@
+//! Published messages: who listens at this replica, and what waits for them.
+//!
+//! Every replica applies a `PUBLISH`, on the engine's thread, and hands the message to its own subscribers: into a mailbox
+//! of each, which the connection's task empties. A client that does not read in time is disconnected, as in Redis, before
+//! its mailbox takes more than a limit. What a `PUBLISH` answers is how many subscribers the replica has that was asked.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use foldhash::fast::RandomState;
+
+use super::wake::Bell;
+use crate::{
+    Error, Reply,
+    encode::{Protocol, encode_message},
+    keyspace::Publish,
+    pattern::matches,
+};
+
+/// The most bytes that wait for one subscriber (Redis' `client-output-buffer-limit pubsub`).
+const MAX_MAIL_BYTES: usize = 32 << 20;
+
+/// What a message takes besides its words, in bytes.
+const MAIL_OVERHEAD: usize = 96;
+
+type Topic = Box<[u8]>;
+type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
+
+/// All subscriptions at one replica.
+#[derive(Debug, Default)]
+pub struct Hub {
+    topics: Mutex<Topics>,
+    /// Subscribers that were cut off because they did not read in time.
+    cut_off: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Topics {
+    channels: Audience,
+    patterns: Audience,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    bell: Arc<Bell>,
+    mailbox: Mutex<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    mail: VecDeque<Mail>,
+    bytes: usize,
+    is_cut_off: bool,
+}
+
+#[derive(Debug)]
+struct Mail {
+    /// That of the subscription, if it is one of a pattern.
+    pattern: Option<Arc<[u8]>>,
+    published: Arc<Published>,
+}
+
+#[derive(Debug)]
+struct Published {
+    channel: Box<[u8]>,
+    text: Box<[u8]>,
+}
+
+impl Mail {
+    fn bytes(&self) -> usize {
+        let Published { channel, text } = &*self.published;
+        self.pattern.as_ref().map_or(0, |pattern| pattern.len()) + channel.len() + text.len() + MAIL_OVERHEAD
+    }
+}
+
+impl Hub {
+    fn lock(&self) -> MutexGuard<'_, Topics> {
+        // Nothing panics while holding it.
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many subscribers were cut off.
+    pub(super) fn cut_off(&self) -> u64 {
+        self.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// How many channels and patterns somebody listens to.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let topics = self.lock();
+        (topics.channels.len(), topics.patterns.len())
+    }
+
+    fn post(&self, to: &Arc<Subscriber>, mail: Mail) {
+        let mut mailbox = to.mailbox();
+        if mailbox.is_cut_off {
+            return;
+        }
+        mailbox.bytes += mail.bytes();
+        if mailbox.bytes > MAX_MAIL_BYTES {
+            *mailbox = Mailbox { is_cut_off: true, ..Mailbox::default() };
+            self.cut_off.fetch_add(1, Ordering::Relaxed);
+        } else {
+            mailbox.mail.push_back(mail);
+        }
+        drop(mailbox);
+        to.bell.ring();
+    }
+
+    /// Answers `PUBSUB ...`, of at least two words.
+    pub(super) fn answer(&self, words: &[&[u8]]) -> Result<Reply, Error> {
+        let topics = self.lock();
+        match (&*words[1].to_ascii_lowercase(), &words[2..]) {
+            (b"channels", []) => Ok(Reply::array_of_bytes(topics.channels.keys())),
+            (b"channels", [pattern]) => {
+                let chosen = topics.channels.keys().filter(|channel| matches(pattern, channel));
+                Ok(Reply::array_of_bytes(chosen))
+            }
+            (b"numsub", channels) => {
+                let count = |channel: &&[u8]| Reply::count(topics.channels.get(*channel).map_or(0, BTreeMap::len));
+                let pairs = channels.iter().flat_map(|channel| [Reply::bytes(channel), count(channel)]);
+                Ok(Reply::Array(pairs.collect()))
+            }
+            (b"numpat", []) => Ok(Reply::count(topics.patterns.len())),
+            // Nobody can subscribe to one of these.
+            (b"shardchannels", [] | [_]) => Ok(Reply::Array(Vec::new())),
+            (b"shardnumsub", channels) => {
+                let none = channels.iter().flat_map(|channel| [Reply::bytes(channel), Reply::Integer(0)]);
+                Ok(Reply::Array(none.collect()))
+            }
+            (b"channels" | b"numpat" | b"shardchannels", _) => {
+                let name = String::from_utf8_lossy(words[1]).to_ascii_lowercase();
+                Err(Error::arity(&format!("pubsub|{name}")))
+            }
+            _ => Err(super::local::unknown_subcommand("PUBSUB", words[1])),
+        }
+    }
+}
+
+impl Publish for Hub {
+    fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
+        let topics = self.lock();
+        if topics.channels.is_empty() && topics.patterns.is_empty() {
+            return 0;
+        }
+        let mut published = None;
+        let mut count = 0;
+        let mut post_to_all = |subscribers: &BTreeMap<u64, Arc<Subscriber>>, pattern: Option<Arc<[u8]>>| {
+            let published =
+                published.get_or_insert_with(|| Arc::new(Published { channel: channel.into(), text: message.into() }));
+            for subscriber in subscribers.values() {
+                count += 1;
+                self.post(subscriber, Mail { pattern: pattern.clone(), published: Arc::clone(published) });
+            }
+        };
+        if let Some(subscribers) = topics.channels.get(channel) {
+            post_to_all(subscribers, None);
+        }
+        for (pattern, subscribers) in &topics.patterns {
+            if matches(pattern, channel) {
+                post_to_all(subscribers, Some(Arc::from(&**pattern)));
+            }
+        }
+        count
+    }
+}
+
+impl Subscriber {
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        // Nothing panics while holding it.
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Channel,
+    Pattern,
+}
+
+/// The subscriptions of one connection. They end with this.
+#[derive(Debug)]
+pub(super) struct Subscriptions {
+    hub: Arc<Hub>,
+    id: u64,
+    subscriber: Arc<Subscriber>,
+    channels: HashSet<Topic, RandomState>,
+    patterns: HashSet<Topic, RandomState>,
+}
+
+/// A subscriber was cut off: it did not read in time.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CutOff;
+
+impl Subscriptions {
+    /// Those of the connection `id`, none for now. `bell` rings when there is mail.
+    pub(super) fn new(hub: &Arc<Hub>, id: u64, bell: &Arc<Bell>) -> Subscriptions {
+        let subscriber = Arc::new(Subscriber { bell: Arc::clone(bell), mailbox: Mutex::default() });
+        let hub = Arc::clone(hub);
+        Subscriptions { hub, id, subscriber, channels: HashSet::default(), patterns: HashSet::default() }
+    }
+
+    pub(super) fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    pub(super) fn patterns(&self) -> usize {
+        self.patterns.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty()
+    }
+
+    fn of_kind(&mut self, kind: Kind) -> &mut HashSet<Topic, RandomState> {
+        match kind {
+            Kind::Channel => &mut self.channels,
+            Kind::Pattern => &mut self.patterns,
+        }
+    }
+
+    /// Begins to listen. What is said to the client comes back.
+    pub(super) fn subscribe(&mut self, kind: Kind, topic: &[u8]) -> Reply {
+        if self.of_kind(kind).insert(topic.into()) {
+            let mut topics = self.hub.lock();
+            topics.of_kind(kind).entry(topic.into()).or_default().insert(self.id, Arc::clone(&self.subscriber));
+        }
+        self.confirm(if kind == Kind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic))
+    }
+
+    /// Stops listening to these, or to all of a kind if none is named. What is said to the client is appended: first the
+    /// messages that came before.
+    pub(super) fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]], said: &mut Vec<Reply>) {
+        let topics: Vec<Topic> = match topics {
+            [] => self.of_kind(kind).iter().cloned().collect(),
+            some => some.iter().map(|&topic| topic.into()).collect(),
+        };
+        let name = if kind == Kind::Channel { "unsubscribe" } else { "punsubscribe" };
+        if topics.is_empty() {
+            said.push(self.confirm(name, Reply::Null));
+        }
+        let mut confirmed = Vec::new();
+        for topic in topics {
+            if self.of_kind(kind).remove(&topic) {
+                self.hub.lock().remove(kind, &topic, self.id);
+            }
+            confirmed.push(self.confirm(name, Reply::Bytes(topic)));
+        }
+        let mail = mem::take(&mut *self.subscriber.mailbox());
+        self.subscriber.mailbox().is_cut_off = mail.is_cut_off;
+        said.extend(mail.mail.into_iter().map(|mail| {
+            let Published { channel, text } = &*mail.published;
+            let (channel, text) = (Reply::bytes(channel), Reply::bytes(text));
+            Reply::Push(match mail.pattern {
+                None => vec![Reply::bytes("message"), channel, text],
+                Some(pattern) => vec![Reply::bytes("pmessage"), Reply::bytes(pattern), channel, text],
+            })
+        }));
+        said.append(&mut confirmed);
+    }
+
+    /// Stops listening to anything.
+    pub(super) fn clear(&mut self) {
+        let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
+        if !(channels.is_empty() && patterns.is_empty()) {
+            let mut topics = self.hub.lock();
+            channels.iter().for_each(|channel| topics.remove(Kind::Channel, channel, self.id));
+            patterns.iter().for_each(|pattern| topics.remove(Kind::Pattern, pattern, self.id));
+        }
+        *self.subscriber.mailbox() = Mailbox::default();
+    }
+
+    fn confirm(&self, name: &str, topic: Reply) -> Reply {
+        Reply::Push(vec![Reply::bytes(name), topic, Reply::count(self.channels.len() + self.patterns.len())])
+    }
+
+    /// Appends messages to what the connection is sent, until there are `max` bytes. Returns whether there were any.
+    pub(super) fn deliver(&mut self, protocol: Protocol, max: usize, out: &mut Vec<u8>) -> Result<bool, CutOff> {
+        let mut mailbox = self.subscriber.mailbox();
+        if mailbox.is_cut_off {
+            return Err(CutOff);
+        }
+        let before = out.len();
+        while out.len() < max
+            && let Some(mail) = mailbox.mail.pop_front()
+        {
+            mailbox.bytes -= mail.bytes();
+            encode_message(mail.pattern.as_deref(), &mail.published.channel, &mail.published.text, protocol, out);
+        }
+        Ok(out.len() > before)
+    }
+}
+
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Topics {
+    fn of_kind(&mut self, kind: Kind) -> &mut Audience {
+        match kind {
+            Kind::Channel => &mut self.channels,
+            Kind::Pattern => &mut self.patterns,
+        }
+    }
+
+    fn remove(&mut self, kind: Kind, topic: &[u8], id: u64) {
+        let audience = self.of_kind(kind);
+        if let Some(subscribers) = audience.get_mut(topic) {
+            subscribers.remove(&id);
+            if subscribers.is_empty() {
+                audience.remove(topic);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::wake::Bells, *};
+
+    fn subscriptions(hub: &Arc<Hub>, id: u64) -> Subscriptions {
+        Subscriptions::new(hub, id, &Bell::new(&Arc::new(Bells::default())))
+    }
+
+    fn delivered(subscriptions: &mut Subscriptions) -> String {
+        let mut out = Vec::new();
+        subscriptions.deliver(Protocol::Resp2, usize::MAX, &mut out).expect("it was not cut off");
+        String::from_utf8(out).expect("it is text")
+    }
+
+    #[test]
+    fn a_message_reaches_all_who_listen_to_its_channel_or_a_pattern_of_it() {
+        let hub = Arc::default();
+        let (mut one, mut two) = (subscriptions(&hub, 1), subscriptions(&hub, 2));
+        one.subscribe(Kind::Channel, b"news");
+        one.subscribe(Kind::Pattern, b"n*");
+        two.subscribe(Kind::Pattern, b"n*");
+        assert_eq!(hub.publish(b"news", b"hi"), 3);
+        assert_eq!(hub.publish(b"other", b"hi"), 0);
+        assert_eq!(delivered(&mut one).matches("message").count(), 2);
+        assert_eq!(delivered(&mut two).matches("pmessage").count(), 1);
+        assert_eq!(delivered(&mut two), "");
+        drop(two);
+        assert_eq!(hub.publish(b"news", b"hi"), 2);
+        drop(one);
+        assert_eq!(hub.counts(), (0, 0));
+    }
+
+    #[test]
+    fn what_came_before_an_unsubscribe_is_said_before_its_confirmation() {
+        let hub = Arc::default();
+        let mut one = subscriptions(&hub, 1);
+        one.subscribe(Kind::Channel, b"news");
+        hub.publish(b"news", b"hi");
+        let mut said = Vec::new();
+        one.unsubscribe(Kind::Channel, &[], &mut said);
+        let [Reply::Push(message), Reply::Push(confirmed)] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(message[0], Reply::bytes("message"));
+        assert_eq!(confirmed[..], [Reply::bytes("unsubscribe"), Reply::bytes("news"), Reply::Integer(0)]);
+        assert_eq!(hub.publish(b"news", b"hi"), 0);
+    }
+
+    #[test]
+    fn who_does_not_read_is_cut_off() {
+        let hub: Arc<Hub> = Arc::default();
+        let mut one = subscriptions(&hub, 1);
+        one.subscribe(Kind::Channel, b"news");
+        let text = vec![b'x'; 1 << 20];
+        (0..40).for_each(|_| _ = hub.publish(b"news", &text));
+        assert_eq!(one.deliver(Protocol::Resp2, usize::MAX, &mut Vec::new()), Err(CutOff));
+        assert_eq!(hub.cut_off(), 1);
+    }
+}

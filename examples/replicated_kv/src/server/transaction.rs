@@ -1,0 +1,212 @@
+//! A connection's transaction: the requests that it has queued, and the keys that it watches.
+
+use std::{collections::HashMap, mem};
+
+use foldhash::fast::RandomState;
+
+use crate::{
+    Error, Reply,
+    message::{Command, Watched},
+};
+
+/// What a queued request takes in the group's message, and a watched key, besides their bytes.
+const REQUEST_OVERHEAD: usize = 8;
+const WATCHED_OVERHEAD: usize = 32;
+
+/// What the message takes besides.
+const MESSAGE_OVERHEAD: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    queue: Option<Queue>,
+    watched: HashMap<Vec<u8>, Watched, RandomState>,
+    watched_bytes: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    requests: Vec<Vec<u8>>,
+    locals: Locals,
+    bytes: usize,
+    is_broken: bool,
+}
+
+/// The queued requests that the server itself answers.
+#[derive(Debug, Default)]
+pub(super) struct Locals(Vec<(usize, Vec<u8>)>);
+
+/// What `EXEC` has to do.
+#[derive(Debug)]
+pub(super) enum Exec {
+    /// The group must be asked.
+    Command(Command, Locals),
+    /// The server answers all by itself.
+    Locals(Locals),
+}
+
+impl Transaction {
+    /// `max_bytes` is the longest message that the group takes.
+    pub(super) fn new(max_bytes: usize) -> Transaction {
+        Transaction { queue: None, watched: HashMap::default(), watched_bytes: 0, max_bytes }
+    }
+
+    /// Whether requests are queued.
+    pub(super) fn is_open(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// How many requests are queued, if it is open.
+    pub(super) fn queued(&self) -> Option<usize> {
+        self.queue.as_ref().map(|queue| queue.requests.len() + queue.locals.0.len())
+    }
+
+    pub(super) fn open(&mut self) -> Result<(), Error> {
+        if self.is_open() {
+            return Err(Error::fixed("ERR MULTI calls can not be nested"));
+        }
+        self.queue = Some(Queue::default());
+        Ok(())
+    }
+
+    /// Notes that a request was refused, so that nothing will be carried out.
+    pub(super) fn break_off(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.is_broken = true;
+        }
+    }
+
+    /// Queues a request, which is taken out. Nothing is kept of one that will not be carried out.
+    ///
+    /// # Panics
+    ///
+    /// If it is not open.
+    pub(super) fn queue(&mut self, request: &mut Vec<u8>, is_local: bool) -> Result<(), Error> {
+        let queue = self.queue.as_mut().expect("requests are queued in an open transaction");
+        queue.bytes += request.len() + REQUEST_OVERHEAD;
+        if queue.bytes + self.watched_bytes + MESSAGE_OVERHEAD > self.max_bytes {
+            *queue = Queue { is_broken: true, bytes: queue.bytes, ..Queue::default() };
+            return Err(self.too_large());
+        }
+        if queue.is_broken {
+            return Ok(());
+        }
+        let request = mem::take(request);
+        if is_local {
+            queue.locals.0.push((queue.requests.len() + queue.locals.0.len(), request));
+        } else {
+            queue.requests.push(request);
+        }
+        Ok(())
+    }
+
+    /// Watches keys besides. One that was watched before is watched since then.
+    pub(super) fn watch(&mut self, keys: Vec<Watched>) -> Result<(), Error> {
+        for watched in keys {
+            if self.watched.contains_key(&watched.key) {
+                continue;
+            }
+            let bytes = self.watched_bytes + watched.key.len() + WATCHED_OVERHEAD;
+            if bytes + MESSAGE_OVERHEAD > self.max_bytes {
+                return Err(self.too_large());
+            }
+            self.watched_bytes = bytes;
+            self.watched.insert(watched.key.clone(), watched);
+        }
+        Ok(())
+    }
+
+    fn too_large(&self) -> Error {
+        Error::new(format!(
+            "ERR a transaction can't be replicated in whole: with the keys it watches it may have {} bytes, a quarter of a \
+             replica's ring (ring_bytes)",
+            self.max_bytes
+        ))
+    }
+
+    /// Watches nothing.
+    pub(super) fn unwatch(&mut self) {
+        self.watched = HashMap::default();
+        self.watched_bytes = 0;
+    }
+
+    /// Gives the queued requests up, and watches nothing.
+    pub(super) fn discard(&mut self) -> Result<(), Error> {
+        self.queue.take().ok_or(Error::fixed("ERR DISCARD without MULTI"))?;
+        self.unwatch();
+        Ok(())
+    }
+
+    /// Takes all out to be carried out at a time.
+    pub(super) fn exec(&mut self, at_ms: u64) -> Result<Exec, Error> {
+        let queue = self.queue.take().ok_or(Error::fixed("ERR EXEC without MULTI"))?;
+        let watched: Vec<_> = mem::take(&mut self.watched).into_values().collect();
+        self.watched_bytes = 0;
+        if queue.is_broken {
+            return Err(Error::fixed("EXECABORT Transaction discarded because of previous errors."));
+        }
+        if queue.requests.is_empty() && watched.is_empty() {
+            return Ok(Exec::Locals(queue.locals));
+        }
+        Ok(Exec::Command(Command::Transaction { at_ms, watched, requests: queue.requests }, queue.locals))
+    }
+}
+
+impl Locals {
+    /// Puts the server's own answers to their places among those of the group.
+    pub(super) fn join(self, reply: Reply, mut answer: impl FnMut(&[u8]) -> Reply) -> Reply {
+        let Reply::Array(replies) = reply else { return reply };
+        let mut all = Vec::with_capacity(replies.len() + self.0.len());
+        let mut replies = replies.into_iter();
+        for (place, request) in self.0 {
+            all.extend(replies.by_ref().take(place - all.len()));
+            all.push(answer(&request));
+        }
+        all.extend(replies);
+        Reply::Array(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_answers_take_their_places() {
+        let mut transaction = Transaction::new(1000);
+        transaction.open().expect("it is not open");
+        for (request, is_local) in [("a", true), ("b", false), ("c", false), ("d", true), ("e", true), ("f", false)] {
+            transaction.queue(&mut request.into(), is_local).expect("there is room");
+        }
+        let Ok(Exec::Command(Command::Transaction { requests, .. }, locals)) = transaction.exec(1) else {
+            panic!("the group must be asked");
+        };
+        let replies = requests.iter().map(Reply::bytes).collect();
+        let joined = locals.join(Reply::Array(replies), |request| Reply::bytes(request));
+        assert_eq!(joined, Reply::array_of_bytes(["a", "b", "c", "d", "e", "f"]));
+    }
+
+    #[test]
+    fn a_transaction_beyond_one_message_is_refused_and_aborted() {
+        let mut transaction = Transaction::new(1000);
+        transaction.open().expect("it is not open");
+        transaction.queue(&mut vec![0; 500], false).expect("there is room");
+        assert!(transaction.queue(&mut vec![0; 500], false).is_err());
+        assert!(transaction.exec(1).expect_err("it is broken").as_str().starts_with("EXECABORT "));
+        assert!(!transaction.is_open());
+    }
+
+    #[test]
+    fn a_key_is_watched_since_it_was_first() {
+        let key = |version| Watched { key: b"k".to_vec(), present: true, version };
+        let mut transaction = Transaction::new(1000);
+        transaction.watch(vec![key(1)]).expect("there is room");
+        transaction.watch(vec![key(2)]).expect("there is room");
+        transaction.open().expect("it is not open");
+        let Ok(Exec::Command(Command::Transaction { watched, .. }, _)) = transaction.exec(1) else {
+            panic!("the group must be asked");
+        };
+        assert_eq!(watched, [key(1)]);
+    }
+}

@@ -1,0 +1,132 @@
+//! The replicated state machine.
+
+use std::sync::Arc;
+
+use rkyv::Archived;
+use squall::{Applied, NodeId, Replicated};
+
+use crate::{
+    Error, Reply,
+    command::{self, Run},
+    keyspace::{Keyspace, Publish, Watch},
+    message::{Command, Watched},
+    words,
+};
+
+/// The longest value, in bytes (Redis' `proto-max-bulk-len`).
+pub const MAX_VALUE_BYTES: usize = 512 << 20;
+
+/// How many expired keys a command removes besides what it does, so that none takes long.
+const EXPIRE_AT_ONCE: usize = 32;
+
+/// One replica's state.
+#[derive(Debug, Default)]
+pub struct Store {
+    keys: Keyspace,
+    now_ms: u64,
+    applied: Option<Applied>,
+    /// The node whose replica this is; see [`Store::at`].
+    node: Option<NodeId>,
+}
+
+impl Store {
+    /// The replica of a node. It spares itself the requests of others that only look.
+    pub fn at(node: NodeId) -> Store {
+        Store { node: Some(node), ..Store::default() }
+    }
+
+    /// Sets where published messages go.
+    pub fn set_publisher(&mut self, publisher: Arc<dyn Publish>) {
+        self.keys.set_publisher(publisher);
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &Keyspace {
+        &self.keys
+    }
+
+    /// Where in the group's history the last command was applied.
+    pub fn applied(&self) -> Option<Applied> {
+        self.applied
+    }
+
+    /// What time it is for a reader whose clock says `clock_ms`.
+    pub fn time_ms(&self, clock_ms: u64) -> u64 {
+        self.now_ms.max(clock_ms)
+    }
+
+    /// Answers a request that only looks. `clock_ms` is the reader's clock.
+    pub fn look(&self, request: &[u8], clock_ms: u64) -> Reply {
+        let Some(words) = words::split(request) else { return Reply::Error(malformed()) };
+        let spec = match command::check(&words) {
+            Ok(spec) => spec,
+            Err(error) => return Reply::Error(error),
+        };
+        match spec.run {
+            Run::Read(read) => read(&self.keys.view(self.time_ms(clock_ms)), &words).into(),
+            Run::Write(_) | Run::Local => Reply::Error(malformed()),
+        }
+    }
+
+    /// Notes the state of a key for a transaction.
+    pub fn watch(&self, key: &[u8], clock_ms: u64) -> Watched {
+        let (present, version) = match self.keys.view(self.time_ms(clock_ms)).watch(key) {
+            Watch::Present(version) => (true, version),
+            Watch::Absent(version) => (false, version),
+        };
+        Watched { key: key.to_vec(), present, version }
+    }
+
+    fn run(&mut self, request: &[u8], seed: u64, own: bool) -> Reply {
+        let Some(words) = words::split(request) else { return Reply::Error(malformed()) };
+        let spec = match command::check(&words) {
+            Ok(spec) => spec,
+            Err(error) => return Reply::Error(error),
+        };
+        match spec.run {
+            Run::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words).into(),
+            Run::Read(read) if own => read(&self.keys.view(self.now_ms), &words).into(),
+            Run::Read(_) => Reply::Null,
+            Run::Local => Reply::Error(malformed()),
+        }
+    }
+}
+
+impl Replicated for Store {
+    type Command = Command;
+    type Reply = Reply;
+
+    fn apply(&mut self, command: &Archived<Command>, at: &Applied) -> Reply {
+        let (Archived::<Command>::Run { at_ms, .. }
+        | Archived::<Command>::Transaction { at_ms, .. }
+        | Archived::<Command>::Tick { at_ms }) = command;
+        self.now_ms = self.now_ms.max(at_ms.to_native());
+        self.applied = Some(*at);
+        self.keys.expire(self.now_ms, EXPIRE_AT_ONCE);
+        // The place in the order is the same at all replicas, and no two commands have the same.
+        let seed = at.seq.0 ^ at.epoch.0.rotate_left(48);
+        let own = self.node.is_none_or(|node| node == at.sender);
+        match command {
+            Archived::<Command>::Run { request, .. } => self.run(request, seed, own),
+            Archived::<Command>::Transaction { watched, requests, .. } => {
+                let view = self.keys.view(self.now_ms);
+                let unchanged = watched.iter().all(|watched| {
+                    let version = watched.version.to_native();
+                    let since = if watched.present { Watch::Present(version) } else { Watch::Absent(version) };
+                    view.is_unchanged(&watched.key, since)
+                });
+                if !unchanged {
+                    return Reply::NullArray;
+                }
+                let seeds = (0u64..).map(|place| seed ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93));
+                Reply::Array(requests.iter().zip(seeds).map(|(request, seed)| self.run(request, seed, own)).collect())
+            }
+            Archived::<Command>::Tick { .. } => Reply::OK,
+        }
+    }
+}
+
+/// What a replica answers to what no replica of this version sends.
+fn malformed() -> Error {
+    Error::fixed("ERR the request is none that replicas exchange: they run different versions of this program")
+}

@@ -1,0 +1,178 @@
+//! A string value, in the form that suits it.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use crate::number;
+
+/// A string value. Clones share the bytes, unless these are few.
+#[derive(Clone, Debug)]
+pub enum Text {
+    /// The decimal digits of a number.
+    Integer(i64),
+    /// A few bytes, here in the value itself.
+    Short(Short),
+    /// Bytes that do not change.
+    Fixed(Arc<[u8]>),
+    /// Bytes that were appended to, or changed, in place.
+    Growing(Arc<Vec<u8>>),
+}
+
+/// At most [`Short::MAX`] bytes.
+#[derive(Clone, Copy)]
+pub struct Short {
+    len: u8,
+    bytes: [u8; Short::MAX],
+}
+
+impl Short {
+    /// The most bytes that take no more room than the other forms.
+    pub const MAX: usize = 22;
+
+    fn new(bytes: &[u8]) -> Option<Short> {
+        let mut room = [0; Short::MAX];
+        room.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Short { len: bytes.len() as u8, bytes: room })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.bytes().escape_ascii())
+    }
+}
+
+impl Text {
+    /// The bytes as they are, though they may be a number's digits.
+    pub fn plain(bytes: &[u8]) -> Text {
+        Short::new(bytes).map_or_else(|| Text::Fixed(Arc::from(bytes)), Text::Short)
+    }
+
+    /// The bytes. Copied only if they are a number's digits.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Text::Integer(number) => Cow::Owned(number.to_string().into_bytes()),
+            Text::Short(short) => Cow::Borrowed(short.bytes()),
+            Text::Fixed(bytes) => Cow::Borrowed(bytes),
+            Text::Growing(bytes) => Cow::Borrowed(bytes),
+        }
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Text::Integer(number) => number::digits(*number),
+            Text::Short(short) => usize::from(short.len),
+            Text::Fixed(bytes) => bytes.len(),
+            Text::Growing(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number whose digits these are, if they are one's, as Redis reads it.
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Text::Integer(number) => Some(*number),
+            Text::Short(short) => number::integer(short.bytes()),
+            Text::Fixed(bytes) => number::integer(bytes),
+            Text::Growing(bytes) => number::integer(bytes),
+        }
+    }
+
+    /// The bytes, to change them. Copies them if somebody else holds them, or if they were of a fixed length.
+    pub fn make_mut(&mut self) -> &mut Vec<u8> {
+        if !matches!(self, Text::Growing(_)) {
+            *self = Text::Growing(Arc::new(self.bytes().into_owned()));
+        }
+        match self {
+            Text::Growing(bytes) => Arc::make_mut(bytes),
+            Text::Integer(_) | Text::Short(_) | Text::Fixed(_) => unreachable!("it was just made to grow"),
+        }
+    }
+
+    /// Bytes of memory beyond the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        /// What an `Arc` counts.
+        const COUNTS: usize = 2 * size_of::<usize>();
+        match self {
+            Text::Integer(_) | Text::Short(_) => 0,
+            Text::Fixed(bytes) => COUNTS + bytes.len(),
+            Text::Growing(bytes) => COUNTS + size_of::<Vec<u8>>() + bytes.capacity(),
+        }
+    }
+}
+
+/// What is a number's digits, as Redis writes them, is kept as that number.
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Text {
+        number::integer(bytes).map_or_else(|| Text::plain(bytes), Text::Integer)
+    }
+}
+
+impl From<i64> for Text {
+    fn from(number: i64) -> Text {
+        Text::Integer(number)
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Text) -> bool {
+        match (self, other) {
+            (Text::Integer(left), Text::Integer(right)) => left == right,
+            _ => self.len() == other.len() && self.bytes() == other.bytes(),
+        }
+    }
+}
+
+impl Eq for Text {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    #[test]
+    fn a_text_takes_three_words_in_every_form() {
+        assert_eq!(size_of::<Text>(), 24);
+        assert_eq!(size_of::<crate::value::Value>(), 24);
+    }
+
+    #[test]
+    fn a_clone_does_not_see_what_is_appended() {
+        let mut text = Text::from(&b"ab"[..]);
+        text.make_mut().push(b'c');
+        let clone = text.clone();
+        text.make_mut().push(b'd');
+        assert_eq!((&*clone.bytes(), &*text.bytes()), (&b"abc"[..], &b"abcd"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn every_form_holds_the_same_bytes(bytes in vec(any::<u8>(), 0..50)) {
+            let text = Text::from(&bytes[..]);
+            let mut growing = text.clone();
+            prop_assert_eq!(growing.make_mut(), &bytes);
+            prop_assert_eq!(&*text.bytes(), &bytes[..]);
+            prop_assert_eq!(text.len(), bytes.len());
+            prop_assert_eq!(text.integer(), number::integer(&bytes));
+            prop_assert_eq!(text, growing);
+        }
+
+        #[test]
+        fn digits_are_a_number_and_the_number_those_digits(number in any::<i64>(), shift in 0u32..64) {
+            let number = number >> shift;
+            let digits = number.to_string();
+            let text = Text::from(digits.as_bytes());
+            prop_assert!(matches!(text, Text::Integer(found) if found == number));
+            prop_assert_eq!(text, Text::plain(digits.as_bytes()));
+        }
+    }
+}

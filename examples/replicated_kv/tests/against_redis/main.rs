@@ -1,0 +1,221 @@
+//! The store beside a real redis-server: the same requests, and the same answers to the byte.
+//!
+//! Skipped where there is no redis-server, unless `SQUALL_FORBID_SKIPS` is set. What is compared: RESP2, in which a number
+//! with a fraction may be written in another way as long as it is the same number.
+
+mod hashes;
+mod keys;
+mod lists;
+mod server;
+mod sets;
+mod sorted_sets;
+mod strings;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fastrand::Rng;
+use rkyv::rancor;
+use server::{Server, Tree};
+use squall::{Applied, Epoch, NodeId, Replicated, Seq};
+use squall_kv::{
+    Reply, Store,
+    command::{self, Run},
+    encode::{Protocol, encode},
+    keyspace::Entry,
+    message::Command,
+    value::Value,
+    words,
+};
+
+/// How many random requests each type's test makes.
+const REQUESTS: usize = 20_000;
+
+/// How the order of an answer's elements counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As in Redis.
+    Same,
+    /// As in Redis, and how numbers are written counts too.
+    SameToTheByte,
+    /// None: they are sorted before they are compared.
+    Any,
+    /// None, and they come in pairs.
+    AnyOfPairs,
+    /// There is one, a number, which depends on when the server was asked.
+    Near,
+}
+
+/// A request, and how its answer is compared.
+pub(crate) struct Request {
+    pub(crate) words: Vec<Vec<u8>>,
+    pub(crate) order: Order,
+}
+
+/// A request whose answer has an order.
+pub(crate) fn request(words: Vec<Vec<u8>>) -> Request {
+    Request { words, order: Order::Same }
+}
+
+/// A request whose answer is a number of milliseconds or seconds.
+pub(crate) fn near(words: Vec<Vec<u8>>) -> Request {
+    Request { words, order: Order::Near }
+}
+
+/// A request of words without spaces.
+pub(crate) fn line(line: &str) -> Request {
+    request(line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+}
+
+/// One of few keys, so that requests meet.
+pub(crate) fn key(rng: &mut Rng) -> Vec<u8> {
+    format!("k{}", rng.u8(..8)).into_bytes()
+}
+
+/// One of some words: short texts, numbers, and what only looks like one.
+pub(crate) fn word(rng: &mut Rng) -> Vec<u8> {
+    let words = [
+        "",
+        "a",
+        "b",
+        "c",
+        "abc",
+        "foo",
+        "0",
+        "1",
+        "-1",
+        "10",
+        "007",
+        "3.5",
+        "1e3",
+        "9223372036854775807",
+        " 1",
+        "x\0y",
+        "inf",
+        "nan",
+    ];
+    rng.choice(words).expect("there are some").as_bytes().to_vec()
+}
+
+/// Both servers, side by side.
+pub(crate) struct Both {
+    redis: Server,
+    store: Store,
+    applied: u64,
+    told: Vec<String>,
+}
+
+impl Both {
+    /// None if there is no redis-server, which is said.
+    pub(crate) fn start() -> Option<Both> {
+        Some(Both { redis: Server::start()?, store: Store::default(), applied: 0, told: Vec::new() })
+    }
+
+    /// Asks both, and compares.
+    pub(crate) fn ask(&mut self, request: &Request) {
+        let shown: Vec<_> = request.words.iter().map(|word| word.escape_ascii().to_string()).collect();
+        self.told.push(shown.join(" "));
+        let theirs = sorted(self.redis.ask(&request.words), request.order);
+        let ours = sorted(self.ask_store(&request.words), request.order);
+        let is_same = match request.order {
+            Order::Near => are_near(&ours, &theirs) || ours == theirs,
+            Order::SameToTheByte => ours == theirs,
+            Order::Same | Order::Any | Order::AnyOfPairs => alike(&ours, &theirs),
+        };
+        if !is_same {
+            let before = self.told.len().saturating_sub(30);
+            panic!(
+                "Redis answers {theirs:?}, the store {ours:?}, to the last of these:\n{}",
+                self.told[before..].join("\n")
+            );
+        }
+    }
+
+    /// Compares digests of all that is held, if Redis' says all: it says little of when keys expire, and of scores as
+    /// Redis 7.0 writes them.
+    fn compare_digests(&mut self) {
+        let is_apart = |entry: &Entry| entry.expires_ms().is_some() || matches!(entry.value, Value::SortedSet(_));
+        if self.store.keys().view(0).iter().any(|(_, entry)| is_apart(entry)) {
+            return;
+        }
+        let request = line("debug digest").words;
+        let (Tree::Status(theirs), Tree::Bulk(ours)) = (self.redis.ask(&request), self.ask_store(&request)) else {
+            panic!("a digest is a text")
+        };
+        assert_eq!(theirs.as_bytes(), ours, "digests differ");
+    }
+
+    fn ask_store(&mut self, request: &[Vec<u8>]) -> Tree {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_millis() as u64;
+        let split: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+        let request = words::join(request);
+        let reply = match command::check(&split).map(|spec| spec.run) {
+            Err(error) => Reply::Error(error),
+            Ok(Run::Read(_)) => self.store.look(&request, now_ms),
+            Ok(Run::Write(_)) => {
+                self.applied += 1;
+                let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1) };
+                let command = Command::Run { at_ms: now_ms, request };
+                let bytes = rkyv::to_bytes::<rancor::Error>(&command).expect("it can be archived");
+                let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
+                self.store.apply(archived, &at)
+            }
+            Ok(Run::Local) => panic!("the server answers this, not the store"),
+        };
+        let mut out = Vec::new();
+        encode(&reply, Protocol::Resp2, &mut out);
+        Tree::read(&mut &out[..])
+    }
+}
+
+/// Asks these, and then random requests.
+pub(crate) fn compare(fixed: &[&str], random: impl Fn(&mut Rng) -> Request) {
+    let Some(mut both) = Both::start() else { return };
+    fixed.iter().for_each(|text| both.ask(&line(text)));
+    both.ask(&line("flushall"));
+    let seed =
+        std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("SQUALL_SEED={seed} makes the same requests again");
+    let mut rng = Rng::with_seed(seed);
+    for _ in 0..REQUESTS {
+        both.ask(&random(&mut rng));
+    }
+    both.compare_digests();
+}
+
+fn sorted(tree: Tree, order: Order) -> Tree {
+    let key = |tree: &Tree| format!("{tree:?}");
+    match (tree, order) {
+        (Tree::Array(all), Order::Any) => {
+            let mut all: Vec<_> = all.into_iter().map(|tree| sorted(tree, order)).collect();
+            all.sort_by_key(key);
+            Tree::Array(all)
+        }
+        (Tree::Array(all), Order::AnyOfPairs) => {
+            let mut pairs: Vec<_> = all.chunks(2).map(|pair| Tree::Array(pair.to_vec())).collect();
+            pairs.sort_by_key(key);
+            Tree::Array(pairs)
+        }
+        (tree, _) => tree,
+    }
+}
+
+/// Whether two times could be the same one, seen by two servers.
+fn are_near(left: &Tree, right: &Tree) -> bool {
+    /// The tests' times are 1000 seconds or more apart, and seen in seconds or milliseconds.
+    const NEAR: u64 = 900;
+    matches!((left, right), (Tree::Integer(left @ 2..), Tree::Integer(right @ 2..)) if left.abs_diff(*right) < NEAR)
+}
+
+/// Whether two answers say the same.
+fn alike(left: &Tree, right: &Tree) -> bool {
+    let number = |text: &[u8]| str::from_utf8(text).ok()?.parse::<f64>().ok();
+    match (left, right) {
+        (Tree::Array(left), Tree::Array(right)) => {
+            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| alike(left, right))
+        }
+        (Tree::Bulk(left), Tree::Bulk(right)) if left.contains(&b'.') || right.contains(&b'.') => {
+            left == right || (number(left).is_some() && number(left) == number(right))
+        }
+        _ => left == right,
+    }
+}

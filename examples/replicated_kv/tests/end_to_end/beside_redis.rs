@@ -1,0 +1,137 @@
+//! What the server itself answers, beside a real redis-server: the same conversations, and the same bytes.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use crate::process::{self, Cluster, free_ports, one_at_a_time, until};
+
+/// Requests of one connection, sent at once. Redis 7.2 and 7.0 answer them alike.
+const CONVERSATIONS: &[&[&str]] = &[
+    &["PING", "PING hi", "ping a b", "ECHO x", "ECHO", "SELECT 0", "SELECT x", "SELECT 99999"],
+    &["MULTI", "SET k 1", "GET k", "EXEC", "GET k"],
+    &["MULTI", "EXEC", "EXEC", "DISCARD"],
+    &["MULTI", "MULTI", "EXEC"],
+    &["MULTI", "WATCH a", "EXEC"],
+    &["MULTI", "GET", "EXEC"],
+    &["MULTI", "NOSUCH a", "SET k 1", "EXEC", "GET k"],
+    &["MULTI", "SET k 5", "DISCARD", "GET k"],
+    &["SET k x", "MULTI", "INCR k", "SET j 2", "EXEC"],
+    &["WATCH k", "SET k 9", "MULTI", "SET k 10", "EXEC", "GET k"],
+    &["WATCH k", "UNWATCH", "SET k 9", "MULTI", "SET k 10", "EXEC"],
+    &["WATCH k", "MULTI", "PING", "ECHO a", "UNWATCH", "SELECT 0", "EXEC"],
+    &["WATCH", "MULTI x", "UNWATCH"],
+    &["MULTI", "CLIENT GETNAME", "CLIENT SETNAME bob", "CLIENT GETNAME", "EXEC"],
+    &["SUBSCRIBE a b a", "PSUBSCRIBE x*", "GET k", "PING", "PING x", "UNSUBSCRIBE a", "PUNSUBSCRIBE", "UNSUBSCRIBE"],
+    &["UNSUBSCRIBE", "PUNSUBSCRIBE zz", "UNSUBSCRIBE q", "SUBSCRIBE"],
+    &["HELLO 3", "SUBSCRIBE a", "GET k", "PING", "UNSUBSCRIBE nope", "RESET", "GET k"],
+    &["HELLO 3", "SUBSCRIBE a", "PUBSUB CHANNELS", "PUBSUB NUMSUB a b", "PUBSUB NUMPAT"],
+    &["HELLO 4", "HELLO x", "HELLO 2 WHAT", "HELLO 3 SETNAME", "HELLO 3 AUTH a", "HELLO 3 AUTH a b"],
+    &["HELLO 3 SETNAME a,b", "CLIENT GETNAME", "HELLO"],
+    &["AUTH x", "AUTH default x", "AUTH a b", "AUTH a b c", "AUTH", "PING"],
+    &["CLIENT GETNAME", "CLIENT SETNAME bob", "CLIENT GETNAME", "CLIENT SETNAME", "RESET", "CLIENT GETNAME"],
+    &["CLIENT NOSUCH", "CLIENT", "CLIENT KILL 1.2.3.4:5", "CLIENT KILL ID 99999", "CLIENT KILL ID x", "CLIENT KILL"],
+    &["CLIENT KILL ID 1 ADDR", "CLIENT KILL TYPE what", "CLIENT KILL USER x", "CLIENT LIST TYPE what"],
+    &["CLIENT LIST FOO", "CLIENT LIST ID x", "CLIENT NO-EVICT on", "CLIENT NO-EVICT x", "CLIENT ID x"],
+    &["CONFIG GET", "CONFIG SET", "CONFIG SET a", "CONFIG SET a b", "CONFIG SET a b c", "CONFIG NOSUCH"],
+    &["CONFIG GET save", "CONFIG RESETSTAT", "CONFIG SET databases 3", "CONFIG SET timeout x", "CONFIG SET timeout 0"],
+    &["COMMAND COUNT x", "COMMAND NOSUCH", "COMMAND GETKEYS GET a", "COMMAND INFO nosuch", "COMMAND LIST FILTERBY"],
+    &["COMMAND LIST FILTERBY PATTERN ech?", "COMMAND DOCS nosuch"],
+    &["WAIT x 0", "WAIT 0 x", "WAIT 0 -1", "WAIT 1"],
+    &["PUBSUB CHANNELS", "PUBSUB NUMSUB a b", "PUBSUB NUMPAT", "PUBSUB NUMPAT x", "PUBSUB WHAT", "PUBSUB"],
+    &["TIME x", "ACL WHOAMI", "MODULE LIST", "MODULE WHAT", "ACL WHAT", "CLUSTER INFO", "CLUSTER"],
+    &["QUIT", "PING"],
+    &["RESET x", "QUIT x", "foo", "foo a b"],
+];
+
+/// Streams of bytes, most of them against the protocol.
+const STREAMS: &[&str] = &[
+    "*2\r\n:1\r\n",
+    "*x\r\n",
+    "*1\r\n$-1\r\n",
+    "*1\r\n$99999999999\r\n",
+    "PING\n\r\n*0\r\n*-1\r\nPING\r\nQUIT\r\n",
+    "POST / HTTP\r\n",
+    "ECHO \"a\\x41\"\r\nECHO 'a\r\nPING\r\n",
+];
+
+#[test]
+fn the_server_answers_as_redis_does() {
+    let _turn = one_at_a_time();
+    if !process::has("redis-server") {
+        return;
+    }
+    let redis = Redis::start();
+    let cluster = Cluster::start();
+    let ours = cluster.replicas[0].port;
+    for conversation in CONVERSATIONS {
+        let mut bytes = encode("FLUSHALL");
+        conversation.iter().for_each(|line| bytes.extend(encode(line)));
+        bytes.extend(encode("QUIT"));
+        assert_eq!(converse(ours, &bytes), converse(redis.port, &bytes), "{conversation:?}");
+    }
+    for stream in STREAMS {
+        let bytes = stream.as_bytes();
+        assert_eq!(converse(ours, bytes), converse(redis.port, bytes), "{stream:?}");
+    }
+    cluster.stop();
+}
+
+fn encode(line: &str) -> Vec<u8> {
+    let words: Vec<_> = line.split(' ').collect();
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    request.into_bytes()
+}
+
+/// All that is said until the server closes the connection, but for what no two servers have alike.
+fn converse(port: u16, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    stream.write_all(bytes).expect("the server reads");
+    let mut said = Vec::new();
+    // A connection that is cut off has been told what it was to be told.
+    let _: io::Result<_> = stream.read_to_end(&mut said);
+    let _ = stream.shutdown(Shutdown::Both);
+    let mut said = String::from_utf8(said).expect("it is text");
+    for (from, until) in [("$7\r\nversion\r\n", "$5\r\nproto"), ("$2\r\nid\r\n", "$4\r\nmode")] {
+        let mut at = 0;
+        while let Some(found) = said[at..].find(from) {
+            let begin = at + found + from.len();
+            let end = begin + said[begin..].find(until).expect("it goes on");
+            said.replace_range(begin..end, "");
+            at = begin;
+        }
+    }
+    said
+}
+
+/// A redis-server that ends with this.
+struct Redis {
+    child: Child,
+    port: u16,
+}
+
+impl Redis {
+    fn start() -> Redis {
+        let port = free_ports();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        let child = command.stdout(Stdio::null()).spawn().expect("redis-server starts");
+        until("redis-server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Redis { child, port }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // Whatever comes of it, the test is over.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,121 @@
+//! Commands that make no sense, in the right form: each gets its answer, and the replicas stay alike.
+
+use std::{env, thread};
+
+use crate::{
+    process::one_at_a_time,
+    target::{Target, fresh_prefix},
+    wire::{Answer, Connection, request},
+};
+
+/// Commands that end or silence the connection, wait, change what an answer is, or ask for what only Redis has.
+const LEFT_OUT: &str = "shutdown quit reset hello client monitor debug subscribe psubscribe ssubscribe unsubscribe \
+    punsubscribe sunsubscribe wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop replicaof slaveof \
+    sync psync failover cluster config acl save bgsave bgrewriteaof module script eval eval_ro evalsha evalsha_ro fcall \
+    fcall_ro function swapdb flushall flushdb migrate select auth latency memory replconf asking readonly readwrite \
+    restore-asking move pfselftest pfdebug";
+
+/// Arguments with something to trip over. No number is large enough to ask for much memory.
+const WORDS: &str = " 0 1 -1 2 1000 -1000 9223372036854775807 -9223372036854775808 9223372036854775808 00 1.5 -0 1e400 nan inf \
+    -inf (1 [a - + * [ \\ a?[^ NX XX GT LT CH INCR GET EX PX EXAT KEEPTTL PERSIST WITHSCORES WITHVALUES LIMIT COUNT MATCH \
+    TYPE BYSCORE BYLEX REV LEFT RIGHT BEFORE AFTER WEIGHTS AGGREGATE MAX STORE REPLACE DB RANK MAXLEN ENCODING ASC ALPHA \
+    \u{0}\r\n ü";
+
+/// Commands that one client sends.
+const EACH: usize = 6000;
+
+#[test]
+fn commands_that_make_no_sense_are_all_answered_and_leave_the_replicas_alike() {
+    let _turn = one_at_a_time();
+    let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    eprintln!("SQUALL_SEED={seed} sends the same again");
+    let target = Target::start();
+    let names = commands(&mut target.connect(0));
+    let prefix = fresh_prefix("fuzz");
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|id| {
+                let (connection, names, prefix) = (target.connect(id), &names[..], prefix.as_str());
+                scope.spawn(move || {
+                    tease(connection, fastrand::Rng::with_seed(seed.wrapping_add(id as u64)), names, prefix);
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().unwrap_or_else(|_| panic!("SQUALL_SEED={seed}: a request was not answered"));
+        }
+    });
+    for n in 0..3 {
+        assert_eq!(target.connect(n).ask(&["PING"]).unwrap(), Answer::Status("PONG".into()), "SQUALL_SEED={seed}");
+    }
+    target.until_all_hold_the_same();
+    target.stop();
+}
+
+/// What the server says that it has, and what is left of it.
+fn commands(connection: &mut Connection) -> Vec<String> {
+    let listed = connection.ask(&["COMMAND"]).unwrap().array().expect("commands");
+    let name = |entry: Answer| match entry.array()?.swap_remove(0) {
+        Answer::Bulk(name) => Some(String::from_utf8_lossy(&name).to_ascii_lowercase()),
+        Answer::Status(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    };
+    let names = listed.into_iter().filter_map(name);
+    names.filter(|name| !LEFT_OUT.split(' ').any(|out| out == name)).collect()
+}
+
+fn tease(mut connection: Connection, mut random: fastrand::Rng, names: &[String], prefix: &str) {
+    let odd: Vec<&str> = WORDS.split(' ').collect();
+    let mut sent = 0;
+    while sent < EACH {
+        let count = random.usize(1..20);
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            let mut words = vec![random.choice(names).expect("commands").clone()];
+            for _ in 0..random.usize(..6) {
+                words.push(match random.u8(..10) {
+                    0..4 => format!("{prefix}{}", random.u8(..20)),
+                    4..9 => (*random.choice(&odd).expect("words")).to_owned(),
+                    _ => (0..random.usize(..40)).map(|_| random.char('\u{0}'..'\u{ff}')).collect(),
+                });
+            }
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            bytes.extend_from_slice(&request(&words));
+        }
+        connection.send(&bytes).expect("the replica reads");
+        for _ in 0..count {
+            connection.answer().expect("an answer for each request");
+        }
+        sent += count;
+    }
+    let end = connection.ask(&["ECHO", "end"]).expect("it goes on");
+    let in_transaction = end == Answer::Status("QUEUED".into());
+    assert!(in_transaction || end == Answer::Bulk(b"end".into()), "answers and requests are out of step: {end:?}");
+}
+
+/// Bytes without any form end in an error, or in silence, and nobody else notices.
+#[test]
+fn bytes_at_random_cost_their_sender_the_connection_and_nobody_else() {
+    let _turn = one_at_a_time();
+    let target = Target::start();
+    let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    eprintln!("SQUALL_SEED={seed} sends the same again");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut other = target.connect(0);
+    for stream in 0..300 {
+        let alphabet = b"*$+-:%~>123\r\n\r\n\r\nGET a\"'\\x";
+        let mut bytes = b"*".to_vec();
+        bytes.extend((0..random.usize(1..2000)).map(|_| match stream % 2 {
+            0 => alphabet[random.usize(..alphabet.len())],
+            _ => random.u8(..),
+        }));
+        let mut connection = target.connect(stream);
+        // It may close as soon as it has heard enough.
+        let _ = connection.send(&bytes);
+        let _ = connection.finish();
+        // Answers to what made sense by chance, and the end; an answer that never ends would be the test's time limit.
+        while connection.line().is_ok_and(|line| !line.is_empty()) {}
+        assert_eq!(other.ask(&["PING"]).unwrap(), Answer::Status("PONG".into()), "SQUALL_SEED={seed}");
+    }
+    target.stop();
+}

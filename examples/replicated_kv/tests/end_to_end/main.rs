@@ -1,0 +1,307 @@
+//! The key-value example as its users meet it: real processes, real sockets, and what goes wrong with them.
+
+mod bank;
+mod beside_redis;
+mod clients;
+mod fuzz;
+mod linearizable;
+mod process;
+mod redis;
+mod target;
+mod wire;
+
+use std::{
+    fs,
+    io::Write,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use process::{Cluster, Replica, free_ports, one_at_a_time, until};
+use redis::Client;
+use rustix::process::Signal;
+
+#[test]
+fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
+    let _turn = one_at_a_time();
+    if !process::has("redis-benchmark") {
+        return;
+    }
+    let cluster = Cluster::start();
+    let benchmark = |port: u16| {
+        let mut command = Command::new("redis-benchmark");
+        command.args(["-p", &port.to_string(), "-t", "set,get,incr,mset", "-n", "100000", "-c", "50", "-P", "16"]);
+        command.args(["-d", "100", "-r", "10000", "-q"]);
+        let output = command.output().expect("redis-benchmark starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains("rror"), "{said}");
+        assert!(said.contains("MSET"), "it ran to its end: {said}");
+    };
+    benchmark(cluster.replicas[0].port);
+    thread::scope(|scope| {
+        for replica in &cluster.replicas {
+            scope.spawn(|| benchmark(replica.port));
+        }
+    });
+    let states: Vec<_> = cluster.replicas.iter().map(|replica| state(&mut replica.connect())).collect();
+    assert!(states.iter().all(|state| *state == states[0]), "{states:?}");
+    cluster.stop();
+}
+
+/// What a replica holds, as far as two can be compared.
+fn state(client: &mut Client) -> [String; 2] {
+    let digest = client.ask(&["DEBUG", "DIGEST"]);
+    assert!(digest.len() == 40 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
+    [digest, client.ask(&["DBSIZE"])]
+}
+
+#[test]
+fn the_others_clients_learn_of_a_killed_replica_within_a_second() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let mut killed = None;
+    let answers = thread::scope(|scope| {
+        let clients: Vec<_> = cluster.replicas[..2]
+            .iter()
+            .enumerate()
+            .map(|(index, replica)| {
+                scope.spawn(move || {
+                    let key = format!("key{index}");
+                    let mut client = replica.connect();
+                    let mut done = 0u64;
+                    loop {
+                        let answer = client.ask(&["SET", &key, &done.to_string()]);
+                        match answer.strip_prefix('-') {
+                            None => done += 1,
+                            Some(error) => return (done, Instant::now(), error.to_owned()),
+                        }
+                    }
+                })
+            })
+            .collect();
+        // A second write follows the first one's answer.
+        let has_begun = |key| cluster.replicas[2].connect().ask(&["GET", key]).parse().is_ok_and(|done: u64| done > 0);
+        until("the clients have begun", || has_begun("key0") && has_begun("key1"));
+        killed = Some(Instant::now());
+        cluster.replicas[2].signal(Signal::KILL);
+        clients.into_iter().map(|client| client.join().expect("the client ends")).collect::<Vec<_>>()
+    });
+    for (done, when, error) in answers {
+        assert!(done > 0);
+        assert!(error.starts_with("CLUSTERDOWN"), "{error}");
+        assert!(error.contains("node 3"), "the error names who was lost: {error}");
+        let took = when - killed.expect("it was killed");
+        assert!(took < Duration::from_secs(1), "a client waited for {took:?}");
+    }
+    let mut late = cluster.replicas[0].connect();
+    let asked = Instant::now();
+    assert!(late.ask(&["GET", "key0"]).starts_with("-CLUSTERDOWN"));
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    assert_eq!(late.ask(&["PING"]), "PONG", "it still answers what needs no group");
+    cluster.stop();
+}
+
+#[test]
+fn a_frozen_replica_is_given_up_after_the_failure_timeout_and_learns_of_it() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    assert_eq!(cluster.replicas[0].connect().ask(&["SET", "key", "1"]), "OK");
+    cluster.replicas[2].signal(Signal::STOP);
+    let frozen = Instant::now();
+    let answer = cluster.replicas[0].connect().ask(&["SET", "key", "2"]);
+    assert!(answer.starts_with("-CLUSTERDOWN"), "{answer}");
+    assert!(frozen.elapsed() < Duration::from_secs(5), "the failure timeout is one second");
+    cluster.replicas[2].signal(Signal::CONT);
+    let mut back = cluster.replicas[2].connect();
+    until("it learns that the group is over", || back.ask(&["GET", "key"]).starts_with("-CLUSTERDOWN"));
+    cluster.stop();
+}
+
+#[test]
+fn ctrl_c_ends_all_processes_and_the_ports_are_free_at_once() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let base = cluster.replicas[0].port;
+    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid).collect();
+    cluster.stop();
+    until("the replicas are gone", || children.iter().all(|&pid| !process::is_alive(pid)));
+    Cluster::start_at(base).stop();
+}
+
+#[test]
+fn replicas_do_not_outlive_a_killed_supervisor() {
+    let _turn = one_at_a_time();
+    let mut cluster = Cluster::start();
+    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid).collect();
+    cluster.kill_supervisor();
+    until("the replicas are gone", || children.iter().all(|&pid| !process::is_alive(pid)));
+}
+
+#[test]
+fn an_idle_replica_is_small_and_sleeps() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    for replica in &cluster.replicas {
+        let bytes = process::resident_bytes(replica.pid);
+        assert!(bytes < 64 << 20, "replica {} has {} MiB of memory", replica.port, bytes >> 20);
+    }
+    // Let what the start left behind pass, then look at what the processes use by themselves, in their own time.
+    thread::sleep(Duration::from_millis(500));
+    let before: Vec<_> = cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid)).collect();
+    let idle = Duration::from_secs(5);
+    thread::sleep(idle);
+    for (replica, before) in cluster.replicas.iter().zip(before) {
+        let used = process::cpu_time(replica.pid) - before;
+        assert!(used * 100 < idle, "an idle replica used {used:?} of {idle:?}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let _turn = one_at_a_time();
+    let base = free_ports();
+    let _taken = std::net::TcpListener::bind(("127.0.0.1", base + 1)).expect("the port was free a moment ago");
+    let said = process::fails(&["--port", &base.to_string()], None);
+    assert!(said.contains(&(base + 1).to_string()) && said.contains("--port"), "{said}");
+}
+
+#[test]
+fn a_second_node_with_the_same_id_is_refused() {
+    let _turn = one_at_a_time();
+    let (cluster, base) = (format!("twins-{}", std::process::id()), free_ports());
+    let mut first = Replica::alone(&["--id", "1", "--cluster", &cluster, "--port", &base.to_string()]);
+    let second = ["--id", "1", "--cluster", &cluster, "--port", &(base + 10).to_string()];
+    // Whichever comes second is refused; the other waits for its peers.
+    let mut refused = None;
+    until("one of them is refused", || {
+        let (status, said) = process::run_for(&second, Duration::from_secs(2));
+        refused = status.map(|_| said).or_else(|| first.ended());
+        refused.is_some()
+    });
+    let said = refused.expect("one was refused");
+    assert!(said.contains("node 1") && said.contains("already"), "{said}");
+}
+
+#[test]
+fn a_member_that_never_comes_is_named() {
+    let _turn = one_at_a_time();
+    let file =
+        process::file("never", "cluster = \"never-{pid}\"\nid = 1\nmembers = [1, 2, 3]\nformation_timeout_ms = 400\n");
+    let base = free_ports().to_string();
+    let said = process::fails(&["--id", "1", "--port", &base, "--config", file.as_str()], None);
+    assert!(said.contains("node 2 never appeared") && said.contains("node 3 never appeared"), "{said}");
+}
+
+#[test]
+fn a_half_written_configuration_is_refused_with_the_place() {
+    let _turn = one_at_a_time();
+    let file = process::file("half", "cluster = \"half\"\nid = 1\nmembers = [1, 2,");
+    let said = process::fails(&["--id", "1", "--config", file.as_str()], None);
+    assert!(said.contains(file.as_str()) && said.contains('3'), "file and line: {said}");
+}
+
+#[test]
+fn a_command_of_a_gigabyte_costs_its_sender_the_connection_and_nobody_else() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let replica = &cluster.replicas[0];
+    let before = process::resident_bytes(replica.pid);
+    let mut greedy = replica.connect();
+    greedy.write(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1073741824\r\n");
+    // As much of it as the replica takes; it may close the connection at any time.
+    let chunk = vec![b'x'; 1 << 20];
+    for _ in 0..1024 {
+        if greedy.stream().write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let grown = process::resident_bytes(replica.pid).saturating_sub(before);
+    assert!(grown < 64 << 20, "it grew by {} MiB", grown >> 20);
+    assert_eq!(replica.connect().ask(&["SET", "key", "small"]), "OK");
+    cluster.stop();
+}
+
+#[test]
+fn a_value_beyond_the_ring_is_refused_with_both_sizes() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let mut client = cluster.replicas[0].connect();
+    let answer = client.ask(&["SET", "key", &"x".repeat(8 << 20)]);
+    assert!(answer.starts_with('-'), "{}", &answer[..answer.len().min(100)]);
+    assert!(answer.contains("83886") && answer.contains("262144"), "both sizes: {answer}");
+    assert_eq!(client.ask(&["SET", "key", "small"]), "OK", "the connection goes on");
+    cluster.stop();
+}
+
+#[test]
+fn a_client_must_say_the_password_where_there_is_one() {
+    let _turn = one_at_a_time();
+    let file = process::file("password", "secret words\n");
+    let cluster = Cluster::start_with(&["--password-file", file.as_str()]);
+    let mut client = cluster.replicas[1].connect();
+    assert_eq!(client.ask(&["SET", "key", "1"]), "-NOAUTH Authentication required.");
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
+    assert_eq!(client.ask(&["AUTH", "secret"]), wrong);
+    assert_eq!(client.ask(&["AUTH", "secret words"]), "OK");
+    assert_eq!(client.ask(&["SET", "key", "1"]), "OK");
+    let mut stranger = cluster.replicas[2].connect();
+    stranger.write(b"*11\r\n");
+    assert_eq!(stranger.ask(&["PING"]), "-ERR Protocol error: unauthenticated multibulk length");
+    cluster.stop();
+}
+
+#[test]
+fn an_idle_client_is_disconnected_and_a_subscriber_is_not() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start_with(&["--timeout", "1"]);
+    let replica = &cluster.replicas[0];
+    let (mut idle, mut subscriber) = (replica.connect(), replica.connect());
+    assert_eq!(idle.ask(&["PING"]), "PONG");
+    subscriber.write(b"HELLO 3\r\nSUBSCRIBE news\r\n");
+    assert!(idle.is_closed_within(Duration::from_secs(5)));
+    assert_eq!(replica.connect().ask(&["PUBLISH", "news", "hi"]), "1", "the subscriber is still there");
+    cluster.stop();
+}
+
+#[test]
+fn keys_expire_where_nothing_else_happens() {
+    let _turn = one_at_a_time();
+    let cluster = Cluster::start();
+    let mut client = cluster.replicas[2].connect();
+    for key in 0..100 {
+        assert_eq!(client.ask(&["SET", &format!("key{key}"), "1", "PX", "100"]), "OK");
+    }
+    let before = applied(&mut client);
+    thread::sleep(Duration::from_millis(500));
+    let after = applied(&mut client);
+    assert!(after > before, "somebody told the group the time");
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(applied(&mut client), after, "there is nothing left to expire");
+    assert_eq!(client.ask(&["DBSIZE"]), "0");
+    cluster.stop();
+}
+
+fn applied(client: &mut Client) -> u64 {
+    let info = client.ask(&["INFO", "squall"]);
+    let applied = info.lines().find_map(|line| line.strip_prefix("commands_applied:"));
+    applied.and_then(|applied| applied.parse().ok()).unwrap_or_else(|| panic!("INFO has no commands_applied: {info}"))
+}
+
+/// Files that tests wrote are removed when their handle goes.
+struct TemporaryFile(String);
+
+impl TemporaryFile {
+    fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        // It lies in the directory for such files, so one that stays does no harm.
+        let _ = fs::remove_file(&self.0);
+    }
+}
