@@ -36,6 +36,7 @@ fn help_teaches_by_example() {
         ("--help", "bench"),
         ("bench --help", "yardsticks"),
         ("bench ordered --help", "squall bench ordered --nodes 3"),
+        ("bench calls --help", "squall bench calls --nodes 3"),
     ] {
         let output = squall(arguments);
         assert!(output.status.success());
@@ -73,6 +74,21 @@ fn an_open_loop_keeps_its_rate_and_times_every_message() {
     let rate = number(row, "messages_per_second");
     assert!((100.0..=400.0).contains(&rate), "one sender at 200 per second gave {rate}");
     assert!(number(row, "lateness_p50_us") > 0.0, "{row}");
+}
+
+#[test]
+fn callers_are_answered_and_reads_under_a_lease_wake_nobody() {
+    let rows = |line: &str| -> Vec<_> {
+        figures(line).into_iter().filter(|figure| figure["bench"] == "calls").collect::<Vec<_>>()
+    };
+    let mixed = rows("bench calls --nodes 2 --callers 1,3 --in-flight 4 --reads 50 --seconds 0.3 --json");
+    assert_eq!(mixed.len(), 2);
+    for row in &mixed {
+        assert!(row["calls_per_second"].as_f64() > Some(100.0), "{row}");
+        assert!(row["latency_p50_us"].as_f64() > Some(0.0), "{row}");
+    }
+    let reads = rows("bench calls --nodes 2 --reads 100 --seconds 0.3 --json");
+    assert!(reads[0]["switches_per_call"].as_f64() < Some(0.1), "{}", reads[0]);
 }
 
 #[test]

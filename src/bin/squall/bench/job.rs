@@ -54,6 +54,20 @@ pub(crate) struct Job {
     /// Messages per second of this node; None for as many as the window lets through.
     pub(crate) rate: Option<f64>,
     pub(crate) spin: Spinning,
+    /// What it does instead of sending messages whose replies nobody waits for.
+    pub(crate) calls: Option<Calls>,
+}
+
+/// Threads that wait for their answers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Calls {
+    /// How many threads of a node call.
+    pub(crate) callers: u32,
+    /// How many calls each keeps under way.
+    pub(crate) in_flight: u32,
+    /// How many of a hundred are reads.
+    pub(crate) reads_percent: u32,
+    pub(crate) read_lease_ms: u64,
 }
 
 impl Job {
@@ -85,10 +99,14 @@ pub(crate) enum Said {
 pub(crate) struct Outcome {
     /// Messages delivered here within the time, whoever sent them.
     pub(crate) delivered: u64,
-    /// The time in which they were, in seconds.
+    /// Calls of this node that were answered within the time.
+    pub(crate) answered: u64,
+    /// How long that was, in seconds.
     pub(crate) wall_seconds: f64,
     /// Processor time that the whole process took in it, in seconds.
     pub(crate) cpu_seconds: f64,
+    /// How often the process' threads gave up their cores in it.
+    pub(crate) switches: u64,
     /// A histogram of nanoseconds: (value, how often).
     pub(crate) latencies: Vec<(u64, u64)>,
     /// The same, of how late the sending thread itself was.

@@ -11,3 +11,12 @@ pub(crate) fn histogram() -> Histogram<u64> {
 pub(crate) fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
 }
+
+/// All latencies of several workers.
+pub(crate) fn merged<'a>(parts: impl Iterator<Item = &'a Vec<(u64, u64)>>) -> Histogram<u64> {
+    let mut merged = histogram();
+    for &(nanos, count) in parts.flatten() {
+        merged.saturating_record_n(nanos, count);
+    }
+    merged
+}

@@ -1,5 +1,7 @@
 //! `squall bench`: what this machine and the group on it can do.
 
+mod caller;
+mod calls;
 mod cluster;
 mod job;
 mod latency;
@@ -25,6 +27,7 @@ pub(crate) struct BenchCommand {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Ordered(ordered::OrderedArgs),
+    Calls(calls::CallsArgs),
     Yardsticks(YardsticksArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -47,6 +50,7 @@ impl BenchCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.bench {
             Bench::Ordered(args) => args.run(),
+            Bench::Calls(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
             Bench::Worker(args) => args.run(),
         }

@@ -149,6 +149,7 @@ impl OrderedArgs {
             window: self.window.unwrap_or_else(|| default_window(size, self.ring_bytes)),
             rate: self.rate,
             spin: self.spin,
+            calls: None,
         };
         (0..nodes).map(job).collect()
     }
@@ -167,8 +168,8 @@ fn default_window(size: usize, ring_bytes: usize) -> usize {
 
 /// Puts together what the nodes measured.
 fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
-    let latencies = merged(outcomes.iter().map(|outcome| &outcome.latencies));
-    let lateness = merged(outcomes.iter().map(|outcome| &outcome.lateness));
+    let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
+    let lateness = latency::merged(outcomes.iter().map(|outcome| &outcome.lateness));
     let mut rates: Vec<f64> = outcomes.iter().map(|outcome| outcome.delivered as f64 / outcome.wall_seconds).collect();
     rates.sort_by(f64::total_cmp);
     let messages_per_second = rates[rates.len() / 2];
@@ -208,12 +209,4 @@ fn warn_of_overload(row: &OrderedRow) {
             row.messages_per_second
         );
     }
-}
-
-fn merged<'a>(parts: impl Iterator<Item = &'a Vec<(u64, u64)>>) -> Histogram<u64> {
-    let mut merged = latency::histogram();
-    for &(nanos, count) in parts.flatten() {
-        merged.saturating_record_n(nanos, count);
-    }
-    merged
 }

@@ -34,6 +34,25 @@ pub(crate) struct OrderedRow {
     pub(crate) wall_seconds: f64,
 }
 
+/// What one run of `bench calls` came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CallsRow {
+    pub(crate) bench: &'static str,
+    pub(crate) nodes: u32,
+    pub(crate) callers: u32,
+    pub(crate) in_flight: u32,
+    pub(crate) reads_percent: u32,
+    pub(crate) read_lease_ms: u64,
+    pub(crate) size_bytes: usize,
+    pub(crate) spin: Spinning,
+    pub(crate) calls_per_second: f64,
+    /// None if nothing was answered, as the rest.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    pub(crate) switches_per_call: Option<f64>,
+    pub(crate) cpu_us_per_call: Option<f64>,
+}
+
 /// Where figures go: each is printed as soon as it is known.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -79,6 +98,30 @@ impl Report {
             figure(row.lateness_p50_us),
             row.cpu_seconds,
             row.wall_seconds,
+        ))
+    }
+
+    pub(crate) fn calls(&mut self, row: &CallsRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("nodes  callers  in flight  reads %  lease ms   calls/s   p50 us   p99 us  switches  cpu us")?;
+        }
+        let small = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+        print(&format!(
+            "{:>5} {:>8} {:>10} {:>8} {:>9} {:>9.0} {:>8} {:>8} {:>9} {:>7}",
+            row.nodes,
+            row.callers,
+            row.in_flight,
+            row.reads_percent,
+            row.read_lease_ms,
+            row.calls_per_second,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            small(row.switches_per_call),
+            small(row.cpu_us_per_call),
         ))
     }
 }

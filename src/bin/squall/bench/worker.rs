@@ -1,8 +1,10 @@
 //! `squall bench worker`: one node of a benchmark, started by its parent.
 
 use std::{
+    fs,
     hint::black_box,
     io::{self, Write},
+    path::PathBuf,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError},
@@ -21,6 +23,7 @@ use squall::{Config, Group, Invalid, Message, Node, Service, Spin, SubmitError};
 use squall_fabric::{NodeId, Time};
 
 use super::{
+    caller,
     job::{Go, Job, Outcome, Said, Spinning},
     latency, load,
     tally::Tally,
@@ -99,11 +102,20 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     say(&Said::Ready);
     let go = told.recv().map_err(|_| Stopped::Told)?;
     tally.begin(go);
-    let sender = job.sends().then(|| {
+    let callers: Vec<_> = (job.calls.into_iter())
+        .flat_map(|calls| (0..calls.callers).map(move |_| calls))
+        .map(|calls| {
+            let (group, size_bytes) = (group.clone(), job.size_bytes);
+            thread::spawn(move || caller::run(calls, size_bytes, go, &group))
+        })
+        .collect();
+    let sender = (job.sends() && job.calls.is_none()).then(|| {
         let (job, tally) = (job.clone(), Arc::clone(&tally));
         thread::spawn(move || load::run(&job, go, &tally, |payload| send(&group, payload)))
     });
     let mut outcome = measure(&tally, go, told)?;
+    let called: Vec<_> =
+        callers.into_iter().map(|caller| caller.join().expect("the calling thread does not panic")).collect();
     let lateness = sender.map(|sender| sender.join().expect("the sending thread does not panic"));
     // A group that has ended explains whatever else went wrong.
     if let Some(reason) = node.end_reason() {
@@ -116,6 +128,13 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
         return Err(Stopped::Failed("a message was delivered that nobody sent so: this is a bug of Squall".into()));
     }
     outcome.latencies = latency::recorded(&tally.latencies());
+    if job.calls.is_some() {
+        let mut latencies = latency::histogram();
+        for part in called {
+            latencies.add(part?).expect("all histograms are made alike");
+        }
+        (outcome.answered, outcome.latencies) = (latencies.len(), latency::recorded(&latencies));
+    }
     say(&Said::Done(outcome));
     Ok(node)
 }
@@ -131,17 +150,23 @@ fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String>
         .members(0..job.nodes)
         .formation_timeout(FORMATION_TIMEOUT)
         .spin(spin)
+        .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))
         .group(GROUP, |group| _ = group.ring_bytes(job.ring_bytes).senders(0..job.senders.of(job.nodes)))
         .build()
         .map_err(|error| error.to_string())?;
     let mut builder = Node::builder(config);
     let expected = vec![0; job.nodes as usize];
+    // Messages of several threads have no order among each other.
+    let expected = job.calls.is_none().then_some(expected);
     let service = Reader { tally: Arc::clone(tally), me: NodeId(job.node), expected, sum: 0 };
     let group = builder.group_of(GROUP, service);
     Ok((builder.start().map_err(|error| error.to_string())?, group))
 }
 
 const GROUP: &str = "bench";
+
+/// The default.
+const READ_LEASE: Duration = Duration::from_millis(15);
 
 /// Shorter than the parent's patience, so that a node can say who is missing.
 const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -159,8 +184,8 @@ fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
 struct Reader {
     tally: Arc<Tally>,
     me: NodeId,
-    /// By sender: the number of its next message.
-    expected: Vec<u64>,
+    /// By sender: the number of its next message, where each has one thread that sends.
+    expected: Option<Vec<u64>>,
     sum: u64,
 }
 
@@ -171,12 +196,13 @@ impl Service for Reader {
         let payload = &message.payload;
         let first = payload.word(0);
         self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));
-        let expected = &mut self.expected[message.sender.0 as usize];
+        self.tally.on_delivered();
+        let Some(expected) = &mut self.expected else { return Ok(()) };
+        let expected = &mut expected[message.sender.0 as usize];
         if payload.len() >= 8 && first != *expected {
             self.tally.on_garbled();
         }
         *expected += 1;
-        self.tally.on_delivered();
         if message.sender == self.me {
             self.tally.on_own_delivered(|| Time::boot_clock().as_nanos());
         }
@@ -189,19 +215,33 @@ fn measure(tally: &Tally, go: Go, told: &Receiver<Go>) -> Result<Outcome, Stoppe
     let at = |nanos: u64| {
         let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
         match told.recv_timeout(wait) {
-            Err(RecvTimeoutError::Timeout) => Ok((Time::boot_clock(), tally.delivered(), processor_seconds())),
+            Err(RecvTimeoutError::Timeout) => {
+                Ok((Time::boot_clock(), tally.delivered(), processor_seconds(), switches()))
+            }
             Ok(_) | Err(RecvTimeoutError::Disconnected) => Err(Stopped::Told),
         }
     };
-    let (began, delivered_before, processor_before) = at(go.from)?;
-    let (ended, delivered, processor) = at(go.until)?;
+    let (began, delivered_before, processor_before, switches_before) = at(go.from)?;
+    let (ended, delivered, processor, switches) = at(go.until)?;
     Ok(Outcome {
         delivered: delivered - delivered_before,
+        answered: 0,
         wall_seconds: ended.since(began).as_secs_f64(),
         cpu_seconds: processor - processor_before,
+        switches: switches.saturating_sub(switches_before),
         latencies: Vec::new(),
         lateness: Vec::new(),
     })
+}
+
+/// How often this process' threads have given up their cores by themselves; 0 if the system does not say.
+fn switches() -> u64 {
+    let of = |path: PathBuf| {
+        let status = fs::read_to_string(path.join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
+    };
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
+    threads.flatten().filter_map(|thread| of(thread.path())).sum()
 }
 
 /// Processor time that this process has taken.
