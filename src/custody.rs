@@ -17,6 +17,8 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// The delivering thread wants it; readers keep off.
 const WANTED: u32 = 2;
+/// The delivering thread left it half changed.
+const BROKEN: u32 = 4;
 
 /// Something that one thread at a time has.
 pub(crate) struct Custody<T> {
@@ -54,6 +56,16 @@ impl<T> Custody<T> {
     pub(crate) fn is_takeable(&self) -> bool {
         // Setting WANTED again does no harm.
         self.state.load(Ordering::Relaxed) & TAKEN == 0 || self.state.fetch_or(WANTED, Ordering::Relaxed) & TAKEN == 0
+    }
+
+    /// The delivering thread never wants it again.
+    pub(crate) fn leave(&self) {
+        self.state.fetch_and(!WANTED, Ordering::Relaxed);
+    }
+
+    /// Whether nobody will see it again.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & BROKEN != 0
     }
 
     /// Whether a reader left it for the delivering thread.
@@ -111,6 +123,8 @@ impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         if !self.changes || !std::thread::panicking() {
             self.custody.state.fetch_and(!TAKEN, Ordering::Release);
+        } else {
+            self.custody.state.fetch_or(BROKEN, Ordering::Relaxed);
         }
     }
 }

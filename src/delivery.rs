@@ -133,14 +133,19 @@ impl<S: Service> Delivery<S> {
 
 impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
-        let due = self.deliverer.is_due() || self.desk.reads.any_peeks() || self.desk.shared.intake.alarms.any();
-        // Who reads now will wake this thread.
-        due && self.replica.is_takeable()
+        let due = self.deliverer.is_due() || self.desk.reads.any_peeks();
+        // Who reads now will wake this thread. Alarms need no replica.
+        self.desk.shared.intake.alarms.any() || due && self.replica.is_takeable()
     }
 
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, DeliverError> {
         let Delivery { replica, deliverer, clock, desk, .. } = self;
-        let Some(mut service) = replica.take() else { return Ok(Ran::default()) };
+        let Some(mut service) = replica.take() else {
+            // Time goes on while somebody looks; and a deadline that stayed due would keep this thread busy for nothing.
+            clock.step(now, &desk.shared.intake.alarms, |waker| desk.wakers.push(waker));
+            desk.wakers.flush();
+            return Ok(Ran::default());
+        };
         let answered = desk.answered;
         let applying = Applying::enter();
         let ran = deliverer.run(max, &mut AtDesk { service: &mut *service, desk });
@@ -165,6 +170,8 @@ impl<S: Service> Task for Delivery<S> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
+        // Nobody will take it for changing any more.
+        self.replica.leave();
         let Desk { shared, reads, jobs, wakers, .. } = &mut self.desk;
         // First the reason, and the ring is closed: whoever submits from now on is refused, with the reason. Who waits for
         // room is woken, and refused.

@@ -80,7 +80,8 @@ impl<R: Service> Group<R> {
     /// Looks at this node's replica, linearizably: it shows the effect of every command whose reply anyone, at any node, has
     /// seen before this call, and of everything that an earlier such read has shown.
     ///
-    /// The closure runs between two commands, on this thread if it can, else on the one that delivers: keep it short. The read
+    /// The closure runs between two commands, on this thread if it can, else on the one that delivers. Keep it short: while it
+    /// runs nothing is delivered here, and once rings are full, nowhere; and hold no lock that it takes. The read
     /// takes no place in the order. It takes one exchange of messages with all members, which concurrent reads share, and
     /// which lasts: for a while (the configuration's `read_lease_ms`) this member answers by itself.
     pub fn read<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
@@ -103,6 +104,10 @@ impl<R: Service> Group<R> {
     /// replica broke in the middle of a command.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
         let look = match self.reads.look_here(&self.shared.intake, look) {
+            Ok(answer) => return Read::answered(answer),
+            Err(look) => look,
+        };
+        let look = match self.reads.look_at_the_last(&self.shared.intake, look) {
             Ok(answer) => return Read::answered(answer),
             Err(look) => look,
         };

@@ -97,6 +97,22 @@ impl<S> Reads<S> {
         )
     }
 
+    /// Looks on this thread if the group has ended: then nobody else will, so this waits for whoever looks now.
+    pub(crate) fn look_at_the_last<T, L>(&self, intake: &Intake, mut look: L) -> Result<Result<T, ReadError>, L>
+    where
+        L: FnOnce(&S) -> T,
+    {
+        // A look within a look would wait for itself.
+        while intake.end_reason().is_some() && !blocking::is_applying() && !self.replica.is_broken() {
+            look = match self.look_here(intake, look) {
+                Ok(answer) => return Ok(answer),
+                Err(look) => look,
+            };
+            std::thread::yield_now();
+        }
+        Err(look)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue<S>> {
         // Nothing panics while holding it: no application code runs under it.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -238,16 +254,17 @@ impl<T: Send + 'static> Read<T> {
 
     /// Blocks this thread until the answer has come.
     ///
-    /// Inside `apply`, or another read's closure, this is the error [`ReadError::InsideApply`].
+    /// Inside `apply`, or another read's closure, a read that was not answered at once is the error
+    /// [`ReadError::InsideApply`].
     ///
     /// # Panics
     ///
     /// If it was polled before, and has resolved.
     pub fn wait(mut self) -> Result<T, ReadError> {
-        if blocking::is_applying() {
-            return Err(ReadError::InsideApply);
-        }
         if let Where::There(answer) = &self.answer {
+            if blocking::is_applying() {
+                return Err(ReadError::InsideApply);
+            }
             self.patience.spin(None, || answer.is_there.load(Ordering::Relaxed));
         }
         blocking::block_on(None, |context| Pin::new(&mut self).poll(context)).expect("there is no deadline")

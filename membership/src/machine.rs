@@ -149,8 +149,8 @@ pub struct Membership {
     committed: Option<Proposal>,
 }
 
-/// By how much the rates of two clocks may differ: one part in so many (1 %).
-const DRIFT: u32 = 100;
+/// By how much the rates of two clocks may differ: one part in so many. What sets clocks slews them, by up to 8 % (chrony).
+const DRIFT: u32 = 5;
 
 impl Membership {
     /// Starts to form the first view. [`Effect::Install`] comes with it: its shards are connected while members appear.
@@ -315,7 +315,9 @@ impl Membership {
     /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, out: &mut Vec<Effect>) -> bool {
         self.table.refresh();
-        if matches!(self.phase, Phase::Wedged | Phase::Waiting) && self.vouched_until.is_none() {
+        // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
+        let frozen = self.frozen == self.view.shards.len();
+        if matches!(self.phase, Phase::Wedged | Phase::Waiting) && frozen && self.vouched_until.is_none() {
             self.vouched_until = Some(now);
         }
         if self.phase == Phase::Forming && now >= self.began + self.settings.formation_timeout {

@@ -49,10 +49,10 @@ impl Reads {
         Reads { lease, stamp: 0, echoed: 0, round: None, taken: 0, confirmed: VecDeque::new() }
     }
 
-    /// Takes note of the smallest echo of the own stamp (`u64::MAX` if there is no other member).
-    pub(crate) fn echo(&mut self, echoed: u64) {
+    /// Takes note of the smallest echo of the own stamp, if there is any other member.
+    pub(crate) fn echo(&mut self, echoed: Option<u64>) {
         // A faulty member may echo what was never raised.
-        self.echoed = if echoed == u64::MAX { echoed } else { echoed.min(self.stamp) };
+        self.echoed = echoed.map_or(u64::MAX, |echoed| echoed.min(self.stamp));
         self.confirm();
     }
 
@@ -137,15 +137,15 @@ mod tests {
         assert_eq!(reads.take(at(1), 0, 0, false, 7), None, "nobody reads");
         assert_eq!(reads.take(at(1), 0, 2, false, 7), Some(stamp(1)));
         assert_eq!(reads.take(at(2), 2, 3, false, 9), None, "the third read waits for the next round");
-        reads.echo(0);
+        reads.echo(Some(0));
         assert_eq!(reads.answerable(100), None, "not confirmed");
-        reads.echo(stamp(1));
+        reads.echo(Some(stamp(1)));
         assert_eq!(reads.take(at(3), 3, 3, false, 9), Some(stamp(3)));
         assert_eq!(reads.answerable(6), None, "the state was not reached");
         assert_eq!(reads.answerable(7), Some(2));
-        reads.echo(stamp(1));
+        reads.echo(Some(stamp(1)));
         assert_eq!(reads.answerable(100), None, "an old echo confirms no later round");
-        reads.echo(stamp(3));
+        reads.echo(Some(stamp(3)));
         assert_eq!(reads.answerable(9), Some(3));
         assert_eq!(reads.take(at(4), 3, 3, false, 9), None);
     }
@@ -154,7 +154,7 @@ mod tests {
     fn an_echo_covers_the_reads_of_a_while() {
         let mut reads = Reads::new(LEASE);
         assert_eq!(reads.take(at(100), 0, 1, false, 7), Some(stamp(100)));
-        reads.echo(stamp(100));
+        reads.echo(Some(stamp(100)));
         assert_eq!(reads.answerable(7), Some(1));
         assert_eq!(reads.lease_until(), at(110));
         assert_eq!(reads.take(at(104), 2, 2, false, 8), None, "no round");
@@ -168,7 +168,7 @@ mod tests {
     fn a_lease_covers_no_read_that_was_seen_after_the_clock() {
         let mut reads = Reads::new(LEASE);
         reads.take(at(100), 0, 1, false, 7);
-        reads.echo(stamp(100));
+        reads.echo(Some(stamp(100)));
         assert_eq!(reads.answerable(7), Some(1));
         assert_eq!(reads.take(at(102), 1, 2, false, 7), None);
         assert_eq!(reads.answerable(7), None, "the thread may have stood still since it read the clock");
@@ -180,24 +180,26 @@ mod tests {
     fn a_lease_is_renewed_at_half_its_time_while_reads_go_on() {
         let mut reads = Reads::new(LEASE);
         reads.take(at(100), 0, 1, false, 7);
-        reads.echo(stamp(100));
+        reads.echo(Some(stamp(100)));
         assert_eq!(reads.take(at(104), 1, 1, true, 7), None, "it is young");
         assert_eq!(reads.take(at(106), 1, 1, false, 7), None, "nobody reads");
         assert_eq!(reads.take(at(106), 1, 1, true, 7), Some(stamp(106)));
         assert_eq!(reads.take(at(107), 1, 1, true, 7), None, "it is under way");
         assert_eq!(reads.lease_until(), at(110));
-        reads.echo(stamp(106));
+        reads.echo(Some(stamp(106)));
         assert_eq!(reads.lease_until(), at(116));
     }
 
     #[test]
     fn who_is_alone_needs_nobody_and_who_echoes_too_much_gives_nothing() {
         let mut alone = Reads::new(LEASE);
-        alone.echo(u64::MAX);
+        alone.echo(None);
         assert_eq!(alone.lease_until(), Time::MAX);
         let mut reads = Reads::new(LEASE);
         reads.take(at(100), 0, 1, false, 7);
-        reads.echo(stamp(900));
-        assert_eq!(reads.lease_until(), at(110), "no longer than from the stamp that was raised");
+        for absurd in [stamp(900), u64::MAX] {
+            reads.echo(Some(absurd));
+            assert_eq!(reads.lease_until(), at(110), "no longer than from the stamp that was raised");
+        }
     }
 }

@@ -304,12 +304,13 @@ impl Shard {
             let prefix = order::prefix(self.senders.len(), |s| self.turns(s));
             self.table.set(received, prefix);
             self.progress.set_received(prefix);
-            let mut echoed = u64::MAX;
+            let mut echoed = None;
             for member in (0..self.table.rows()).filter(|&member| member != me) {
                 let raised = self.table.get(member, stamp);
                 self.leased[member] |= raised > 0;
                 self.table.set(echo.nth(member), raised);
-                echoed = echoed.min(self.table.get(member, echo.nth(me)));
+                let echo = self.table.get(member, echo.nth(me));
+                echoed = Some(echoed.map_or(echo, |least: u64| least.min(echo)));
             }
             self.reads.echo(echoed);
             if let Some(raised) = self.reads.take(now, before, asked, self.progress.take_renewal(), prefix) {

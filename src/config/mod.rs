@@ -7,7 +7,8 @@
 //! # The rest may be left out; these are the defaults.
 //! formation_timeout_ms = 30000 # how long to wait until all members have appeared
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
-//! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never
+//! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never,
+//!                              # for virtual machines whose clocks stop while they are paused or moved
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
 //!

@@ -52,7 +52,7 @@ impl Default for Options {
             net: SimConfig::fast(),
             step_delay: Duration::from_micros(1),
             delivery_delay: Duration::from_micros(3),
-            clock_drift: 4_900,
+            clock_drift: 83_000,
             view_log: false,
         }
     }

@@ -192,10 +192,13 @@ impl<'a> Scenario<'a> {
         let ordered = rng.u8(0..6) > 0;
         let net = if rng.u8(0..5) == 0 { SimConfig::nasty() } else { SimConfig::fast() };
         let calm = rng.u8(0..3) == 0;
+        // None, one that is often renewed, and one that outlasts most of the run.
+        let lease = [0, 200, 15_000][rng.usize(0..3)];
         let options = Options { net, view_log: !calm && rng.u8(0..4) > 0, ..Options::default() };
         let config = Config::builder("scenario", 1)
             .members(ids.iter().copied())
             .failure_timeout(Duration::from_millis(20))
+            .read_lease(Duration::from_micros(lease))
             .group("ledger", |group| {
                 let mode = if ordered { Mode::Ordered } else { Mode::Unordered };
                 group.mode(mode).ring_bytes(ring_bytes).senders(senders.iter().map(|&s| ids[s])).max_waiting(64);

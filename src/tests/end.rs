@@ -89,3 +89,48 @@ fn who_meets_a_closed_ring_before_the_reason_is_known_waits_for_it() {
     solo.end(&REASON);
     assert_eq!(poll(&mut sending), Poll::Ready(Err(ended(Outcome::NotAccepted))));
 }
+
+/// Holds the replica of `solo` until what is returned is dropped and joined.
+fn look_on(solo: &Solo<Ledger>) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
+    let group = solo.group.clone();
+    let (looking, looks) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let reader = std::thread::spawn(move || {
+        let look = move |_: &Ledger| {
+            looking.send(()).unwrap();
+            _ = goes_on.recv();
+        };
+        assert_eq!(group.peek(look).wait(), Ok(()));
+    });
+    looks.recv().unwrap();
+    (go_on, reader)
+}
+
+#[test]
+fn after_the_end_the_last_state_is_shown_also_to_two_at_once() {
+    let mut solo = Solo::new(|_| ());
+    solo.settle();
+    solo.end(&REASON);
+    let (go_on, reader) = look_on(&solo);
+    let group = solo.group.clone();
+    let second = std::thread::spawn(move || group.peek(|ledger| ledger.sum).wait());
+    std::thread::sleep(Duration::from_millis(20));
+    drop(go_on);
+    reader.join().unwrap();
+    assert_eq!(second.join().unwrap(), Ok(0));
+}
+
+#[test]
+fn what_the_delivering_thread_wanted_before_the_end_keeps_nobody_off_after_it() {
+    let mut solo = Solo::new(|_| ());
+    solo.settle();
+    let (go_on, reader) = look_on(&solo);
+    let mut waits = solo.group.peek(|ledger| ledger.sum);
+    assert!(poll(&mut waits).is_pending());
+    assert!(!solo.task.is_due(), "the replica is not there");
+    drop(go_on);
+    reader.join().unwrap();
+    // The end comes before the delivering thread's next look.
+    solo.end(&REASON);
+    assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(0));
+}

@@ -37,6 +37,7 @@ use crate::{
 #[derive(Default)]
 struct Alone {
     made: u64,
+    regions: Vec<Region>,
 }
 
 impl Fabric for Alone {
@@ -46,7 +47,9 @@ impl Fabric for Alone {
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
         self.made += 1;
-        Ok(Region::heap(kind, RegionKey(self.made), bytes))
+        let region = Region::heap(kind, RegionKey(self.made), bytes);
+        self.regions.push(region.clone());
+        Ok(region)
     }
 
     fn connect(&mut self, _peer: NodeId, _tag: GroupTag, _expose: &[Region], _hello: &[u8]) -> EndpointId {

@@ -129,3 +129,62 @@ fn a_read_before_the_start_fails_at_once() {
     assert_eq!(group.read(|_| ()).wait(), Err(ReadError::NotStarted));
     assert_eq!(group.peek(|_| ()).wait(), Err(ReadError::NotStarted));
 }
+
+/// Columns only grow, and `u64::MAX` is what no clock says: a peer that echoes it is faulty, and nobody becomes alone by it.
+#[test]
+fn a_peer_that_echoes_too_much_makes_nobody_alone() {
+    let config = Config::builder("test", 1).members([1]).build().unwrap();
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let table = solo.fabric.regions.iter().find(|region| region.len() < 4096).expect("the shard's table").clone();
+    // Row 1: sent, received, delivered, stamp, then the echoes of members 0 and 1.
+    table.store(table.len() / 2 + 8 * 4, u64::MAX);
+    solo.now = Time::from_nanos(1_000_000_000);
+    let _first = solo.group.read(|ledger| ledger.sum);
+    solo.settle();
+    solo.step_shard();
+    solo.now = solo.now + 10 * config.read_lease();
+    solo.clock.store(solo.now.as_nanos(), Ordering::Relaxed);
+    let mut read = solo.group.read(|ledger| ledger.sum);
+    assert!(poll(&mut read).is_pending(), "ten leases later, and the other one has vouched for nothing");
+}
+
+/// Somebody looks while this runs; what it returns is when he is done.
+fn while_one_looks<R>(solo: &mut Solo<Ledger>, then: impl FnOnce(&mut Solo<Ledger>) -> R) -> R {
+    let group = solo.group.clone();
+    std::thread::scope(|scope| {
+        let (looking, looks) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let reader = scope.spawn(move || {
+            let look = move |_: &Ledger| {
+                looking.send(()).unwrap();
+                _ = goes_on.recv();
+            };
+            assert_eq!(group.peek(look).wait(), Ok(()));
+        });
+        looks.recv().unwrap();
+        let result = then(solo);
+        drop(go_on);
+        reader.join().unwrap();
+        result
+    })
+}
+
+#[test]
+fn deadlines_are_kept_while_one_looks_and_do_not_keep_the_thread_busy() {
+    let config = config(|_| ());
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut submit = solo.group.submit(&Entry::Add(1)).deadline(Duration::from_millis(1));
+    assert!(poll(&mut submit).is_pending());
+    solo.settle();
+    assert!(solo.task.deadline().is_some());
+    while_one_looks(&mut solo, |solo| {
+        solo.now = solo.now + Duration::from_millis(2);
+        solo.task.step(solo.now, 512).unwrap();
+        assert!(poll(&mut submit).is_ready(), "it is late, whoever looks");
+        assert!(solo.task.deadline().is_none(), "else the thread steps again and again, and finds nothing to do");
+    });
+}

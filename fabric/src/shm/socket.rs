@@ -4,16 +4,19 @@ use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
         recvmsg, sendmsg, socket_with, sockopt,
     },
-    process::geteuid,
+    process::{PidfdFlags, geteuid, pidfd_open},
+    time::Timespec,
 };
 
 use super::wire::{EXPOSE_REGIONS, FRAME_BYTES};
@@ -60,6 +63,25 @@ pub(super) fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
 /// Whether the process at the other end belongs to this process's user.
 pub(super) fn is_same_user(socket: impl AsFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+/// The process at the other end, as what becomes readable when it is gone. None if the kernel does not tell.
+pub(super) fn peer_process(socket: impl AsFd) -> Option<OwnedFd> {
+    let peer = sockopt::socket_peercred(socket).ok()?;
+    pidfd_open(peer.pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether there is something to read from a descriptor, now or within a time.
+pub(super) fn is_readable_within(fd: impl AsFd, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 /// Sends a packet; [`Errno::AGAIN`] if the peer has to read first.

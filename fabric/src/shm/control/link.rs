@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::io::Errno;
@@ -30,11 +31,16 @@ pub(super) const MAX_EXPOSED: usize = 4096;
 /// How many packets may wait for a peer that does not read. A node that stops is let go at this point.
 const MAX_OUTBOX: usize = 65_536;
 
+/// How long a process may take to end once it has closed its files.
+const ENDING: Duration = Duration::from_millis(50);
+
 /// A connection with a node.
 pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) node: NodeId,
     pub(super) socket: OwnedFd,
+    /// The peer's process; None if the kernel does not tell.
+    process: Option<OwnedFd>,
     /// Packets for which the socket had no room.
     outbox: VecDeque<(Vec<u8>, Vec<Handle>)>,
     /// Regions that have come for an endpoint whose offer, or acceptance, follows; or why one could not be mapped.
@@ -60,10 +66,12 @@ pub(super) struct Offer {
 
 impl Link {
     pub(super) fn new(id: LinkId, node: NodeId, socket: OwnedFd) -> Link {
+        let process = socket::peer_process(&socket);
         Link {
             id,
             node,
             socket,
+            process,
             outbox: VecDeque::new(),
             exposed: BTreeMap::new(),
             offers: Vec::new(),
@@ -72,6 +80,13 @@ impl Link {
             goodbye: false,
             failed: None,
         }
+    }
+
+    /// Whether the kernel vouches that the peer's process is gone. Once its socket is closed, and for that alone.
+    ///
+    /// A process that ends closes its files a moment before it is gone, for which this waits.
+    pub(super) fn is_process_gone(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| socket::is_readable_within(process, ENDING))
     }
 
     /// Sends a packet, now or when the peer has read others.

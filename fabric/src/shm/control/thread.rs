@@ -239,7 +239,9 @@ impl Thread {
                     Err(error) => Err(error.to_string()),
                 },
                 Packet::End => {
-                    let reason = if link.goodbye { BreakReason::PeerClosed } else { BreakReason::ProcessGone };
+                    // One that could not say goodbye may be alive, and others rely on what this says.
+                    let gone = !link.goodbye && link.is_process_gone();
+                    let reason = if gone { BreakReason::ProcessGone } else { BreakReason::PeerClosed };
                     return self.link_down(id, &reason);
                 }
                 Packet::TooLong => Err("it sent a packet that is longer than any".to_owned()),
