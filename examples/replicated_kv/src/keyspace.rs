@@ -19,7 +19,7 @@ use crate::{
 use std::hash::BuildHasher;
 
 /// In how many classes the births of keys are noted; see [`Keyspace::births`].
-const BIRTHS: usize = 1 << 14;
+const BIRTHS: usize = 1 << 16;
 
 /// A table with less than this share of its places in use is made smaller.
 const SPARSE: usize = 8;
@@ -102,16 +102,17 @@ impl Keyspace {
         Change { keys: self, now_ms, seed }
     }
 
-    /// Removes keys that have expired, at most `max`. Returns how many.
+    /// Removes keys that have expired, until their values had `max` elements. Returns how many keys.
     pub fn expire(&mut self, now_ms: u64, max: usize) -> usize {
-        let mut removed = 0;
-        while removed < max {
+        let (mut removed, mut elements) = (0, 0);
+        while elements < max {
             let Some((at, _)) = self.expiries.first() else { break };
             if *at > now_ms {
                 break;
             }
             let (_, key) = self.expiries.pop_first().expect("it was just seen");
-            self.entries.swap_remove(&key);
+            let entry = self.entries.swap_remove(&key);
+            elements += entry.map_or(1, |entry| entry.value.elements().max(1));
             removed += 1;
         }
         self.shrink();
@@ -288,6 +289,15 @@ impl Change<'_> {
         self.put_until(key, value.into_value(), expires_ms);
     }
 
+    /// Sets a key to a collection, for ever, or removes it if that is empty.
+    pub fn put_unless_empty(&mut self, key: &[u8], value: impl Typed) {
+        if value.is_gone() {
+            self.remove(key);
+        } else {
+            self.put(key, value);
+        }
+    }
+
     /// Sets a key to a value, until a time. If that has passed, the key is removed.
     pub fn put_until(&mut self, key: &[u8], value: Value, expires_ms: Option<u64>) {
         if expires_ms.is_some_and(|at| at <= self.now_ms) {
@@ -339,9 +349,7 @@ impl Change<'_> {
             let mut value = absent();
             return match edit(&mut value)? {
                 Edited::Changed(result) => {
-                    if !value.is_gone() {
-                        self.put(key, value);
-                    }
+                    self.put_unless_empty(key, value);
                     Ok(result)
                 }
                 Edited::Unchanged(result) => Ok(result),

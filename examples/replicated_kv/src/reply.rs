@@ -59,6 +59,18 @@ impl Reply {
         Reply::Array(all.into_iter().map(Reply::bytes).collect())
     }
 
+    /// About how many bytes of memory it takes, with those of values that the store still holds.
+    pub fn memory_bytes(&self) -> usize {
+        let inner = match self {
+            Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => all.iter().map(Reply::memory_bytes).sum(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) => {
+                pairs.iter().map(|(key, value)| key.memory_bytes() + value.memory_bytes()).sum()
+            }
+            _ => self.payload_bytes(),
+        };
+        size_of::<Reply>() + inner
+    }
+
     /// The bytes of all values in it, without their frames.
     pub fn payload_bytes(&self) -> usize {
         match self {

@@ -16,8 +16,15 @@ use crate::{
 /// The longest value, in bytes (Redis' `proto-max-bulk-len`).
 pub const MAX_VALUE_BYTES: usize = 512 << 20;
 
-/// How many expired keys a command removes besides what it does, so that none takes long.
+/// How many elements of expired keys a command removes besides what it does, so that none takes long.
 const EXPIRE_AT_ONCE: usize = 32;
+
+/// How many a [`Command::Tick`] removes, which does nothing else.
+const EXPIRE_AT_TICK: usize = 1000;
+
+/// The memory that a transaction's answers take before its other requests that only look are refused: a few words can ask
+/// for any value, and be said a thousand times.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// One replica's state.
 #[derive(Debug, Default)]
@@ -77,7 +84,7 @@ impl Store {
         Watched { key: key.to_vec(), present, version }
     }
 
-    fn run(&mut self, request: &[u8], seed: u64, own: bool) -> Reply {
+    fn run(&mut self, request: &[u8], seed: u64, looks: Looks) -> Reply {
         let Some(words) = words::split(request) else { return Reply::Error(malformed()) };
         let spec = match command::check(&words) {
             Ok(spec) => spec,
@@ -85,11 +92,23 @@ impl Store {
         };
         match spec.run {
             Run::Write(write) => write(&mut self.keys.change(self.now_ms, seed), &words).into(),
-            Run::Read(read) if own => read(&self.keys.view(self.now_ms), &words).into(),
-            Run::Read(_) => Reply::Null,
+            Run::Read(read) => match looks {
+                Looks::Answered => read(&self.keys.view(self.now_ms), &words).into(),
+                Looks::Refused => Reply::Error(Error::fixed("ERR this transaction's answers are too large already")),
+                Looks::Skipped => Reply::Null,
+            },
             Run::Local => Reply::Error(malformed()),
         }
     }
+}
+
+/// What becomes of a request that only looks. None of these changes the state, so replicas may differ.
+#[derive(Clone, Copy, Debug)]
+enum Looks {
+    Answered,
+    Refused,
+    /// Nobody would see the answer.
+    Skipped,
 }
 
 impl Replicated for Store {
@@ -102,12 +121,13 @@ impl Replicated for Store {
         | Archived::<Command>::Tick { at_ms }) = command;
         self.now_ms = self.now_ms.max(at_ms.to_native());
         self.applied = Some(*at);
-        self.keys.expire(self.now_ms, EXPIRE_AT_ONCE);
+        let is_tick = matches!(command, Archived::<Command>::Tick { .. });
+        self.keys.expire(self.now_ms, if is_tick { EXPIRE_AT_TICK } else { EXPIRE_AT_ONCE });
         // The place in the order is the same at all replicas, and no two commands have the same.
         let seed = at.seq.0 ^ at.epoch.0.rotate_left(48);
-        let own = self.node.is_none_or(|node| node == at.sender);
+        let looks = if self.node.is_none_or(|node| node == at.sender) { Looks::Answered } else { Looks::Skipped };
         match command {
-            Archived::<Command>::Run { request, .. } => self.run(request, seed, own),
+            Archived::<Command>::Run { request, .. } => self.run(request, seed, looks),
             Archived::<Command>::Transaction { watched, requests, .. } => {
                 let view = self.keys.view(self.now_ms);
                 let unchanged = watched.iter().all(|watched| {
@@ -119,7 +139,16 @@ impl Replicated for Store {
                     return Reply::NullArray;
                 }
                 let seeds = (0u64..).map(|place| seed ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93));
-                Reply::Array(requests.iter().zip(seeds).map(|(request, seed)| self.run(request, seed, own)).collect())
+                let (mut looks, mut bytes) = (looks, 0);
+                let answer = |(request, seed): (&Archived<Vec<u8>>, u64)| {
+                    let reply = self.run(request, seed, looks);
+                    bytes += reply.memory_bytes();
+                    if bytes > MAX_ANSWER_BYTES && matches!(looks, Looks::Answered) {
+                        looks = Looks::Refused;
+                    }
+                    reply
+                };
+                Reply::Array(requests.iter().zip(seeds).map(answer).collect())
             }
             Archived::<Command>::Tick { .. } => Reply::OK,
         }
@@ -129,4 +158,43 @@ impl Replicated for Store {
 /// What a replica answers to what no replica of this version sends.
 fn malformed() -> Error {
     Error::fixed("ERR the request is none that replicas exchange: they run different versions of this program")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Shell, show};
+
+    fn transaction(shell: &mut Shell, lines: &[String]) -> Vec<Reply> {
+        let requests = lines.iter().map(|line| words::join(line.split(' '))).collect();
+        let command = Command::Transaction { at_ms: shell.now_ms, watched: Vec::new(), requests };
+        let Reply::Array(replies) = shell.apply(&command) else { panic!("nothing is watched") };
+        replies
+    }
+
+    #[test]
+    fn a_transaction_asks_for_no_endless_answer_and_changes_all_the_same() {
+        let mut shell = Shell::new();
+        shell.ask("setrange k 1048575 x");
+        for look in ["get k", "getrange k 0 -2", "mget k"] {
+            let mut lines = vec![look.to_owned(); 70];
+            lines.push("incr n".to_owned());
+            let replies = transaction(&mut shell, &lines);
+            let refused = replies.iter().filter(|reply| matches!(reply, Reply::Error(_))).count();
+            assert!((5..10).contains(&refused), "{look}: {refused} of 70 refused");
+            assert!(matches!(replies[70], Reply::Integer(_)), "{look}");
+        }
+        shell.ask("rpush l a a a a a a a a a a");
+        let replies = transaction(&mut shell, &vec!["lpos l a count 0".to_owned(); 300_000]);
+        assert!(matches!(replies.last(), Some(Reply::Error(_))), "numbers take memory too");
+    }
+
+    #[test]
+    fn a_tick_removes_many_keys() {
+        let mut shell = Shell::new();
+        (0..1000).for_each(|key| _ = shell.ask(&format!("set {key} v px 1")));
+        shell.now_ms += 1;
+        assert_eq!(show(&shell.apply(&Command::Tick { at_ms: shell.now_ms })), "OK");
+        assert!(shell.store.keys().is_empty());
+    }
 }

@@ -97,6 +97,19 @@ impl Text {
         }
     }
 
+    /// As [`make_mut`](Text::make_mut), of at least `len` bytes: zeros follow those that there are.
+    pub fn make_mut_of(&mut self, len: usize) -> &mut Vec<u8> {
+        if len / 2 > self.len() {
+            // Where there are many, the system has zeros ready: to write them would take long, and memory at once.
+            let mut bytes = vec![0; len];
+            bytes[..self.len()].copy_from_slice(&self.bytes());
+            *self = Text::Growing(Arc::new(bytes));
+        }
+        let bytes = self.make_mut();
+        bytes.resize(bytes.len().max(len), 0);
+        bytes
+    }
+
     /// Bytes of memory beyond the value itself.
     pub fn heap_bytes(&self) -> usize {
         /// What an `Arc` counts.
@@ -164,6 +177,14 @@ mod tests {
             prop_assert_eq!(text.len(), bytes.len());
             prop_assert_eq!(text.integer(), number::integer(&bytes));
             prop_assert_eq!(text, growing);
+        }
+
+        #[test]
+        fn zeros_follow_where_more_is_wanted(bytes in vec(any::<u8>(), 0..50), len in 0usize..200) {
+            let mut longer = bytes.clone();
+            longer.resize(bytes.len().max(len), 0);
+            let mut text = Text::from(&bytes[..]);
+            prop_assert_eq!(text.make_mut_of(len), &longer);
         }
 
         #[test]

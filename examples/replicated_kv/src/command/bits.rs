@@ -1,6 +1,6 @@
 //! The commands of strings as rows of bits. The first bit is the highest of the first byte.
 
-use super::{Run, Spec, integer, is};
+use super::{Run, Spec, counts, integer, is};
 use crate::{
     Error, Reply, Text,
     keyspace::{Change, Edited, View},
@@ -37,8 +37,7 @@ fn setbit(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |text: &mut Text| {
         let old = text.bytes().get(byte).map(|byte| byte >> shift & 1);
         if old != Some(bit) {
-            let bytes = text.make_mut();
-            bytes.resize(bytes.len().max(byte + 1), 0);
+            let bytes = text.make_mut_of(byte + 1);
             bytes[byte] = bytes[byte] & !(1 << shift) | bit << shift;
         }
         Ok(Edited::when(old != Some(bit), Reply::whether(old == Some(1))))
@@ -135,13 +134,8 @@ struct Range {
 impl Range {
     /// None if there is no bit in it. A negative place counts from the end.
     fn new(start: i64, end: i64, in_bits: bool, bytes: usize) -> Option<Range> {
-        let len = if in_bits { 8 * bytes as i64 } else { bytes as i64 };
-        let from_begin = |place: i64| if place < 0 { place.saturating_add(len).max(0) } else { place };
-        let (start, end) = (from_begin(start), from_begin(end).min(len - 1));
-        if start > end {
-            return None;
-        }
-        let (first, last) = (start as usize, end as usize);
+        let places = counts::places_of_string(start, end, if in_bits { 8 * bytes } else { bytes })?;
+        let (first, last) = (places.start, places.end - 1);
         Some(if in_bits { Range { first, last } } else { Range { first: 8 * first, last: 8 * last + 7 } })
     }
 }

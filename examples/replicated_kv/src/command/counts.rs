@@ -1,14 +1,16 @@
-//! How many elements a request asks for, and which they are where any will do.
+//! How many elements a request asks for, and which they are.
+
+use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-use super::integer;
+use super::{integer, is};
 use crate::{Error, number};
 
 /// How often a request may have elements repeated, and the bytes that all of them may have: a few words could ask for any
 /// number otherwise.
-const MAX_REPEATS: u64 = 1 << 20;
+pub(super) const MAX_REPEATS: u64 = 1 << 20;
 const MAX_REPEATED_BYTES: usize = 64 << 20;
 
 /// A word that must be a whole number of at least `min`. `error` says so.
@@ -19,13 +21,45 @@ pub(super) fn at_least(min: i64, word: &[u8], error: &'static str) -> Result<usi
 
 /// A word that must be a whole number of at least 0.
 pub(super) fn natural(word: &[u8]) -> Result<usize, Error> {
-    at_least(0, word, "ERR value is out of range, must be positive")
+    number::integer(word).and_then(|number| usize::try_from(number).ok()).ok_or(Error::NOT_POSITIVE)
 }
 
 /// A word that must be a whole number whose negative is one too.
 pub(super) fn signed(word: &[u8]) -> Result<i64, Error> {
     let range = "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
     integer(word).and_then(|count| if count == i64::MIN { Err(Error::fixed(range)) } else { Ok(count) })
+}
+
+/// The place that an index names among `len`; negative ones count from the end. None if it lies before the first one.
+pub(super) fn place(index: i64, len: usize) -> Option<usize> {
+    let index = if index < 0 { index + len as i64 } else { index };
+    usize::try_from(index).ok()
+}
+
+/// The places from one index to another, both included, among `len`.
+pub(super) fn places(first: i64, last: i64, len: usize) -> Range<usize> {
+    let first = place(first, len).unwrap_or(0);
+    let end = place(last, len).map_or(0, |last| len.min(last.saturating_add(1)));
+    if first < end { first..end } else { 0..0 }
+}
+
+/// As [`places`], of a string: there, whatever lies before the first place is the first. None if there are none.
+pub(super) fn places_of_string(first: i64, last: i64, len: usize) -> Option<Range<usize>> {
+    let first = place(first, len).unwrap_or(0);
+    let end = len.min(place(last, len).unwrap_or(0).saturating_add(1));
+    (first < end).then_some(first..end)
+}
+
+/// A count, and whether the option after it is there, which asks for twice as many values. None if there is no word.
+pub(super) fn with_option(words: &[&[u8]], option: &str) -> Result<Option<(i64, bool)>, Error> {
+    let [count, rest @ ..] = words else { return Ok(None) };
+    let count = signed(count)?;
+    match *rest {
+        [] => Ok(Some((count, false))),
+        [word] if is(word, option) && count.unsigned_abs() > i64::MAX as u64 / 2 => Err(Error::OUT_OF_RANGE),
+        [word] if is(word, option) => Ok(Some((count, true))),
+        _ => Err(Error::SYNTAX),
+    }
 }
 
 /// Random places among `len`: so many different ones, or all if there are no more; for a negative count so many, of which
@@ -73,6 +107,26 @@ mod tests {
             assert!(places.iter().all(|&place| place < 10));
             assert_eq!(pick(-count, 1, |_| 0), Ok(vec![0; count as usize]));
         }
+    }
+
+    #[test]
+    fn indices_count_from_either_end() {
+        for (first, last, expected) in [
+            (0, -1, 0..5),
+            (-2, -1, 3..5),
+            (-100, 1, 0..2),
+            (1, 100, 1..5),
+            (3, 1, 0..0),
+            (5, 9, 0..0),
+            (i64::MIN, i64::MAX, 0..5),
+            (i64::MAX, i64::MIN, 0..0),
+        ] {
+            assert_eq!(places(first, last, 5), expected, "{first} to {last}");
+            let of_string = places_of_string(first, last, 5);
+            assert_eq!(of_string, (!expected.is_empty()).then_some(expected), "{first} to {last}");
+        }
+        assert_eq!((places(-9, -8, 5), places_of_string(-9, -8, 5)), (0..0, Some(0..1)));
+        assert_eq!(places_of_string(0, -1, 0), None);
     }
 
     #[test]

@@ -1,14 +1,10 @@
 //! The commands of hashes.
 
-use super::{
-    Run, Spec, counts, integer, is,
-    scan::{Allowed, Scan},
-};
+use super::{Run, Spec, counts, integer, scan::Scan};
 use crate::{
     Error, Reply, Text,
     extended::Extended,
     keyspace::{Change, Edited, View},
-    pattern,
     value::Hash,
 };
 
@@ -126,20 +122,11 @@ fn hincrbyfloat(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> 
 }
 
 fn hrandfield(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    let Some(&count) = words.get(2) else {
+    let Some((count, with_values)) = counts::with_option(&words[2..], "withvalues")? else {
         let hash = keys.typed::<Hash>(words[1])?;
         let field = hash.and_then(|hash| hash.at(fastrand::usize(..hash.len())));
         return Ok(field.map_or(Reply::Null, |(field, _)| Reply::bytes(field)));
     };
-    let count = counts::signed(count)?;
-    let with_values = match words[3..] {
-        [] => false,
-        [option] if is(option, "withvalues") => true,
-        _ => return Err(Error::SYNTAX),
-    };
-    if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
-        return Err(Error::OUT_OF_RANGE);
-    }
     let Some(hash) = keys.typed::<Hash>(words[1])? else { return Ok(Reply::Array(Vec::new())) };
     let places = counts::pick(count, hash.len(), |place| hash.at(place).map_or(0, |(field, _)| field.len()))?;
     let entries = places.into_iter().filter_map(|place| hash.at(place));
@@ -151,18 +138,13 @@ fn hrandfield(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn hscan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    // As in Redis, an absent key forgives wrong options.
-    Scan::parse(words[2], &[], Allowed::Elements)?;
-    let hash = keys.typed::<Hash>(words[1])?;
-    let scan = Scan::parse(words[2], if hash.is_some() { &words[3..] } else { &[] }, Allowed::Elements)?;
+    let Some((hash, scan)) = Scan::of_value::<Hash>(keys, words)? else { return Ok(Scan::reply(0, Vec::new())) };
     let mut found = Vec::new();
-    let next = scan.walk(hash.map_or(0, Hash::len), |place| {
-        let Some((field, value)) = hash.and_then(|hash| hash.at(place)) else { return };
-        if scan.pattern.is_none_or(|glob| pattern::matches(glob, field)) {
-            found.extend([Reply::bytes(field), value.clone().into()]);
-        }
+    let next = scan.walk(hash.len(), |place| {
+        let wanted = hash.at(place).filter(|(field, _)| scan.matches(field));
+        found.extend(wanted.into_iter().flat_map(|(field, value)| [Reply::bytes(field), value.clone().into()]));
     });
-    Ok(Reply::Array(vec![Reply::bytes(next.to_string()), Reply::Array(found)]))
+    Ok(Scan::reply(next, found))
 }
 
 /// The value of the field that the third word names.

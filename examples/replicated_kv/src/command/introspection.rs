@@ -1,5 +1,7 @@
 //! The commands that tell of the store itself, and the one that has nothing to do with keys.
 
+use foldhash::{HashMap, HashMapExt};
+
 use super::{EXCERPT_BYTES, Run, Spec, integer, is};
 use crate::{
     Error, Reply,
@@ -111,8 +113,10 @@ fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         [name] if is(name, "help") => Ok(help(DEBUG_HELP)),
         [name] if is(name, "digest") => Ok(digest(Digest::of_all(keys))),
         [name, ref named @ ..] if is(name, "digest-value") => {
-            let one = |key: &&[u8]| digest(keys.entry(key).map(Digest::of_entry).unwrap_or_default());
-            Ok(Reply::Array(named.iter().map(one).collect()))
+            // Each once, since a few words could name a large value any number of times.
+            let mut digests = HashMap::<&[u8], Digest>::new();
+            let of = |key: &[u8]| keys.entry(key).map(Digest::of_entry).unwrap_or_default();
+            Ok(Reply::Array(named.iter().map(|key| digest(*digests.entry(key).or_insert_with(|| of(key)))).collect()))
         }
         _ => {
             let text = "ERR unknown subcommand or wrong number of arguments for";
@@ -174,6 +178,15 @@ mod tests {
             assert!(!seen.contains(&digest), "{command}");
             seen.push(digest);
         }
+    }
+
+    #[test]
+    fn a_digest_of_a_large_value_is_made_once_however_often_it_is_named() {
+        let mut shell = Shell::new();
+        shell.ask("setrange k 1000000 x");
+        let digests = shell.ask(&format!("debug digest-value{}", " k".repeat(10_000)));
+        let one = shell.ask("debug digest-value k");
+        assert!(digests.split(", ").all(|digest| digest.trim_matches(['[', ']']) == one.trim_matches(['[', ']'])));
     }
 
     proptest! {

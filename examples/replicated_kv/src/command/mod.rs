@@ -170,3 +170,6 @@ fn is(word: &[u8], option: &str) -> bool {
 fn integer(word: &[u8]) -> Result<i64, Error> {
     crate::number::integer(word).ok_or(Error::NOT_AN_INTEGER)
 }
+
+#[cfg(test)]
+mod tests;

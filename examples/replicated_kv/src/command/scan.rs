@@ -5,7 +5,7 @@
 //! It may meet one twice.
 
 use super::{integer, is};
-use crate::{Error, Reply};
+use crate::{Error, Reply, keyspace::View, value::Typed};
 
 /// What is being walked over, which decides about the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +20,11 @@ pub(super) enum Allowed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scan<'a> {
     /// Where the last step ended; 0 at first.
-    pub(super) cursor: usize,
+    cursor: usize,
     /// How many places this step looks at.
-    pub(super) count: usize,
+    count: usize,
     /// What elements must match.
-    pub(super) pattern: Option<&'a [u8]>,
+    pattern: Option<&'a [u8]>,
     /// The type that keys must have.
     pub(super) kind: Option<&'a [u8]>,
 }
@@ -52,6 +52,18 @@ impl<'a> Scan<'a> {
             }
         }
         Ok(scan)
+    }
+
+    /// Reads the words of a request that walks over the elements of one value, and finds that.
+    ///
+    /// None if the key is absent. As in Redis, that forgives wrong options.
+    pub(super) fn of_value<T: Typed + 'a>(
+        keys: &View<'a>,
+        words: &[&'a [u8]],
+    ) -> Result<Option<(&'a T, Scan<'a>)>, Error> {
+        Scan::parse(words[2], &[], Allowed::Elements)?;
+        let Some(value) = keys.typed(words[1])? else { return Ok(None) };
+        Ok(Some((value, Scan::parse(words[2], &words[3..], Allowed::Elements)?)))
     }
 
     /// Visits the next places of a row that has so many. Returns the cursor for the step after this one; 0 at the end.

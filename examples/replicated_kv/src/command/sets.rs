@@ -3,14 +3,10 @@
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-use super::{
-    Run, Spec, counts, is,
-    scan::{Allowed, Scan},
-};
+use super::{Run, Spec, counts, is, scan::Scan};
 use crate::{
     Error, Reply,
     keyspace::{Change, Edited, View},
-    pattern,
     value::Set,
 };
 
@@ -158,18 +154,12 @@ fn sintercard(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn sscan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    // As in Redis, an absent key forgives wrong options.
-    Scan::parse(words[2], &[], Allowed::Elements)?;
-    let set = keys.typed::<Set>(words[1])?;
-    let scan = Scan::parse(words[2], if set.is_some() { &words[3..] } else { &[] }, Allowed::Elements)?;
+    let Some((set, scan)) = Scan::of_value::<Set>(keys, words)? else { return Ok(Scan::reply(0, Vec::new())) };
     let mut found = Vec::new();
-    let next = scan.walk(set.map_or(0, Set::len), |place| {
-        let Some(member) = set.and_then(|set| set.at(place)) else { return };
-        if scan.pattern.is_none_or(|glob| pattern::matches(glob, member)) {
-            found.push(Reply::bytes(member));
-        }
+    let next = scan.walk(set.len(), |place| {
+        found.extend(set.at(place).filter(|member| scan.matches(member)).map(Reply::bytes));
     });
-    Ok(Reply::Array(vec![Reply::bytes(next.to_string()), Reply::Array(found)]))
+    Ok(Scan::reply(next, found))
 }
 
 /// The sets at keys, in their order. A key counts once however often it is named, so the work is bounded by what the sets
@@ -217,11 +207,7 @@ fn members<'a>(members: impl Iterator<Item = &'a [u8]>) -> Reply {
 /// Sets a key to a set, or removes it if that is empty. Answers how many members there are.
 fn store(keys: &mut Change<'_>, key: &[u8], set: Set) -> Reply {
     let len = set.len();
-    if len == 0 {
-        keys.remove(key);
-    } else {
-        keys.put(key, set);
-    }
+    keys.put_unless_empty(key, set);
     Reply::count(len)
 }
 

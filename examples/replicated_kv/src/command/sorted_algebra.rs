@@ -1,9 +1,9 @@
 //! Unions, intersections and differences of sorted sets, and of plain sets, whose members all have the score 1.
 
 use foldhash::fast::RandomState;
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
-use super::{Run, Spec, is, sorted_ranges::put, sorted_sets::at_least};
+use super::{Run, Spec, counts, is, sorted_ranges::put};
 use crate::{
     Error, Reply,
     keyspace::{Change, View},
@@ -112,6 +112,16 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A few words could have a large set looked at any number of times.
+fn refuse_repeats(names: &[&[u8]], sources: &[Source<'_>]) -> Result<(), Error> {
+    let mut seen = IndexSet::<&[u8], RandomState>::default();
+    let repeats = names.iter().zip(sources).filter(|(name, _)| !seen.insert(name)).map(|(_, source)| source.len());
+    if repeats.sum::<usize>() as u64 > counts::MAX_REPEATS {
+        return Err(Error::fixed("ERR large sets are named more than once"));
+    }
+    Ok(())
+}
+
 /// Which words may follow the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -146,6 +156,7 @@ impl<'a> Query<'a> {
         let count = usize::try_from(count).map_err(|_| Error::SYNTAX)?;
         let (names, mut rest) = words[1..].split_at_checked(count).ok_or(Error::SYNTAX)?;
         let mut sources = names.iter().map(|key| Source::find(keys, key)).collect::<Result<Vec<_>, _>>()?;
+        refuse_repeats(names, &sources)?;
         let (mut aggregate, mut with_scores, mut limit) = (Aggregate::Sum, false, 0);
         let scores_matter = operation != Operation::Diff && purpose != Purpose::Count;
         while let [option, after @ ..] = rest {
@@ -173,7 +184,7 @@ impl<'a> Query<'a> {
                 && is(option, "limit")
                 && let [most, after @ ..] = after
             {
-                limit = at_least(0, most, Error::fixed("ERR LIMIT can't be negative"))?;
+                limit = counts::at_least(0, most, "ERR LIMIT can't be negative")?;
                 rest = after;
             } else {
                 return Err(Error::SYNTAX);
@@ -190,10 +201,7 @@ impl<'a> Query<'a> {
         let mut found: Vec<_> = match self.operation {
             Operation::Union => self.union().into_iter().collect(),
             Operation::Inter => self.intersection().collect(),
-            Operation::Diff => {
-                let Some((first, others)) = self.sources.split_first() else { return Vec::new() };
-                first.iter().filter(|(member, _)| !others.iter().any(|other| other.contains(member))).collect()
-            }
+            Operation::Diff => self.difference().into_iter().collect(),
         };
         found.sort_unstable_by(|one, other| order(*one, *other));
         found
@@ -218,6 +226,20 @@ impl<'a> Query<'a> {
             });
             Some((member, sum?))
         })
+    }
+
+    /// Looks at no more elements than the sets have.
+    fn difference(&self) -> IndexMap<&'a [u8], f64, RandomState> {
+        let (first, others) = self.sources.split_first().expect("one key at least");
+        let mut left: IndexMap<_, _, RandomState> = first.iter().collect();
+        for other in others {
+            if other.len() < left.len() {
+                other.iter().for_each(|(member, _)| _ = left.swap_remove(member));
+            } else {
+                left.retain(|member, _| !other.contains(member));
+            }
+        }
+        left
     }
 
     fn answer(&self) -> Reply {
@@ -264,4 +286,35 @@ fn store(operation: Operation, keys: &mut Change<'_>, words: &[&[u8]], name: &st
     let query = Query::parse(operation, Purpose::Store, &keys.view(), &words[2..], name)?;
     let found: SortedSet = query.result().into_iter().collect();
     Ok(put(keys, words[1], found))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Shell;
+
+    #[test]
+    fn a_difference_is_not_looked_for_again_for_each_set() {
+        let mut shell = Shell::new();
+        let pairs: Vec<_> = (0..100_000).map(|member| format!("{member} m{member}")).collect();
+        shell.ask(&format!("zadd z {}", pairs.join(" ")));
+        shell.ask("zadd y 1 m7 1 m8 1 x");
+        let absent: Vec<_> = (0..100_000).map(|key| format!("absent{key}")).collect();
+        assert_eq!(shell.ask(&format!("zdiffstore out 100002 z y {}", absent.join(" "))), ":99998");
+        assert_eq!(shell.ask("zscore out m7"), "nil");
+        assert_eq!(shell.ask("zscore out m9"), ",9");
+    }
+
+    #[test]
+    fn a_large_set_is_not_named_again_and_again() {
+        let mut shell = Shell::new();
+        let pairs: Vec<_> = (0..20_000).map(|member| format!("{member} m{member}")).collect();
+        shell.ask(&format!("zadd z {}", pairs.join(" ")));
+        assert_eq!(shell.ask("zunionstore out 2 z z"), ":20000");
+        assert_eq!(shell.ask("zscore out m3"), ",6");
+        let many = ["z"; 10_000].join(" ");
+        for command in ["zunionstore out", "zinterstore out", "zdiffstore out", "zintercard"] {
+            let refused = "-ERR large sets are named more than once";
+            assert_eq!(shell.ask(&format!("{command} 10000 {many}")), refused, "{command}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    Run, Spec, integer, is,
+    Run, Spec, counts, integer, is,
     sorted_sets::{member, scored},
 };
 use crate::{
@@ -129,10 +129,8 @@ impl<'a> Span<'a> {
         let len = set.len();
         let ranks = match *self {
             Span::Ranks(first, last) => {
-                let at = |rank: i64| if rank < 0 { rank + len as i64 } else { rank };
-                let first = usize::try_from(at(first)).unwrap_or(0).min(len);
-                let end = usize::try_from(at(last)).map_or(0, |last| last.saturating_add(1)).clamp(first, len);
-                if reversed { len - end..len - first } else { first..end }
+                let Range { start, end } = counts::places(first, last, len);
+                if reversed { len - end..len - start } else { start..end }
             }
             Span::Scores(min, max) => {
                 set.rank_of_score(|score| min.is_above(score))..set.rank_of_score(|score| max.is_not_below(score))
@@ -282,11 +280,7 @@ fn store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 /// Sets a key to what a command has found, and answers how many members that are. A key that would be empty is removed.
 pub(super) fn put(keys: &mut Change<'_>, key: &[u8], found: SortedSet) -> Reply {
     let count = found.len();
-    if count == 0 {
-        keys.remove(key);
-    } else {
-        keys.put(key, found);
-    }
+    keys.put_unless_empty(key, found);
     Reply::count(count)
 }
 

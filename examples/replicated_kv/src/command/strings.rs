@@ -1,6 +1,6 @@
 //! The commands of strings.
 
-use super::{Run, Spec, expiry::Clock, integer, is};
+use super::{Run, Spec, counts, expiry::Clock, integer, is};
 use crate::{
     Error, Reply, Text,
     keyspace::{Change, Edited, View},
@@ -149,18 +149,13 @@ fn getex(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 fn getrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (start, end) = (integer(words[2])?, integer(words[3])?);
     let Some(text) = keys.typed::<Text>(words[1])? else { return Ok(Reply::bytes("")) };
-    let len = text.len() as i64;
     // Both before the beginning would become the first byte's place.
     let is_backward = start < 0 && end < 0 && start > end;
-    let from_begin = |place: i64| if place < 0 { place.saturating_add(len).max(0) } else { place };
-    let (start, end) = (from_begin(start), from_begin(end).min(len - 1));
-    if is_backward || start > end {
-        return Ok(Reply::bytes(""));
-    }
-    Ok(if end - start == len - 1 {
-        text.clone().into()
-    } else {
-        Reply::bytes(&text.bytes()[start as usize..=end as usize])
+    let places = if is_backward { None } else { counts::places_of_string(start, end, text.len()) };
+    Ok(match places {
+        None => Reply::bytes(""),
+        Some(all) if all.len() == text.len() => text.clone().into(),
+        Some(places) => Reply::bytes(&text.bytes()[places]),
     })
 }
 
@@ -175,8 +170,7 @@ fn setrange(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         if end > MAX_VALUE_BYTES {
             return Err(Error::TOO_LONG);
         }
-        let bytes = text.make_mut();
-        bytes.resize(bytes.len().max(end), 0);
+        let bytes = text.make_mut_of(end);
         bytes[offset..end].copy_from_slice(part);
         Ok(Edited::Changed(Reply::count(bytes.len())))
     })

@@ -130,6 +130,19 @@ fn only_so_many_keys_are_removed_at_once_and_the_others_are_absent_all_the_same(
 }
 
 #[test]
+fn a_large_value_counts_as_much_as_many_small_ones() {
+    let mut keys = Keyspace::default();
+    for key in 0..4u8 {
+        let member = |number: u32| number.to_le_bytes();
+        let members: Vec<_> = (0..30).map(member).collect();
+        let value: Set = members.iter().map(|member| &member[..]).collect();
+        keys.change(NOW_MS, 0).put_until(&[key], value.into_value(), Some(NOW_MS + 1));
+    }
+    assert_eq!(keys.expire(NOW_MS + 1, 40), 2);
+    assert_eq!(keys.expire(NOW_MS + 1, 40), 2);
+}
+
+#[test]
 fn a_table_shrinks_once_most_keys_are_gone() {
     let mut keys = Keyspace::default();
     let mut change = keys.change(NOW_MS, 0);

@@ -1,6 +1,8 @@
 //! The password that clients must say, where there is one.
 
-use std::{fmt, hint::black_box, io, path::Path};
+use std::{fmt, fs, hint::black_box, io, os::unix::fs::PermissionsExt, path::Path};
+
+use super::resp::STRANGERS_BULK_BYTES;
 
 /// A password. It is not shown in debug output.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,19 +22,31 @@ pub enum PasswordError {
     /// There is nothing in it: that would let in everybody.
     #[error("the password is empty: give one, or leave the option out to serve everybody")]
     Empty,
+    /// Nobody could say it: who has not said it yet may say no longer word.
+    #[error("the password has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
 }
 
 impl Password {
-    /// A password, which must not be empty.
+    /// A password, which must not be empty, nor have more than 16 KiB.
     pub fn new(password: impl AsRef<[u8]>) -> Result<Password, PasswordError> {
-        let password = password.as_ref();
-        if password.is_empty() { Err(PasswordError::Empty) } else { Ok(Password(password.into())) }
+        match password.as_ref() {
+            [] => Err(PasswordError::Empty),
+            long if long.len() > STRANGERS_BULK_BYTES => Err(PasswordError::TooLong { bytes: long.len() }),
+            password => Ok(Password(password.into())),
+        }
     }
 
-    /// The first line of a file.
+    /// The first line of a file, without its end. If all users of the host can read the file, a warning is logged.
     pub fn load(path: &Path) -> Result<Password, PasswordError> {
         let io = |error| PasswordError::Io { path: path.display().to_string(), error };
-        let text = std::fs::read(path).map_err(io)?;
+        let text = fs::read(path).map_err(io)?;
+        if fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o004 != 0) {
+            tracing::warn!(path = %path.display(), "every user of this host can read the password: chmod o-r helps");
+        }
         let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         Password::new(line.strip_suffix(b"\r").unwrap_or(line))
     }
@@ -64,6 +78,13 @@ mod tests {
         for other in ["", "s", "secre", "secreT", "secretsecret", "secrets"] {
             assert!(!password.is(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn nobody_can_be_asked_for_nothing_or_for_too_much() {
         assert!(matches!(Password::new(""), Err(PasswordError::Empty)));
+        let long = vec![b'x'; STRANGERS_BULK_BYTES + 1];
+        assert!(matches!(Password::new(&long), Err(PasswordError::TooLong { bytes: 16385 })));
+        assert!(Password::new(&long[1..]).is_ok());
     }
 }

@@ -14,6 +14,9 @@ use std::{
 use super::wake::Bell;
 use crate::{Error, Reply, encode::Protocol, number::integer};
 
+/// The longest name of a client or of its library, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
 /// The connections of a replica.
 #[derive(Debug, Default)]
 pub(super) struct Clients(Mutex<BTreeMap<u64, Arc<Client>>>);
@@ -27,10 +30,11 @@ pub(super) struct Client {
     since: Instant,
     bell: Arc<Bell>,
     details: Mutex<Details>,
-    /// It has asked something since [`Clients::count_second`].
-    has_asked: AtomicBool,
+    /// Something was read from it or sent to it since [`Clients::count_second`].
+    is_active: AtomicBool,
     idle_seconds: AtomicU64,
     is_killed: AtomicBool,
+    is_leaving: AtomicBool,
 }
 
 /// What a connection says of itself.
@@ -57,9 +61,10 @@ impl Client {
             since: Instant::now(),
             bell,
             details: Mutex::default(),
-            has_asked: AtomicBool::new(true),
+            is_active: AtomicBool::new(true),
             idle_seconds: AtomicU64::new(0),
             is_killed: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
         }
     }
 
@@ -72,9 +77,13 @@ impl Client {
         &self.bell
     }
 
-    /// Notes that the client has asked something, and the command.
+    /// Notes that something was read from the client or sent to it.
+    pub(super) fn touch(&self) {
+        self.is_active.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes the command that it has asked.
     pub(super) fn note(&self, command: &'static str) {
-        self.has_asked.store(true, Ordering::Relaxed);
         self.details().command = command;
     }
 
@@ -86,6 +95,16 @@ impl Client {
 
     pub(super) fn is_killed(&self) -> bool {
         self.is_killed.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection once what it has asked so far was answered.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
     }
 
     fn is_listener(&self) -> bool {
@@ -143,11 +162,18 @@ impl Clients {
         self.lock().remove(&id);
     }
 
-    /// Notes that a second has passed, and ends the connections that have asked nothing for `timeout` seconds, unless they
+    /// Ends the connections that listen to channels. Returns how many there were.
+    pub(super) fn dismiss_listeners(&self) -> usize {
+        let clients = self.lock();
+        let listeners = clients.values().filter(|client| client.is_listener() && !client.is_leaving());
+        listeners.inspect(|client| client.leave()).count()
+    }
+
+    /// Notes that a second has passed, and ends the connections where nothing was sent for `timeout` seconds, unless they
     /// listen to channels.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
         for client in self.lock().values() {
-            let idle = match client.has_asked.swap(false, Ordering::Relaxed) {
+            let idle = match client.is_active.swap(false, Ordering::Relaxed) {
                 true => 0,
                 false => client.idle_seconds.load(Ordering::Relaxed) + 1,
             };
@@ -222,7 +248,7 @@ impl Clients {
         if let [address] = filter {
             let clients = self.lock();
             let found = clients.values().find(|client| client.peer.to_string().as_bytes() == *address);
-            found.ok_or(Error::fixed("ERR No such client"))?.kill();
+            end(found.ok_or(Error::fixed("ERR No such client"))?, own);
             return Ok(Reply::OK);
         }
         let (pairs, []) = filter.as_chunks::<2>() else { return Err(Error::SYNTAX) };
@@ -254,8 +280,13 @@ impl Clients {
         }
         let clients = self.lock();
         let chosen = clients.values().filter(|client| filter.has(client) && !(filter.skip_own && client.id == own.id));
-        Ok(Reply::count(chosen.inspect(|client| client.kill()).count()))
+        Ok(Reply::count(chosen.inspect(|client| end(client, own)).count()))
     }
+}
+
+/// Ends a connection; the one that has asked for it only after the answer.
+fn end(client: &Client, own: &Client) {
+    if client.id == own.id { client.leave() } else { client.kill() }
 }
 
 #[derive(Default)]
@@ -309,10 +340,19 @@ impl Kind {
 
 /// A name that a client may give itself.
 pub(super) fn valid_name(name: &[u8]) -> Result<String, Error> {
+    check_length(name)?;
     if name.iter().all(u8::is_ascii_graphic) {
         return Ok(String::from_utf8_lossy(name).into_owned());
     }
     Err(Error::fixed("ERR Client names cannot contain spaces, newlines or special characters."))
+}
+
+/// What clients say of themselves is listed for others, so it must not be long.
+fn check_length(word: &[u8]) -> Result<(), Error> {
+    if word.len() <= MAX_NAME_BYTES {
+        return Ok(());
+    }
+    Err(Error::new(format!("ERR names of clients and libraries have at most {MAX_NAME_BYTES} bytes")))
 }
 
 fn set_info(client: &Client, attribute: &[u8], value: &[u8]) -> Result<Reply, Error> {
@@ -325,6 +365,7 @@ fn set_info(client: &Client, attribute: &[u8], value: &[u8]) -> Result<Reply, Er
         let text = format!("ERR {named} cannot contain spaces, newlines or special characters.");
         return Err(Error::new(text));
     }
+    check_length(value)?;
     let value = String::from_utf8_lossy(value).into_owned();
     let mut details = client.details();
     *if named == "lib-name" { &mut details.library } else { &mut details.library_version } = value;
@@ -377,7 +418,7 @@ mod tests {
         assert_eq!(ask(&clients, &one, "client kill type normal"), Ok(Reply::Integer(1)));
         assert!(two.is_killed() && !one.is_killed());
         assert_eq!(ask(&clients, &one, "client kill addr 127.0.0.1:50001 skipme no"), Ok(Reply::Integer(1)));
-        assert!(one.is_killed());
+        assert!(one.is_leaving() && !one.is_killed(), "it has its answer first");
         assert_eq!(ask(&clients, &one, "client kill id 3"), Ok(Reply::Integer(0)));
         assert_eq!(ask(&clients, &one, "client kill 127.0.0.1:50002"), Ok(Reply::OK));
     }
@@ -393,17 +434,29 @@ mod tests {
         assert!(first.starts_with("id=1 addr=127.0.0.1:50001 laddr=127.0.0.1:7001 fd=0 name=me "), "{first}");
         assert!(first.ends_with(" lib-name=lib lib-ver="), "{first}");
         assert!(second.starts_with("id=2 "), "{second}");
+        let long = "x".repeat(MAX_NAME_BYTES + 1);
+        for line in ["client setname ", "client setinfo lib-ver "] {
+            assert!(ask(&clients, &one, &format!("{line}{long}")).is_err());
+        }
     }
 
     #[test]
-    fn only_who_asks_nothing_for_longer_than_the_timeout_is_idle() {
+    fn who_listens_is_dismissed_once() {
+        let (clients, [one, two]) = clients();
+        two.details().patterns = 1;
+        assert_eq!([clients.dismiss_listeners(), clients.dismiss_listeners()], [1, 0]);
+        assert!(two.is_leaving() && !one.is_leaving());
+    }
+
+    #[test]
+    fn only_who_neither_sends_nor_reads_for_longer_than_the_timeout_is_idle() {
         let (clients, [one, two]) = clients();
         two.details().channels = 1;
         for _ in 0..3 {
             clients.count_second(Some(2));
             assert!(!one.is_killed());
         }
-        one.note("ping");
+        one.touch();
         for _ in 0..3 {
             clients.count_second(Some(2));
             assert!(!one.is_killed());

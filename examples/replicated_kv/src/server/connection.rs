@@ -1,8 +1,11 @@
 //! One client's connection: bytes in, requests to the session, answers out.
 //!
 //! Memory is bounded on every side: a request by what can be replicated, answers that are owed by the session, messages of
-//! channels by their mailbox, and what is encoded by [`MAX_OUT_BYTES`] and one answer. Who does not read his answers is not
-//! read from.
+//! channels by their mailbox, what is encoded by [`MAX_OUT_BYTES`] and one answer, and all connections' together by a [`Budget`].
+//! Who does not read his answers is not read from.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::poll_fn,
@@ -13,14 +16,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
     clients::Client,
     counts::Counts,
+    memory::{Budget, Exhausted, Share},
     resp::{Incoming, RequestBuffer},
     session::{Next, Replica, Session, Taken},
     subscriptions::CutOff,
@@ -33,15 +34,22 @@ const READ_BYTES: usize = 16 << 10;
 /// When this much waits to be sent, nothing more is encoded.
 const MAX_OUT_BYTES: usize = 256 << 10;
 
+/// A buffer of answers that grew beyond this is given back once it is empty, in bytes.
+const KEPT_OUT_BYTES: usize = 64 << 10;
+
+/// How many times a connection reads before others get their turns: what a client has sent meanwhile may never end.
+const MAX_ROUNDS: usize = 8;
+
 /// How long a client that was told why its connection ends may go on sending.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until either side ends it.
 pub(super) async fn serve<R: Replica>(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     session: Session<R>,
     client: &Arc<Client>,
     counts: &Counts,
+    budget: &Budget,
     max_command_bytes: usize,
 ) -> io::Result<()> {
     let mut connection = Connection {
@@ -51,6 +59,7 @@ pub(super) async fn serve<R: Replica>(
         max_command_bytes,
         client,
         counts,
+        share: budget.share(),
         waker: Waker::from(Arc::clone(client.bell())),
         is_held: false,
         is_hungry: true,
@@ -76,6 +85,7 @@ struct Connection<'a, R: Replica> {
     max_command_bytes: usize,
     client: &'a Arc<Client>,
     counts: &'a Counts,
+    share: Share<'a>,
     /// Wakes this task from other threads.
     waker: Waker,
     /// The last request waits for earlier ones.
@@ -92,13 +102,17 @@ struct Connection<'a, R: Replica> {
 }
 
 impl<R: Replica> Connection<'_, R> {
-    /// Does all that can be done now. Ready once the connection is to be closed.
-    fn poll(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Does all that can be done now, or much of it. Ready once the connection is to be closed.
+    fn poll(
+        &mut self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         // Before anything is looked at that others may ring for.
         self.client.bell().register(context);
         let waker = self.waker.clone();
         let mut inner = Context::from_waker(&waker);
-        loop {
+        for _ in 0..MAX_ROUNDS {
             if self.client.is_killed() {
                 return Poll::Ready(Ok(()));
             }
@@ -119,10 +133,17 @@ impl<R: Replica> Connection<'_, R> {
                 return Poll::Ready(Ok(()));
             }
             moved |= self.poll_read(stream, context)?;
+            let bytes = self.requests.capacity() + self.session.bytes() + self.out.capacity();
+            if let Err(Exhausted) = self.share.set(bytes) {
+                tracing::warn!(client = self.client.id, "closing a connection: clients take all memory they may have");
+                return Poll::Ready(Ok(()));
+            }
             if !moved {
                 return Poll::Pending;
             }
         }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Hands over the requests that have arrived, as far as their order and the limits permit.
@@ -178,24 +199,25 @@ impl<R: Replica> Connection<'_, R> {
         moved
     }
 
-    fn poll_write(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> io::Result<bool> {
+    fn poll_write(&mut self, stream: &mut (impl AsyncWrite + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
         let mut moved = false;
         while self.sent < self.out.len() {
             let Poll::Ready(sent) = Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) else {
                 return Ok(moved);
             };
             self.sent += sent?;
+            self.client.touch();
             moved = true;
         }
         self.sent = 0;
         self.out.clear();
-        if self.out.capacity() > MAX_OUT_BYTES {
+        if self.out.capacity() > KEPT_OUT_BYTES {
             self.out = Vec::new();
         }
         Ok(moved)
     }
 
-    fn poll_read(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) -> io::Result<bool> {
+    fn poll_read(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> io::Result<bool> {
         if !self.is_hungry || self.is_over || self.session.is_closing() {
             return Ok(false);
         }
@@ -206,6 +228,7 @@ impl<R: Replica> Connection<'_, R> {
             self.is_over = true;
         } else {
             self.is_hungry = false;
+            self.client.touch();
         }
         Ok(true)
     }

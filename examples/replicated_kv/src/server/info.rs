@@ -15,7 +15,7 @@ pub(super) struct Facts<'a> {
     pub(super) server: &'a Server,
     /// None once the node has ended.
     pub(super) status: Option<Status>,
-    /// None once the group has ended.
+    /// As it was when the group ended, if it has; None if the replica broke.
     pub(super) store: Option<Contents>,
 }
 
@@ -95,7 +95,7 @@ fn clients(facts: &Facts<'_>, lines: &mut Lines) {
 }
 
 /// What the system says of the process: the ring and the engine are in it too.
-fn memory(_: &Facts<'_>, lines: &mut Lines) {
+fn memory(facts: &Facts<'_>, lines: &mut Lines) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -107,6 +107,7 @@ fn memory(_: &Facts<'_>, lines: &mut Lines) {
     lines.add("used_memory_human", human(used));
     lines.add("used_memory_rss", used);
     lines.add("used_memory_peak", peak);
+    lines.add("mem_clients_normal", facts.server.budget.used());
     lines.add("used_memory_peak_human", human(peak));
     lines.add("maxmemory", 0);
     lines.add("maxmemory_policy", "noeviction");

@@ -14,6 +14,7 @@ mod info;
 mod inline;
 mod listen;
 mod local;
+mod memory;
 mod replica;
 mod resp;
 mod session;
@@ -28,6 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::net::sockopt;
 use squall::{Config, Group, Node};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,6 +41,7 @@ pub use self::{
 use self::{
     clients::{Client, Clients},
     counts::Counts,
+    memory::Budget,
     replica::OwnReplica,
     session::Session,
     settings::Settings,
@@ -52,6 +55,9 @@ pub const GROUP: &str = "kv";
 /// How long to wait when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// After how long a silent client is asked by the system whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
+
 /// What may be chosen of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -59,7 +65,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// How many clients it serves at once.
     pub max_clients: usize,
-    /// After how many seconds without a request a client is disconnected; 0 for never.
+    /// After how many seconds in which nothing was sent a client is disconnected; 0 for never.
     pub timeout_seconds: u64,
     /// What clients must say before anything else.
     pub password: Option<Password>,
@@ -78,6 +84,7 @@ pub struct Server {
     since: Instant,
     counts: Counts,
     clients: Clients,
+    budget: Budget,
     bells: Arc<Bells>,
 }
 
@@ -95,6 +102,7 @@ impl Server {
             since: Instant::now(),
             counts: Counts::default(),
             clients: Clients::default(),
+            budget: Budget::default(),
             bells: Arc::default(),
         }
     }
@@ -113,7 +121,7 @@ impl Server {
     pub async fn serve(self: Arc<Server>, listener: TcpListener) {
         // A task of its own, since it is woken most often.
         tokio::spawn(Arc::clone(&self.bells).run());
-        tokio::join!(expiry::watch(&self), self.watch_idle_clients(), Arc::clone(&self).accept(listener),);
+        tokio::join!(expiry::watch(&self), self.watch_clients(), Arc::clone(&self).accept(listener),);
     }
 
     async fn accept(self: Arc<Server>, listener: TcpListener) {
@@ -131,7 +139,9 @@ impl Server {
     fn welcome(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
         let id = self.counts.next_id();
         let server = Arc::clone(self);
-        let client = Client::new(id, peer, self.listen, Bell::new(&self.bells));
+        // Where it listens may stand for all addresses of the host.
+        let here = stream.local_addr().unwrap_or(self.listen);
+        let client = Client::new(id, peer, here, Bell::new(&self.bells));
         if self.clients.count() >= self.settings.max_clients() {
             self.counts.rejected.fetch_add(1, Ordering::Relaxed);
             // Nothing was sent on this connection yet, so there is room; and who is turned away may be gone already.
@@ -140,26 +150,48 @@ impl Server {
         }
         let guest = self.clients.enter(client);
         tokio::spawn(async move {
+            let _leaving = Leaving { server: &server, id };
             // Without it answers are only later.
             let _ = stream.set_nodelay(true);
+            // Without it a client whose host is gone stays for ever.
+            let _ = sockopt::set_socket_keepalive(&stream, true);
+            let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
             let max_bytes = server.max_command_bytes();
             let session = Session::new(OwnReplica(Arc::clone(&server)), &guest, &server.hub, max_bytes);
-            if let Err(error) = connection::serve(stream, session, &guest, &server.counts, max_bytes).await {
+            let Server { counts, budget, .. } = &*server;
+            if let Err(error) = connection::serve(stream, session, &guest, counts, budget, max_bytes).await {
                 tracing::debug!(%error, %peer, "a connection broke");
             }
-            server.clients.leave(id);
         });
     }
 
-    async fn watch_idle_clients(&self) {
+    async fn watch_clients(&self) {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             self.clients.count_second(self.settings.timeout_seconds());
+            // Who listens asks nothing, and would wait for ever without learning why.
+            if let Some(reason) = self.node.end_reason()
+                && let clients @ 1.. = self.clients.dismiss_listeners()
+            {
+                tracing::warn!(%reason, clients, "closing the subscribers' connections: the group has ended");
+            }
         }
     }
 
     /// The longest command that the group takes, in bytes.
     fn max_command_bytes(&self) -> usize {
         self.config.group(GROUP).ring_bytes / 4
+    }
+}
+
+/// Strikes a client off the list, however its task ends.
+struct Leaving<'a> {
+    server: &'a Server,
+    id: u64,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.server.clients.leave(self.id);
     }
 }

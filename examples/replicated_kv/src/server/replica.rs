@@ -60,7 +60,7 @@ impl Replica for OwnReplica {
         let server = Arc::clone(&self.0);
         Box::pin(async move {
             let now_ms = now_ms();
-            // Of a group that has ended, the replica can't be seen any more.
+            // It stays as it was when the group ended. One that broke can't be seen.
             let store = server.group.peek(move |store: &Store| info::look(store, now_ms)).await.ok();
             let asked = Arc::clone(&server);
             // The engine answers this, and it may be busy.
@@ -75,6 +75,11 @@ impl Replica for OwnReplica {
 
     fn others(&self) -> usize {
         self.0.config.members().len() - 1
+    }
+
+    fn ended(&self) -> Option<Error> {
+        let reason = self.0.node.end_reason()?;
+        Some(Error::new(format!("CLUSTERDOWN The group has ended: {reason}")))
     }
 
     fn wants_password(&self) -> bool {

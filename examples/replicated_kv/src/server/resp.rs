@@ -3,7 +3,8 @@
 //! A request is an array of bulk strings, or a line typed by hand (an *inline command*). [`RequestBuffer`] looks for the
 //! first one's end with Redis' limits and Redis' words for each breach, without trusting an announced length: memory grows
 //! with what has arrived, and a request that is too large to be replicated is dropped while it arrives. Each word is copied
-//! to its place among the request's [`words`] as soon as it is complete.
+//! to its place among the request's [`words`] as soon as it is complete. It is hand-written because a decoder of whole frames
+//! builds a tree for each request, begins anew with each piece that arrives, and knows none of these limits.
 
 use super::inline::split_line;
 use crate::{number::integer, store::MAX_VALUE_BYTES, words};
@@ -15,14 +16,14 @@ pub(super) const MAX_BULK_BYTES: usize = MAX_VALUE_BYTES;
 const MAX_WORDS: usize = 1 << 20;
 
 /// The same of a client who still has to say the password.
-const STRANGERS_BULK_BYTES: usize = 16 << 10;
+pub(super) const STRANGERS_BULK_BYTES: usize = 16 << 10;
 const STRANGERS_WORDS: usize = 10;
 
 /// The longest inline command, and far more than a length takes, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// A buffer that grew beyond this is given back once it is empty, in bytes.
-const KEPT_BYTES: usize = 256 << 10;
+const KEPT_BYTES: usize = 64 << 10;
 
 /// Why a stream is not worth reading on. The texts are Redis' own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +126,11 @@ impl RequestBuffer {
         }
         self.bytes.reserve(bytes);
         &mut self.bytes
+    }
+
+    /// How many bytes it takes.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.request.capacity()
     }
 
     /// The request that was found last.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{Server, local::unknown_subcommand, resp::MAX_BULK_BYTES};
+use super::{KEEP_ALIVE, Server, local::unknown_subcommand, resp::MAX_BULK_BYTES};
 use crate::{Error, Reply, number::integer, pattern::matches};
 
 /// Those that can be changed.
@@ -63,11 +63,13 @@ impl Server {
             ("databases", "1".to_owned()),
             ("maxclients", self.settings.max_clients().to_string()),
             ("maxmemory", "0".to_owned()),
+            ("maxmemory-clients", self.budget.max().to_string()),
             ("maxmemory-policy", "noeviction".to_owned()),
             ("notify-keyspace-events", String::new()),
             ("port", self.listen.port().to_string()),
             ("proto-max-bulk-len", MAX_BULK_BYTES.to_string()),
             ("save", String::new()),
+            ("tcp-keepalive", KEEP_ALIVE.as_secs().to_string()),
             ("timeout", self.settings.timeout_seconds().unwrap_or(0).to_string()),
         ]
     }
@@ -75,7 +77,7 @@ impl Server {
     /// Changes all of these, or none.
     fn set(&self, pairs: &[[&[u8]; 2]]) -> Result<Reply, Error> {
         let present = self.all_settings();
-        let (mut max_clients, mut timeout) = (None, None);
+        let (mut max_clients, mut max_client_bytes, mut timeout) = (None, None, None);
         for [name, value] in pairs {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
             let Some((_, old)) = present.iter().find(|(known, _)| *known == name) else {
@@ -85,15 +87,20 @@ impl Server {
             let failed = |why: &str| {
                 Error::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
             };
+            let not_a_number = || failed("argument couldn't be parsed into an integer");
             let number = || {
                 let number = integer(value).and_then(|number| u32::try_from(number).ok());
-                number.ok_or_else(|| failed("argument couldn't be parsed into an integer"))
+                number.ok_or_else(not_a_number)
             };
             match &*name {
                 "maxclients" => match number()? {
                     0 => return Err(failed("argument must be between 1 and 4294967295 inclusive")),
                     number => max_clients = Some(number),
                 },
+                "maxmemory-clients" => {
+                    let bytes = integer(value).and_then(|bytes| usize::try_from(bytes).ok());
+                    max_client_bytes = Some(bytes.ok_or_else(not_a_number)?);
+                }
                 "timeout" => timeout = Some(number()?),
                 // It is so already.
                 _ if old.as_bytes() == *value => {}
@@ -102,6 +109,9 @@ impl Server {
         }
         if let Some(max_clients) = max_clients {
             self.settings.max_clients.store(max_clients as usize, Ordering::Relaxed);
+        }
+        if let Some(bytes) = max_client_bytes {
+            self.budget.set_max(bytes);
         }
         if let Some(timeout) = timeout {
             self.settings.timeout_seconds.store(timeout.into(), Ordering::Relaxed);

@@ -29,6 +29,10 @@ const MAX_MAIL_BYTES: usize = 32 << 20;
 /// What a message takes besides its words, in bytes.
 const MAIL_OVERHEAD: usize = 96;
 
+/// How much one connection may listen to: each pattern is tried with each message, and each name is kept.
+const MAX_TOPICS: usize = 10_000;
+const MAX_TOPIC_BYTES: usize = 1 << 20;
+
 type Topic = Box<[u8]>;
 type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 
@@ -192,6 +196,8 @@ pub(super) struct Subscriptions {
     subscriber: Arc<Subscriber>,
     channels: HashSet<Topic, RandomState>,
     patterns: HashSet<Topic, RandomState>,
+    /// The bytes of the names in both.
+    topic_bytes: usize,
 }
 
 /// A subscriber was cut off: it did not read in time.
@@ -203,7 +209,8 @@ impl Subscriptions {
     pub(super) fn new(hub: &Arc<Hub>, id: u64, bell: &Arc<Bell>) -> Subscriptions {
         let subscriber = Arc::new(Subscriber { bell: Arc::clone(bell), mailbox: Mutex::default() });
         let hub = Arc::clone(hub);
-        Subscriptions { hub, id, subscriber, channels: HashSet::default(), patterns: HashSet::default() }
+        let (channels, patterns) = Default::default();
+        Subscriptions { hub, id, subscriber, channels, patterns, topic_bytes: 0 }
     }
 
     pub(super) fn channels(&self) -> usize {
@@ -226,17 +233,26 @@ impl Subscriptions {
     }
 
     /// Begins to listen. What is said to the client comes back.
-    pub(super) fn subscribe(&mut self, kind: Kind, topic: &[u8]) -> Reply {
-        if self.of_kind(kind).insert(topic.into()) {
+    pub(super) fn subscribe(&mut self, kind: Kind, topic: &[u8]) -> Result<Reply, Error> {
+        if !self.of_kind(kind).contains(topic) {
+            let bytes = self.topic_bytes + topic.len();
+            if self.channels.len() + self.patterns.len() == MAX_TOPICS || bytes > MAX_TOPIC_BYTES {
+                return Err(Error::new(format!(
+                    "ERR a connection may listen to {MAX_TOPICS} channels and patterns, whose names have together \
+                     {MAX_TOPIC_BYTES} bytes"
+                )));
+            }
+            self.topic_bytes = bytes;
+            self.of_kind(kind).insert(topic.into());
             let mut topics = self.hub.lock();
             topics.of_kind(kind).entry(topic.into()).or_default().insert(self.id, Arc::clone(&self.subscriber));
         }
-        self.confirm(if kind == Kind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic))
+        Ok(self.confirm(if kind == Kind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic)))
     }
 
     /// Stops listening to these, or to all of a kind if none is named. What is said to the client is appended: first the
     /// messages that came before.
-    pub(super) fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]], said: &mut Vec<Reply>) {
+    pub(super) fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]], said: &mut Vec<Reply>) -> Result<(), CutOff> {
         let topics: Vec<Topic> = match topics {
             [] => self.of_kind(kind).iter().cloned().collect(),
             some => some.iter().map(|&topic| topic.into()).collect(),
@@ -248,13 +264,16 @@ impl Subscriptions {
         let mut confirmed = Vec::new();
         for topic in topics {
             if self.of_kind(kind).remove(&topic) {
+                self.topic_bytes -= topic.len();
                 self.hub.lock().remove(kind, &topic, self.id);
             }
             confirmed.push(self.confirm(name, Reply::Bytes(topic)));
         }
-        let mail = mem::take(&mut *self.subscriber.mailbox());
-        self.subscriber.mailbox().is_cut_off = mail.is_cut_off;
-        said.extend(mail.mail.into_iter().map(|mail| {
+        let Mailbox { mail, is_cut_off, .. } = mem::take(&mut *self.subscriber.mailbox());
+        if is_cut_off {
+            return Err(CutOff);
+        }
+        said.extend(mail.into_iter().map(|mail| {
             let Published { channel, text } = &*mail.published;
             let (channel, text) = (Reply::bytes(channel), Reply::bytes(text));
             Reply::Push(match mail.pattern {
@@ -263,10 +282,12 @@ impl Subscriptions {
             })
         }));
         said.append(&mut confirmed);
+        Ok(())
     }
 
     /// Stops listening to anything.
     pub(super) fn clear(&mut self) {
+        self.topic_bytes = 0;
         let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
         if !(channels.is_empty() && patterns.is_empty()) {
             let mut topics = self.hub.lock();
@@ -330,6 +351,10 @@ mod tests {
         Subscriptions::new(hub, id, &Bell::new(&Arc::new(Bells::default())))
     }
 
+    fn subscribe(subscriptions: &mut Subscriptions, kind: Kind, topic: &[u8]) {
+        subscriptions.subscribe(kind, topic).expect("it listens to little");
+    }
+
     fn delivered(subscriptions: &mut Subscriptions) -> String {
         let mut out = Vec::new();
         subscriptions.deliver(Protocol::Resp2, usize::MAX, &mut out).expect("it was not cut off");
@@ -340,9 +365,9 @@ mod tests {
     fn a_message_reaches_all_who_listen_to_its_channel_or_a_pattern_of_it() {
         let hub = Arc::default();
         let (mut one, mut two) = (subscriptions(&hub, 1), subscriptions(&hub, 2));
-        one.subscribe(Kind::Channel, b"news");
-        one.subscribe(Kind::Pattern, b"n*");
-        two.subscribe(Kind::Pattern, b"n*");
+        subscribe(&mut one, Kind::Channel, b"news");
+        subscribe(&mut one, Kind::Pattern, b"n*");
+        subscribe(&mut two, Kind::Pattern, b"n*");
         assert_eq!(hub.publish(b"news", b"hi"), 3);
         assert_eq!(hub.publish(b"other", b"hi"), 0);
         assert_eq!(delivered(&mut one).matches("message").count(), 2);
@@ -358,10 +383,10 @@ mod tests {
     fn what_came_before_an_unsubscribe_is_said_before_its_confirmation() {
         let hub = Arc::default();
         let mut one = subscriptions(&hub, 1);
-        one.subscribe(Kind::Channel, b"news");
+        subscribe(&mut one, Kind::Channel, b"news");
         hub.publish(b"news", b"hi");
         let mut said = Vec::new();
-        one.unsubscribe(Kind::Channel, &[], &mut said);
+        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut said), Ok(()));
         let [Reply::Push(message), Reply::Push(confirmed)] = &said[..] else { panic!("{said:?}") };
         assert_eq!(message[0], Reply::bytes("message"));
         assert_eq!(confirmed[..], [Reply::bytes("unsubscribe"), Reply::bytes("news"), Reply::Integer(0)]);
@@ -372,10 +397,27 @@ mod tests {
     fn who_does_not_read_is_cut_off() {
         let hub: Arc<Hub> = Arc::default();
         let mut one = subscriptions(&hub, 1);
-        one.subscribe(Kind::Channel, b"news");
+        subscribe(&mut one, Kind::Channel, b"news");
         let text = vec![b'x'; 1 << 20];
         (0..40).for_each(|_| _ = hub.publish(b"news", &text));
         assert_eq!(one.deliver(Protocol::Resp2, usize::MAX, &mut Vec::new()), Err(CutOff));
         assert_eq!(hub.cut_off(), 1);
+        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut Vec::new()), Err(CutOff), "messages were lost");
+    }
+
+    #[test]
+    fn a_connection_listens_to_so_much_and_no_more() {
+        let hub: Arc<Hub> = Arc::default();
+        let mut one = subscriptions(&hub, 1);
+        (0..MAX_TOPICS).for_each(|topic| subscribe(&mut one, Kind::Pattern, topic.to_string().as_bytes()));
+        assert!(one.subscribe(Kind::Channel, b"news").is_err());
+        assert!(one.subscribe(Kind::Pattern, b"0").is_ok(), "it listens to that already");
+        assert_eq!(hub.counts(), (0, MAX_TOPICS));
+        one.clear();
+        assert!(one.subscribe(Kind::Channel, &vec![b'x'; MAX_TOPIC_BYTES + 1]).is_err());
+        subscribe(&mut one, Kind::Channel, &vec![b'x'; MAX_TOPIC_BYTES]);
+        assert!(one.subscribe(Kind::Channel, b"y").is_err());
+        assert_eq!(one.unsubscribe(Kind::Channel, &[], &mut Vec::new()), Ok(()));
+        subscribe(&mut one, Kind::Channel, b"y");
     }
 }

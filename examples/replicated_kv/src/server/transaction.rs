@@ -16,6 +16,9 @@ const WATCHED_OVERHEAD: usize = 32;
 /// What the message takes besides.
 const MESSAGE_OVERHEAD: usize = 64;
 
+/// The most queued requests that the server itself answers: a short one, such as `CLIENT LIST`, may have a long answer.
+const MAX_LOCALS: usize = 1024;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Transaction {
@@ -41,7 +44,12 @@ pub(super) struct Locals(Vec<(usize, Vec<u8>)>);
 #[derive(Debug)]
 pub(super) enum Exec {
     /// The group must be asked.
-    Command(Command, Locals),
+    Command {
+        command: Command,
+        /// Those of what was asked.
+        bytes: usize,
+        locals: Locals,
+    },
     /// The server answers all by itself.
     Locals(Locals),
 }
@@ -60,6 +68,11 @@ impl Transaction {
     /// How many requests are queued, if it is open.
     pub(super) fn queued(&self) -> Option<usize> {
         self.queue.as_ref().map(|queue| queue.requests.len() + queue.locals.0.len())
+    }
+
+    /// About how many bytes are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.watched_bytes + self.queue.as_ref().filter(|queue| !queue.is_broken).map_or(0, |queue| queue.bytes)
     }
 
     pub(super) fn open(&mut self) -> Result<(), Error> {
@@ -91,6 +104,12 @@ impl Transaction {
         }
         if queue.is_broken {
             return Ok(());
+        }
+        if is_local && queue.locals.0.len() == MAX_LOCALS {
+            *queue = Queue { is_broken: true, bytes: queue.bytes, ..Queue::default() };
+            return Err(Error::new(format!(
+                "ERR a transaction may have {MAX_LOCALS} requests that do not concern the data"
+            )));
         }
         let request = mem::take(request);
         if is_local {
@@ -142,14 +161,15 @@ impl Transaction {
     pub(super) fn exec(&mut self, at_ms: u64) -> Result<Exec, Error> {
         let queue = self.queue.take().ok_or(Error::fixed("ERR EXEC without MULTI"))?;
         let watched: Vec<_> = mem::take(&mut self.watched).into_values().collect();
-        self.watched_bytes = 0;
+        let bytes = queue.bytes + mem::take(&mut self.watched_bytes);
         if queue.is_broken {
             return Err(Error::fixed("EXECABORT Transaction discarded because of previous errors."));
         }
         if queue.requests.is_empty() && watched.is_empty() {
             return Ok(Exec::Locals(queue.locals));
         }
-        Ok(Exec::Command(Command::Transaction { at_ms, watched, requests: queue.requests }, queue.locals))
+        let command = Command::Transaction { at_ms, watched, requests: queue.requests };
+        Ok(Exec::Command { command, bytes, locals: queue.locals })
     }
 }
 
@@ -179,7 +199,8 @@ mod tests {
         for (request, is_local) in [("a", true), ("b", false), ("c", false), ("d", true), ("e", true), ("f", false)] {
             transaction.queue(&mut request.into(), is_local).expect("there is room");
         }
-        let Ok(Exec::Command(Command::Transaction { requests, .. }, locals)) = transaction.exec(1) else {
+        let Ok(Exec::Command { command: Command::Transaction { requests, .. }, locals, .. }) = transaction.exec(1)
+        else {
             panic!("the group must be asked");
         };
         let replies = requests.iter().map(Reply::bytes).collect();
@@ -198,13 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn a_transaction_has_few_requests_of_the_servers_own() {
+        let mut transaction = Transaction::new(1 << 20);
+        transaction.open().expect("it is not open");
+        for _ in 0..MAX_LOCALS {
+            transaction.queue(&mut b"ping".to_vec(), true).expect("there is room");
+        }
+        assert!(transaction.queue(&mut b"ping".to_vec(), true).is_err());
+        assert!(transaction.exec(1).expect_err("it is broken").as_str().starts_with("EXECABORT "));
+    }
+
+    #[test]
     fn a_key_is_watched_since_it_was_first() {
         let key = |version| Watched { key: b"k".to_vec(), present: true, version };
         let mut transaction = Transaction::new(1000);
         transaction.watch(vec![key(1)]).expect("there is room");
         transaction.watch(vec![key(2)]).expect("there is room");
         transaction.open().expect("it is not open");
-        let Ok(Exec::Command(Command::Transaction { watched, .. }, _)) = transaction.exec(1) else {
+        let Ok(Exec::Command { command: Command::Transaction { watched, .. }, .. }) = transaction.exec(1) else {
             panic!("the group must be asked");
         };
         assert_eq!(watched, [key(1)]);

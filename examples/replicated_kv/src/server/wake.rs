@@ -38,8 +38,9 @@ impl Bells {
             self.task.register(context.waker());
             mem::swap(&mut *self.lock(), &mut ringing);
             for bell in ringing.drain(..) {
-                // Before its task looks: what is rung for later than this rings again.
-                bell.is_rung.store(false, Ordering::SeqCst);
+                // Before its task looks: what is rung for later than this rings again. It is an exchange, so that the task
+                // sees what those wrote who found the bell rung.
+                bell.is_rung.swap(false, Ordering::SeqCst);
                 bell.task.wake();
             }
             Poll::<()>::Pending

@@ -41,6 +41,17 @@ impl Value {
             Value::SortedSet(_) => "zset",
         }
     }
+
+    /// How many elements it has; a string is one.
+    pub fn elements(&self) -> usize {
+        match self {
+            Value::Text(_) => 1,
+            Value::List(list) => list.len(),
+            Value::Hash(hash) => hash.len(),
+            Value::Set(set) => set.len(),
+            Value::SortedSet(set) => set.len(),
+        }
+    }
 }
 
 /// A type of values. Its `Default` is what a command that changes an absent key begins with.

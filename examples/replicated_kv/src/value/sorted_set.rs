@@ -5,13 +5,13 @@ use std::{ops::Range, sync::Arc};
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-use super::ranked::{Ranked, Scored};
+use super::{
+    ranked::{Ranked, Scored},
+    room,
+};
 
 /// Up to so many members are looked for one by one, without a table.
 const FEW: usize = 32;
-
-/// A table with less than this share of its places in use is made smaller.
-const SPARSE: usize = 8;
 
 type Scores = IndexMap<Arc<[u8]>, f64, RandomState>;
 
@@ -141,13 +141,14 @@ impl SortedSet {
         self.scores.as_ref()?.get_index(place).map(|(member, score)| (member, *score))
     }
 
-    /// Bytes of memory beyond the value itself.
+    /// Bytes of memory beyond the value itself; an estimate where there are many members.
     pub fn heap_bytes(&self) -> usize {
         /// What an `Arc` counts.
         const COUNTS: usize = 2 * size_of::<usize>();
         /// A place of the table: a hash, a member, its score; and its number in the table of hashes.
         const PLACE: usize = size_of::<(usize, Arc<[u8]>, f64)>() + size_of::<usize>() + 1;
-        let members: usize = self.row.iter().map(|scored| COUNTS + scored.member.len()).sum();
+        let member = |rank| COUNTS + self.row.get(rank).map_or(0, |scored| scored.member.len());
+        let members = room::sum_bytes(self.len(), member);
         let table = self.scores.as_ref().map_or(0, |scores| size_of::<Scores>() + scores.capacity() * PLACE);
         self.row.heap_bytes() + members + table
     }
@@ -155,8 +156,8 @@ impl SortedSet {
     fn forget(&mut self, member: &[u8]) {
         let Some(scores) = &mut self.scores else { return };
         scores.swap_remove(member);
-        if scores.capacity() > SPARSE * FEW && scores.len() < scores.capacity() / SPARSE {
-            scores.shrink_to(2 * scores.len());
+        if let Some(room) = room::surplus(scores.len(), scores.capacity()) {
+            scores.shrink_to(room);
         }
     }
 }

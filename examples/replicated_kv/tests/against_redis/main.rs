@@ -1,7 +1,7 @@
 //! The store beside a real redis-server: the same requests, and the same answers to the byte.
 //!
-//! Skipped where there is no redis-server, unless `SQUALL_FORBID_SKIPS` is set. What is compared: RESP2, in which a number
-//! with a fraction may be written in another way as long as it is the same number.
+//! Skipped where there is no redis-server, unless `SQUALL_FORBID_SKIPS` is set. What is compared: both versions of the
+//! protocol, in which a number with a fraction may be written in another way as long as it is the same number.
 
 mod hashes;
 mod keys;
@@ -10,6 +10,7 @@ mod server;
 mod sets;
 mod sorted_sets;
 mod strings;
+mod transactions;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,8 @@ pub(crate) enum Order {
     AnyOfPairs,
     /// There is one, a number, which depends on when the server was asked.
     Near,
+    /// There is one, an encoding: those of collections depend on Redis' version, and on what they once held.
+    Encoding,
 }
 
 /// A request, and how its answer is compared.
@@ -59,6 +62,23 @@ pub(crate) fn request(words: Vec<Vec<u8>>) -> Request {
 /// A request whose answer is a number of milliseconds or seconds.
 pub(crate) fn near(words: Vec<Vec<u8>>) -> Request {
     Request { words, order: Order::Near }
+}
+
+/// A request that makes a key's value another type's.
+pub(crate) fn any_type(rng: &mut Rng) -> Request {
+    let key = key(rng);
+    let mut words = match rng.u8(..5) {
+        0 => vec![b"rpush".to_vec(), key, word(rng)],
+        1 => vec![b"sadd".to_vec(), key, word(rng)],
+        2 => vec![b"hset".to_vec(), key, word(rng), word(rng)],
+        3 => vec![b"zadd".to_vec(), key, b"7".to_vec(), word(rng)],
+        _ => vec![b"set".to_vec(), key, word(rng)],
+    };
+    if rng.bool() {
+        // Otherwise keys would soon keep the type that they have.
+        words = vec![b"del".to_vec(), words.swap_remove(1)];
+    }
+    request(words)
 }
 
 /// A request of words without spaces.
@@ -98,6 +118,7 @@ pub(crate) fn word(rng: &mut Rng) -> Vec<u8> {
 
 /// Both servers, side by side.
 pub(crate) struct Both {
+    protocol: Protocol,
     redis: Server,
     store: Store,
     applied: u64,
@@ -106,8 +127,8 @@ pub(crate) struct Both {
 
 impl Both {
     /// None if there is no redis-server, which is said.
-    pub(crate) fn start() -> Option<Both> {
-        Some(Both { redis: Server::start()?, store: Store::default(), applied: 0, told: Vec::new() })
+    pub(crate) fn start(protocol: Protocol) -> Option<Both> {
+        Some(Both { protocol, redis: Server::start(protocol)?, store: Store::default(), applied: 0, told: Vec::new() })
     }
 
     /// Asks both, and compares.
@@ -118,6 +139,7 @@ impl Both {
         let ours = sorted(self.ask_store(&request.words), request.order);
         let is_same = match request.order {
             Order::Near => are_near(&ours, &theirs) || ours == theirs,
+            Order::Encoding => ours == theirs || [&ours, &theirs].into_iter().all(is_of_collection),
             Order::SameToTheByte => ours == theirs,
             Order::Same | Order::Any | Order::AnyOfPairs => alike(&ours, &theirs),
         };
@@ -130,13 +152,22 @@ impl Both {
         }
     }
 
-    /// Compares digests of all that is held, if Redis' says all: it says little of when keys expire, and of scores as
-    /// Redis 7.0 writes them.
+    /// Compares digests of all that is held, after which no key expires, and there is no sorted set.
     fn compare_digests(&mut self) {
-        let is_apart = |entry: &Entry| entry.expires_ms().is_some() || matches!(entry.value, Value::SortedSet(_));
-        if self.store.keys().view(0).iter().any(|(_, entry)| is_apart(entry)) {
-            return;
+        let shown = |(key, entry): (&[u8], &Entry)| (key.to_vec(), matches!(entry.value, Value::SortedSet(_)));
+        let all: Vec<_> = self.store.keys().view(0).iter().map(shown).collect();
+        for (key, is_sorted_set) in all {
+            // Redis' digest says of this only that a key expires.
+            self.ask(&near(vec![b"pexpiretime".to_vec(), key.clone()]));
+            self.ask(&request(vec![b"persist".to_vec(), key.clone()]));
+            // Scores are in it as Redis 7.0 writes them.
+            if is_sorted_set {
+                let words = [&b"zrange"[..], &key, b"0", b"-1", b"withscores"].map(<[u8]>::to_vec);
+                self.ask(&request(words.to_vec()));
+                self.ask(&request(vec![b"del".to_vec(), key]));
+            }
         }
+        self.ask(&line("dbsize"));
         let request = line("debug digest").words;
         let (Tree::Status(theirs), Tree::Bulk(ours)) = (self.redis.ask(&request), self.ask_store(&request)) else {
             panic!("a digest is a text")
@@ -145,41 +176,65 @@ impl Both {
     }
 
     fn ask_store(&mut self, request: &[Vec<u8>]) -> Tree {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_millis() as u64;
+        let now_ms = now_ms();
         let split: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         let request = words::join(request);
         let reply = match command::check(&split).map(|spec| spec.run) {
             Err(error) => Reply::Error(error),
             Ok(Run::Read(_)) => self.store.look(&request, now_ms),
-            Ok(Run::Write(_)) => {
-                self.applied += 1;
-                let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1) };
-                let command = Command::Run { at_ms: now_ms, request };
-                let bytes = rkyv::to_bytes::<rancor::Error>(&command).expect("it can be archived");
-                let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
-                self.store.apply(archived, &at)
-            }
+            Ok(Run::Write(_)) => self.apply(&Command::Run { at_ms: now_ms, request }),
             Ok(Run::Local) => panic!("the server answers this, not the store"),
         };
+        self.as_tree(&reply)
+    }
+
+    fn as_tree(&self, reply: &Reply) -> Tree {
         let mut out = Vec::new();
-        encode(&reply, Protocol::Resp2, &mut out);
+        encode(reply, self.protocol, &mut out);
         Tree::read(&mut &out[..])
     }
+
+    fn apply(&mut self, command: &Command) -> Reply {
+        self.applied += 1;
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1) };
+        let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
+        let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
+        self.store.apply(archived, &at)
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_millis() as u64
+}
+
+/// A generator, which `SQUALL_SEED` makes the same again.
+pub(crate) fn generator() -> Rng {
+    let seed = std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("SQUALL_SEED={seed} makes the same requests again");
+    Rng::with_seed(seed)
 }
 
 /// Asks these, and then random requests.
 pub(crate) fn compare(fixed: &[&str], random: impl Fn(&mut Rng) -> Request) {
-    let Some(mut both) = Both::start() else { return };
-    fixed.iter().for_each(|text| both.ask(&line(text)));
-    both.ask(&line("flushall"));
-    let seed =
-        std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
-    eprintln!("SQUALL_SEED={seed} makes the same requests again");
-    let mut rng = Rng::with_seed(seed);
-    for _ in 0..REQUESTS {
-        both.ask(&random(&mut rng));
+    let mut rng = generator();
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        let Some(mut both) = Both::start(protocol) else { return };
+        fixed.iter().for_each(|text| both.ask(&line(text)));
+        both.ask(&line("flushall"));
+        for place in 1..=REQUESTS / 2 {
+            both.ask(&random(&mut rng));
+            if place % (REQUESTS / 4) == 0 {
+                both.compare_digests();
+            }
+        }
     }
-    both.compare_digests();
+}
+
+/// Whether it is an encoding of a collection.
+fn is_of_collection(tree: &Tree) -> bool {
+    let known: [&[u8]; 5] = [b"listpack", b"quicklist", b"intset", b"hashtable", b"skiplist"];
+    matches!(tree, Tree::Bulk(name) if known.contains(&&name[..]))
 }
 
 fn sorted(tree: Tree, order: Order) -> Tree {
@@ -190,13 +245,25 @@ fn sorted(tree: Tree, order: Order) -> Tree {
             all.sort_by_key(key);
             Tree::Array(all)
         }
-        (Tree::Array(all), Order::AnyOfPairs) => {
-            let mut pairs: Vec<_> = all.chunks(2).map(|pair| Tree::Array(pair.to_vec())).collect();
+        (Tree::Set(mut all), Order::Any) => {
+            all.sort_by_key(key);
+            Tree::Set(all)
+        }
+        // In RESP3, each pair is an array.
+        (Tree::Array(mut pairs), Order::AnyOfPairs) if matches!(pairs.first(), Some(Tree::Array(_))) => {
             pairs.sort_by_key(key);
             Tree::Array(pairs)
         }
+        (Tree::Array(all), Order::AnyOfPairs) => Tree::Array(sorted_pairs(&all)),
+        (Tree::Map(all), Order::AnyOfPairs) => Tree::Map(sorted_pairs(&all)),
         (tree, _) => tree,
     }
+}
+
+fn sorted_pairs(all: &[Tree]) -> Vec<Tree> {
+    let mut pairs: Vec<_> = all.chunks(2).map(|pair| Tree::Array(pair.to_vec())).collect();
+    pairs.sort_by_key(|tree| format!("{tree:?}"));
+    pairs
 }
 
 /// Whether two times could be the same one, seen by two servers.
@@ -210,7 +277,9 @@ fn are_near(left: &Tree, right: &Tree) -> bool {
 fn alike(left: &Tree, right: &Tree) -> bool {
     let number = |text: &[u8]| str::from_utf8(text).ok()?.parse::<f64>().ok();
     match (left, right) {
-        (Tree::Array(left), Tree::Array(right)) => {
+        (Tree::Array(left), Tree::Array(right))
+        | (Tree::Set(left), Tree::Set(right))
+        | (Tree::Map(left), Tree::Map(right)) => {
             left.len() == right.len() && left.iter().zip(right).all(|(left, right)| alike(left, right))
         }
         (Tree::Bulk(left), Tree::Bulk(right)) if left.contains(&b'.') || right.contains(&b'.') => {

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An answer in RESP2.
+use squall_kv::encode::Protocol;
+
+/// An answer in either version of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tree {
     Status(String),
@@ -20,6 +22,11 @@ pub(crate) enum Tree {
     Null,
     NullArray,
     Array(Vec<Tree>),
+    Set(Vec<Tree>),
+    /// Keys and values in turn.
+    Map(Vec<Tree>),
+    /// The bits of a number, however it was written.
+    Double(u64),
 }
 
 impl Tree {
@@ -34,6 +41,7 @@ impl Tree {
         let line = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
         let (kind, rest) = line.split_at_checked(1).expect("an answer has a kind");
         let number = || rest.parse::<i64>().expect("a number");
+        let mut all = |count| (0..count).map(|_| Tree::read(from)).collect();
         match kind {
             "+" => Tree::Status(rest.to_owned()),
             "-" => Tree::Error(rest.to_owned()),
@@ -46,7 +54,11 @@ impl Tree {
                 Tree::Bulk(bytes)
             }
             "*" if number() < 0 => Tree::NullArray,
-            "*" => Tree::Array((0..number()).map(|_| Tree::read(from)).collect()),
+            "*" => Tree::Array(all(number())),
+            "~" => Tree::Set(all(number())),
+            "%" => Tree::Map(all(2 * number())),
+            "," => Tree::Double(rest.parse::<f64>().expect("a number").to_bits()),
+            "_" => Tree::Null,
             other => panic!("an answer of the kind {other:?}"),
         }
     }
@@ -60,8 +72,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// None if there is no redis-server, which is said.
-    pub(crate) fn start() -> Option<Server> {
+    /// One that answers in this version of the protocol. None if there is no redis-server, which is said.
+    pub(crate) fn start(protocol: Protocol) -> Option<Server> {
         let socket = env::temp_dir().join(format!("squall-redis-{:016x}.sock", fastrand::u64(..)));
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]);
@@ -85,7 +97,11 @@ impl Server {
             thread::sleep(Duration::from_millis(10));
         };
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-        Some(Server { child, socket, stream: BufReader::new(stream) })
+        let mut server = Server { child, socket, stream: BufReader::new(stream) };
+        if protocol == Protocol::Resp3 {
+            server.ask(&[b"hello".to_vec(), b"3".to_vec()]);
+        }
+        Some(server)
     }
 
     pub(crate) fn ask(&mut self, words: &[Vec<u8>]) -> Tree {

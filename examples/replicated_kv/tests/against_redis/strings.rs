@@ -1,6 +1,6 @@
 use fastrand::Rng;
 
-use crate::{Order, Request, compare, key, line, near, request, word};
+use crate::{Order, Request, any_type, compare, key, line, near, request, word};
 
 #[test]
 fn strings() {
@@ -138,6 +138,9 @@ fn content(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn any(rng: &mut Rng) -> Request {
+    if rng.u8(..20) == 0 {
+        return any_type(rng);
+    }
     let (key, value) = (key(rng), content(rng));
     let name = [
         "get", "get", "set", "set", "set", "setnx", "setex", "psetex", "getset", "getdel", "getex", "getex",
@@ -178,7 +181,10 @@ fn any(rng: &mut Rng) -> Request {
             }
             words.truncate(words.len() - usize::from(rng.u8(..20) == 0));
         }
-        "encoding" => words.splice(..1, [text("object"), text(name)]).for_each(drop),
+        "encoding" => {
+            words.splice(..1, [text("object"), text(name)]);
+            return Request { words, order: Order::Encoding };
+        }
         "ttl" | "pttl" => return near(words),
         _ => {}
     }
@@ -199,6 +205,9 @@ fn number(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn any_number(rng: &mut Rng) -> Request {
+    if rng.u8(..20) == 0 {
+        return any_type(rng);
+    }
     let key = key(rng);
     let names = ["incr", "decr", "incrby", "decrby", "incrbyfloat", "incrbyfloat", "incrbyfloat", "set", "get"];
     let name = *rng.choice(&names).expect("some");
@@ -210,6 +219,9 @@ fn any_number(rng: &mut Rng) -> Request {
 }
 
 fn any_bit(rng: &mut Rng) -> Request {
+    if rng.u8(..20) == 0 {
+        return any_type(rng);
+    }
     let key = key(rng);
     let bit = |rng: &mut Rng| text(rng.u8(..2));
     let unit = |rng: &mut Rng| text(rng.choice(["bit", "BYTE"]).expect("some"));

@@ -7,10 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame};
+
 use crate::{
-    process::one_at_a_time,
+    machine::one_at_a_time,
     target::{Target, fresh_prefix},
-    wire::{Answer, Connection, request},
+    wire::{Client, request, show},
 };
 
 const CLIENTS: usize = 50;
@@ -46,7 +48,7 @@ fn transactions_at_all_replicas_neither_make_nor_lose_money() {
     let accounts: Vec<String> = (0..ACCOUNTS).map(|n| format!("{prefix}{n}")).collect();
     let opening = OPENING.to_string();
     let open: Vec<&str> = accounts.iter().flat_map(|account| [account, opening.as_str()]).collect();
-    assert_eq!(target.connect(0).ask(&[&["MSET"], &open[..]].concat()).unwrap(), Answer::Status("OK".into()));
+    assert_eq!(target.connect(0).ask(&[&["MSET"], &open[..]].concat()), "OK");
     let closed = AtomicBool::new(false);
     let until = Instant::now() + LASTS;
     let counts = thread::scope(|scope| {
@@ -84,19 +86,19 @@ fn transactions_at_all_replicas_neither_make_nor_lose_money() {
     }
     target.until_all_hold_the_same();
     let words: Vec<&str> = ["DEL"].into_iter().chain(accounts.iter().map(String::as_str)).collect();
-    assert_eq!(target.connect(1).ask(&words).unwrap(), Answer::Integer(ACCOUNTS as i64));
+    assert_eq!(target.connect(1).ask(&words), ACCOUNTS.to_string());
     target.stop();
 }
 
 /// Moves money as long as the bank is open. A transaction that was aborted is tried again with what is there now.
-fn move_money(mut connection: Connection, accounts: &[String], until: Instant) -> Counts {
+fn move_money(mut client: Client, accounts: &[String], until: Instant) -> Counts {
     let mut counts = Counts::default();
     while Instant::now() < until {
         let from = fastrand::usize(..ACCOUNTS);
         let to = (from + fastrand::usize(1..ACCOUNTS)) % ACCOUNTS;
         let most = fastrand::i64(1..100);
         while Instant::now() < until {
-            if transfer(&mut connection, &accounts[from], &accounts[to], most) {
+            if transfer(&mut client, &accounts[from], &accounts[to], most) {
                 counts.transfers += 1;
                 break;
             }
@@ -107,56 +109,48 @@ fn move_money(mut connection: Connection, accounts: &[String], until: Instant) -
 }
 
 /// Whether the transaction went through.
-fn transfer(connection: &mut Connection, from: &str, to: &str, most: i64) -> bool {
-    let ok = Answer::Status("OK".into());
-    assert_eq!(connection.ask(&["WATCH", from, to]).unwrap(), ok);
-    let mut balance = |account| connection.ask(&["GET", account]).unwrap().number().expect("a balance");
+fn transfer(client: &mut Client, from: &str, to: &str, most: i64) -> bool {
+    assert_eq!(client.ask(&["WATCH", from, to]), "OK");
+    let mut balance = |account| client.ask(&["GET", account]).parse::<i64>().expect("a balance");
     let (has, gets) = (balance(from), balance(to));
     assert!(has >= 0 && gets >= 0, "an account is overdrawn: {has}, {gets}");
     let moved = most.min(has);
     let (has, gets) = ((has - moved).to_string(), (gets + moved).to_string());
-    let commands: [&[&str]; 4] = [&["MULTI"], &["SET", from, &has], &["SET", to, &gets], &["EXEC"]];
-    let bytes: Vec<u8> = commands
-        .iter()
-        .flat_map(|words| request(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>()))
-        .collect();
-    connection.send(&bytes).unwrap();
-    assert_eq!(connection.answer().unwrap(), ok);
-    for _ in 0..2 {
-        assert_eq!(connection.answer().unwrap(), Answer::Status("QUEUED".into()));
-    }
-    match connection.answer().unwrap() {
-        Answer::Null => false,
-        done => {
-            assert_eq!(done, Answer::Array(vec![ok.clone(), ok]));
-            true
-        }
+    let requests =
+        [request(&["MULTI"]), request(&["SET", from, &has]), request(&["SET", to, &gets]), request(&["EXEC"])];
+    client.send(&requests.concat()).unwrap();
+    let answers = requests.map(|_| show(&client.answer().unwrap()));
+    match answers.each_ref().map(String::as_str) {
+        ["OK", "QUEUED", "QUEUED", "nil"] => false,
+        ["OK", "QUEUED", "QUEUED", "[OK, OK]"] => true,
+        other => panic!("a transfer was answered with {other:?}"),
     }
 }
 
 /// Looks at all accounts again and again, by one command and by one transaction in turn.
-fn audit(mut connection: Connection, accounts: &[String], closed: &AtomicBool) -> Counts {
+fn audit(mut client: Client, accounts: &[String], closed: &AtomicBool) -> Counts {
     let mut looks = 0;
     while !closed.load(Ordering::Relaxed) {
-        balances(&mut connection, accounts);
-        connection.ask(&["MULTI"]).unwrap();
+        balances(&mut client, accounts);
+        assert_eq!(client.ask(&["MULTI"]), "OK");
         for account in accounts {
-            assert_eq!(connection.ask(&["GET", account]).unwrap(), Answer::Status("QUEUED".into()));
+            assert_eq!(client.ask(&["GET", account]), "QUEUED");
         }
-        check(connection.ask(&["EXEC"]).unwrap());
+        check(&client.call(&["EXEC"]).unwrap());
         looks += 2;
         thread::sleep(Duration::from_millis(1));
     }
     Counts { looks, ..Counts::default() }
 }
 
-fn balances(connection: &mut Connection, accounts: &[String]) {
+fn balances(client: &mut Client, accounts: &[String]) {
     let words: Vec<&str> = ["MGET"].into_iter().chain(accounts.iter().map(String::as_str)).collect();
-    check(connection.ask(&words).unwrap());
+    check(&client.call(&words).unwrap());
 }
 
-fn check(balances: Answer) {
-    let balances = balances.array().expect("all balances");
-    let sum: i64 = balances.iter().map(|balance| balance.number().expect("a balance")).sum();
-    assert_eq!(sum, OPENING * ACCOUNTS as i64, "{balances:?}");
+fn check(balances: &OwnedFrame) {
+    let OwnedFrame::Array(all) = balances else { panic!("not all balances: {}", show(balances)) };
+    let balance = |account: &OwnedFrame| account.as_str()?.parse::<i64>().ok();
+    let sum: i64 = all.iter().map(|account| balance(account).expect("a balance")).sum();
+    assert_eq!(sum, OPENING * ACCOUNTS as i64, "{}", show(balances));
 }

@@ -1,13 +1,15 @@
 //! What the server itself answers, beside a real redis-server: the same conversations, and the same bytes.
 
 use std::{
-    io::{self, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::{Ipv4Addr, SocketAddr},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
-use crate::process::{self, Cluster, free_ports, one_at_a_time, until};
+use crate::{
+    machine::{free_ports, has, one_at_a_time, until},
+    process::Cluster,
+    wire::{Client, request},
+};
 
 /// Requests of one connection, sent at once. Redis 7.2 and 7.0 answer them alike.
 const CONVERSATIONS: &[&[&str]] = &[
@@ -61,44 +63,34 @@ const STREAMS: &[&str] = &[
 #[test]
 fn the_server_answers_as_redis_does() {
     let _turn = one_at_a_time();
-    if !process::has("redis-server") {
+    if !has("redis-server", "redis-server") {
         return;
     }
     let redis = Redis::start();
     let cluster = Cluster::start();
-    let ours = cluster.replicas[0].port;
+    let ours = cluster.replicas[0].address();
     for conversation in CONVERSATIONS {
         let mut bytes = encode("FLUSHALL");
         conversation.iter().for_each(|line| bytes.extend(encode(line)));
         bytes.extend(encode("QUIT"));
-        assert_eq!(converse(ours, &bytes), converse(redis.port, &bytes), "{conversation:?}");
+        assert_eq!(converse(ours, &bytes), converse(redis.address, &bytes), "{conversation:?}");
     }
     for stream in STREAMS {
         let bytes = stream.as_bytes();
-        assert_eq!(converse(ours, bytes), converse(redis.port, bytes), "{stream:?}");
+        assert_eq!(converse(ours, bytes), converse(redis.address, bytes), "{stream:?}");
     }
     cluster.stop();
 }
 
 fn encode(line: &str) -> Vec<u8> {
-    let words: Vec<_> = line.split(' ').collect();
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-    }
-    request.into_bytes()
+    request(&line.split(' ').collect::<Vec<_>>())
 }
 
 /// All that is said until the server closes the connection, but for what no two servers have alike.
-fn converse(port: u16, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-    stream.write_all(bytes).expect("the server reads");
-    let mut said = Vec::new();
-    // A connection that is cut off has been told what it was to be told.
-    let _: io::Result<_> = stream.read_to_end(&mut said);
-    let _ = stream.shutdown(Shutdown::Both);
-    let mut said = String::from_utf8(said).expect("it is text");
+fn converse(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut client = Client::connect(address).expect("the server listens");
+    client.send(bytes).expect("the server reads");
+    let mut said = String::from_utf8(client.rest()).expect("it is text");
     for (from, until) in [("$7\r\nversion\r\n", "$5\r\nproto"), ("$2\r\nid\r\n", "$4\r\nmode")] {
         let mut at = 0;
         while let Some(found) = said[at..].find(from) {
@@ -114,7 +106,7 @@ fn converse(port: u16, bytes: &[u8]) -> String {
 /// A redis-server that ends with this.
 struct Redis {
     child: Child,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Redis {
@@ -123,8 +115,9 @@ impl Redis {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         let child = command.stdout(Stdio::null()).spawn().expect("redis-server starts");
-        until("redis-server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Redis { child, port }
+        let redis = Redis { child, address: (Ipv4Addr::LOCALHOST, port).into() };
+        until("redis-server listens", || Client::connect(redis.address).is_ok());
+        redis
     }
 }
 

@@ -5,13 +5,13 @@ use std::{
     io::Read,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    process::one_at_a_time,
-    target::{Target, skip},
+    machine::{one_at_a_time, skip},
+    process::ends_within,
+    target::Target,
 };
 
 /// The version that `page.py` was written for.
@@ -33,17 +33,7 @@ fn a_page_of_ordinary_use_by_redis_py() {
     // A warning would tell of something that the library is about to drop.
     command.args(["-B", "-W", "error"]).arg(page).args(target.addresses().iter().map(ToString::to_string));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python starts");
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break Some(status),
-            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
-            None => {
-                child.kill().expect("it still runs");
-                break None;
-            }
-        }
-    };
+    let status = ends_within(LIMIT, &mut child);
     let mut said = String::new();
     child.stdout.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
     child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");

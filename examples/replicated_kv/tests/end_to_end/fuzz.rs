@@ -2,10 +2,12 @@
 
 use std::{env, thread};
 
+use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame};
+
 use crate::{
-    process::one_at_a_time,
+    machine::one_at_a_time,
     target::{Target, fresh_prefix},
-    wire::{Answer, Connection, request},
+    wire::{Client, request},
 };
 
 /// Commands that end or silence the connection, wait, change what an answer is, or ask for what only Redis has.
@@ -24,20 +26,26 @@ const WORDS: &str = " 0 1 -1 2 1000 -1000 9223372036854775807 -92233720368547758
 /// Commands that one client sends.
 const EACH: usize = 6000;
 
+/// What random choices begin with.
+fn seed() -> u64 {
+    let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    eprintln!("SQUALL_SEED={seed} sends the same again");
+    seed
+}
+
 #[test]
 fn commands_that_make_no_sense_are_all_answered_and_leave_the_replicas_alike() {
     let _turn = one_at_a_time();
-    let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
-    eprintln!("SQUALL_SEED={seed} sends the same again");
+    let seed = seed();
     let target = Target::start();
     let names = commands(&mut target.connect(0));
     let prefix = fresh_prefix("fuzz");
     thread::scope(|scope| {
         let clients: Vec<_> = (0..6)
             .map(|id| {
-                let (connection, names, prefix) = (target.connect(id), &names[..], prefix.as_str());
+                let (client, names, prefix) = (target.connect(id), &names[..], prefix.as_str());
                 scope.spawn(move || {
-                    tease(connection, fastrand::Rng::with_seed(seed.wrapping_add(id as u64)), names, prefix);
+                    tease(client, fastrand::Rng::with_seed(seed.wrapping_add(id as u64)), names, prefix);
                 })
             })
             .collect();
@@ -46,25 +54,24 @@ fn commands_that_make_no_sense_are_all_answered_and_leave_the_replicas_alike() {
         }
     });
     for n in 0..3 {
-        assert_eq!(target.connect(n).ask(&["PING"]).unwrap(), Answer::Status("PONG".into()), "SQUALL_SEED={seed}");
+        assert_eq!(target.connect(n).ask(&["PING"]), "PONG", "SQUALL_SEED={seed}");
     }
     target.until_all_hold_the_same();
     target.stop();
 }
 
 /// What the server says that it has, and what is left of it.
-fn commands(connection: &mut Connection) -> Vec<String> {
-    let listed = connection.ask(&["COMMAND"]).unwrap().array().expect("commands");
-    let name = |entry: Answer| match entry.array()?.swap_remove(0) {
-        Answer::Bulk(name) => Some(String::from_utf8_lossy(&name).to_ascii_lowercase()),
-        Answer::Status(name) => Some(name.to_ascii_lowercase()),
+fn commands(client: &mut Client) -> Vec<String> {
+    let OwnedFrame::Array(listed) = client.call(&["COMMAND"]).unwrap() else { panic!("COMMAND has no array") };
+    let name = |entry: &OwnedFrame| match entry {
+        OwnedFrame::Array(entry) => Some(entry.first()?.as_str()?.to_ascii_lowercase()),
         _ => None,
     };
-    let names = listed.into_iter().filter_map(name);
+    let names = listed.iter().filter_map(name);
     names.filter(|name| !LEFT_OUT.split(' ').any(|out| out == name)).collect()
 }
 
-fn tease(mut connection: Connection, mut random: fastrand::Rng, names: &[String], prefix: &str) {
+fn tease(mut client: Client, mut random: fastrand::Rng, names: &[String], prefix: &str) {
     let odd: Vec<&str> = WORDS.split(' ').collect();
     let mut sent = 0;
     while sent < EACH {
@@ -79,18 +86,16 @@ fn tease(mut connection: Connection, mut random: fastrand::Rng, names: &[String]
                     _ => (0..random.usize(..40)).map(|_| random.char('\u{0}'..'\u{ff}')).collect(),
                 });
             }
-            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
             bytes.extend_from_slice(&request(&words));
         }
-        connection.send(&bytes).expect("the replica reads");
+        client.send(&bytes).expect("the replica reads");
         for _ in 0..count {
-            connection.answer().expect("an answer for each request");
+            client.answer().expect("an answer for each request");
         }
         sent += count;
     }
-    let end = connection.ask(&["ECHO", "end"]).expect("it goes on");
-    let in_transaction = end == Answer::Status("QUEUED".into());
-    assert!(in_transaction || end == Answer::Bulk(b"end".into()), "answers and requests are out of step: {end:?}");
+    let end = client.ask(&["ECHO", "end"]);
+    assert!(end == "QUEUED" || end == "end", "answers and requests are out of step: {end:?}");
 }
 
 /// Bytes without any form end in an error, or in silence, and nobody else notices.
@@ -98,8 +103,7 @@ fn tease(mut connection: Connection, mut random: fastrand::Rng, names: &[String]
 fn bytes_at_random_cost_their_sender_the_connection_and_nobody_else() {
     let _turn = one_at_a_time();
     let target = Target::start();
-    let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
-    eprintln!("SQUALL_SEED={seed} sends the same again");
+    let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut other = target.connect(0);
     for stream in 0..300 {
@@ -109,13 +113,13 @@ fn bytes_at_random_cost_their_sender_the_connection_and_nobody_else() {
             0 => alphabet[random.usize(..alphabet.len())],
             _ => random.u8(..),
         }));
-        let mut connection = target.connect(stream);
+        let mut client = target.connect(stream);
         // It may close as soon as it has heard enough.
-        let _ = connection.send(&bytes);
-        let _ = connection.finish();
-        // Answers to what made sense by chance, and the end; an answer that never ends would be the test's time limit.
-        while connection.line().is_ok_and(|line| !line.is_empty()) {}
-        assert_eq!(other.ask(&["PING"]).unwrap(), Answer::Status("PONG".into()), "SQUALL_SEED={seed}");
+        let _ = client.send(&bytes);
+        let _ = client.finish();
+        // Answers to what made sense by chance, and the end.
+        client.rest();
+        assert_eq!(other.ask(&["PING"]), "PONG", "SQUALL_SEED={seed}");
     }
     target.stop();
 }

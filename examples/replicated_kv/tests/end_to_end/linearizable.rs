@@ -10,15 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use porcupine_rs::Operation;
+use redis_protocol::resp2::types::OwnedFrame;
 use rustix::process::Signal;
 
 use self::model::{Command, History, Key, Tried, is_linearizable, operation};
 use crate::{
-    process::one_at_a_time,
-    target::{PATIENCE, Target, fresh_prefix, skip},
-    wire::{Answer, Connection},
+    machine::{one_at_a_time, skip, within},
+    process::Replica,
+    target::{Target, fresh_prefix},
+    wire::Client,
 };
-use porcupine_rs::Operation;
 
 const CLIENTS: usize = 12;
 
@@ -72,7 +74,7 @@ struct Done {
 
 /// One client: calls commands until it is told to stop, or gets no answer.
 fn client(run: &Run, id: usize, address: SocketAddr) -> Done {
-    let mut connection = Connection::open(address, PATIENCE).expect("the replica listens");
+    let mut client = Client::connect(address).expect("the replica listens");
     let mut done = Done::default();
     for number in 0u64.. {
         if run.stop.load(Ordering::Relaxed) {
@@ -90,7 +92,7 @@ fn client(run: &Run, id: usize, address: SocketAddr) -> Done {
             _ => Command::Del,
         };
         let call = run.now();
-        let answer = connection.ask(&command.words(&key)).ok().filter(is_definite);
+        let answer = client.call(&command.words(&key)).ok().filter(is_definite);
         let back = run.now();
         done.lost = answer.is_none();
         done.answered += usize::from(!done.lost);
@@ -103,8 +105,8 @@ fn client(run: &Run, id: usize, address: SocketAddr) -> Done {
 }
 
 /// Errors of the group say that nobody knows; those of a command, that it did nothing.
-fn is_definite(answer: &Answer) -> bool {
-    !matches!(answer, Answer::Error(text) if !text.starts_with("ERR value"))
+fn is_definite(answer: &OwnedFrame) -> bool {
+    !matches!(answer, OwnedFrame::Error(text) if !text.starts_with("ERR value"))
 }
 
 /// Runs clients at all replicas until `meanwhile` returns, and checks what they saw. Returns what each of them did.
@@ -145,12 +147,9 @@ fn show(history: &History) -> String {
     let mut history: Vec<&Operation<Key>> = history.iter().collect();
     history.sort_by_key(|operation| operation.call_time);
     let line = |operation: &&Operation<Key>| {
-        let Tried { command, answer } = &operation.op;
+        let Operation { call_time, return_time, op, .. } = operation;
         let client = operation.client_id.unwrap_or_default();
-        format!(
-            "{:>12} to {:>19} client {client:2} {command:?} -> {answer:?}\n",
-            operation.call_time, operation.return_time
-        )
+        format!("{call_time:>12} to {return_time:>19} client {client:2} {op:?}\n")
     };
     history.iter().map(line).collect()
 }
@@ -177,7 +176,7 @@ fn what_was_answered_around_a_replicas_long_pause_is_in_one_order() {
 }
 
 /// Runs clients while something befalls the third replica; `afterwards` once the others' clients have seen it or had time to.
-fn around(befall: impl Fn(&crate::process::Replica), afterwards: impl Fn(&crate::process::Replica)) {
+fn around(befall: impl Fn(&Replica), afterwards: impl Fn(&Replica)) {
     let _turn = one_at_a_time();
     let target = Target::start();
     let Some(cluster) = &target.cluster else {
@@ -187,17 +186,12 @@ fn around(befall: impl Fn(&crate::process::Replica), afterwards: impl Fn(&crate:
         thread::sleep(Duration::from_secs(1));
         assert_eq!(ended.load(Ordering::Relaxed), 0, "a client gave up before anything happened");
         befall(&cluster.replicas[2]);
+        let have_ended = |count| move || ended.load(Ordering::Relaxed) >= count;
         // The failure timeout is one second.
-        let patience = Instant::now() + Duration::from_secs(4);
-        while ended.load(Ordering::Relaxed) < CLIENTS as u64 * 2 / 3 && Instant::now() < patience {
-            thread::sleep(Duration::from_millis(10));
-        }
+        within(Duration::from_secs(4), have_ended(CLIENTS as u64 * 2 / 3));
         afterwards(&cluster.replicas[2]);
         // Those whose replica was paused go on for a moment if they may.
-        let patience = Instant::now() + Duration::from_secs(2);
-        while ended.load(Ordering::Relaxed) < CLIENTS as u64 && Instant::now() < patience {
-            thread::sleep(Duration::from_millis(10));
-        }
+        within(Duration::from_secs(2), have_ended(CLIENTS as u64));
         run.stop.store(true, Ordering::Relaxed);
     });
     assert!(done.iter().all(|done| done.answered > 0), "every client had got somewhere");
@@ -231,7 +225,7 @@ mod the_check_itself {
         history
     }
 
-    fn at(number: i64, command: Command, answer: Answer) -> Operation<Key> {
+    fn at(number: i64, command: Command, answer: OwnedFrame) -> Operation<Key> {
         operation(0, number * 10, number * 10 + 5, Tried { command, answer: Some(answer) })
     }
 
@@ -243,12 +237,12 @@ mod the_check_itself {
         Command::Set(value.into())
     }
 
-    fn ok() -> Answer {
-        Answer::Status("OK".into())
+    fn ok() -> OwnedFrame {
+        OwnedFrame::SimpleString("OK".into())
     }
 
-    fn bulk(value: &str) -> Answer {
-        Answer::Bulk(value.into())
+    fn bulk(value: &str) -> OwnedFrame {
+        OwnedFrame::BulkString(value.into())
     }
 
     #[test]
@@ -282,9 +276,9 @@ mod the_check_itself {
 
     #[test]
     fn an_acknowledged_write_may_not_vanish_nor_an_increment_count_twice() {
-        assert!(!is_linearizable(&vec![at(0, set("1"), ok()), at(1, Command::Get, Answer::Null)]));
+        assert!(!is_linearizable(&vec![at(0, set("1"), ok()), at(1, Command::Get, OwnedFrame::Null)]));
         let counted = |seen| {
-            vec![at(0, set("1"), ok()), at(1, Command::Incr, Answer::Integer(2)), at(2, Command::Get, bulk(seen))]
+            vec![at(0, set("1"), ok()), at(1, Command::Incr, OwnedFrame::Integer(2)), at(2, Command::Get, bulk(seen))]
         };
         assert!(is_linearizable(&counted("2")));
         assert!(!is_linearizable(&counted("3")));

@@ -3,29 +3,29 @@
 mod bank;
 mod beside_redis;
 mod clients;
+mod connections;
 mod fuzz;
 mod linearizable;
+mod machine;
 mod process;
-mod redis;
 mod target;
 mod wire;
 
 use std::{
-    fs,
-    io::Write,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use process::{Cluster, Replica, free_ports, one_at_a_time, until};
-use redis::Client;
+use machine::{TemporaryFile, free_ports, has, one_at_a_time, until};
+use process::{Cluster, Replica};
 use rustix::process::Signal;
+use wire::Client;
 
 #[test]
 fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
     let _turn = one_at_a_time();
-    if !process::has("redis-benchmark") {
+    if !has("redis-benchmark", "redis-tools") {
         return;
     }
     let cluster = Cluster::start();
@@ -45,16 +45,8 @@ fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
             scope.spawn(|| benchmark(replica.port));
         }
     });
-    let states: Vec<_> = cluster.replicas.iter().map(|replica| state(&mut replica.connect())).collect();
-    assert!(states.iter().all(|state| *state == states[0]), "{states:?}");
+    target::until_all_hold_the_same(cluster.replicas.iter().map(Replica::connect).collect());
     cluster.stop();
-}
-
-/// What a replica holds, as far as two can be compared.
-fn state(client: &mut Client) -> [String; 2] {
-    let digest = client.ask(&["DEBUG", "DIGEST"]);
-    assert!(digest.len() == 40 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
-    [digest, client.ask(&["DBSIZE"])]
 }
 
 #[test]
@@ -164,7 +156,7 @@ fn a_port_in_use_is_named() {
     let _turn = one_at_a_time();
     let base = free_ports();
     let _taken = std::net::TcpListener::bind(("127.0.0.1", base + 1)).expect("the port was free a moment ago");
-    let said = process::fails(&["--port", &base.to_string()], None);
+    let said = process::fails(&["--port", &base.to_string()]);
     assert!(said.contains(&(base + 1).to_string()) && said.contains("--port"), "{said}");
 }
 
@@ -188,18 +180,20 @@ fn a_second_node_with_the_same_id_is_refused() {
 #[test]
 fn a_member_that_never_comes_is_named() {
     let _turn = one_at_a_time();
-    let file =
-        process::file("never", "cluster = \"never-{pid}\"\nid = 1\nmembers = [1, 2, 3]\nformation_timeout_ms = 400\n");
+    let file = TemporaryFile::new(
+        "never",
+        "cluster = \"never-{pid}\"\nid = 1\nmembers = [1, 2, 3]\nformation_timeout_ms = 400\n",
+    );
     let base = free_ports().to_string();
-    let said = process::fails(&["--id", "1", "--port", &base, "--config", file.as_str()], None);
+    let said = process::fails(&["--id", "1", "--port", &base, "--config", file.as_str()]);
     assert!(said.contains("node 2 never appeared") && said.contains("node 3 never appeared"), "{said}");
 }
 
 #[test]
 fn a_half_written_configuration_is_refused_with_the_place() {
     let _turn = one_at_a_time();
-    let file = process::file("half", "cluster = \"half\"\nid = 1\nmembers = [1, 2,");
-    let said = process::fails(&["--id", "1", "--config", file.as_str()], None);
+    let file = TemporaryFile::new("half", "cluster = \"half\"\nid = 1\nmembers = [1, 2,");
+    let said = process::fails(&["--id", "1", "--config", file.as_str()]);
     assert!(said.contains(file.as_str()) && said.contains('3'), "file and line: {said}");
 }
 
@@ -210,11 +204,11 @@ fn a_command_of_a_gigabyte_costs_its_sender_the_connection_and_nobody_else() {
     let replica = &cluster.replicas[0];
     let before = process::resident_bytes(replica.pid);
     let mut greedy = replica.connect();
-    greedy.write(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1073741824\r\n");
+    greedy.send(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1073741824\r\n").expect("the replica reads");
     // As much of it as the replica takes; it may close the connection at any time.
     let chunk = vec![b'x'; 1 << 20];
     for _ in 0..1024 {
-        if greedy.stream().write_all(&chunk).is_err() {
+        if greedy.send(&chunk).is_err() {
             break;
         }
     }
@@ -239,7 +233,7 @@ fn a_value_beyond_the_ring_is_refused_with_both_sizes() {
 #[test]
 fn a_client_must_say_the_password_where_there_is_one() {
     let _turn = one_at_a_time();
-    let file = process::file("password", "secret words\n");
+    let file = TemporaryFile::new("password", "secret words\n");
     let cluster = Cluster::start_with(&["--password-file", file.as_str()]);
     let mut client = cluster.replicas[1].connect();
     assert_eq!(client.ask(&["SET", "key", "1"]), "-NOAUTH Authentication required.");
@@ -248,7 +242,7 @@ fn a_client_must_say_the_password_where_there_is_one() {
     assert_eq!(client.ask(&["AUTH", "secret words"]), "OK");
     assert_eq!(client.ask(&["SET", "key", "1"]), "OK");
     let mut stranger = cluster.replicas[2].connect();
-    stranger.write(b"*11\r\n");
+    stranger.send(b"*11\r\n").expect("the replica reads");
     assert_eq!(stranger.ask(&["PING"]), "-ERR Protocol error: unauthenticated multibulk length");
     cluster.stop();
 }
@@ -260,7 +254,7 @@ fn an_idle_client_is_disconnected_and_a_subscriber_is_not() {
     let replica = &cluster.replicas[0];
     let (mut idle, mut subscriber) = (replica.connect(), replica.connect());
     assert_eq!(idle.ask(&["PING"]), "PONG");
-    subscriber.write(b"HELLO 3\r\nSUBSCRIBE news\r\n");
+    subscriber.send(b"HELLO 3\r\nSUBSCRIBE news\r\n").expect("the replica reads");
     assert!(idle.is_closed_within(Duration::from_secs(5)));
     assert_eq!(replica.connect().ask(&["PUBLISH", "news", "hi"]), "1", "the subscriber is still there");
     cluster.stop();
@@ -288,20 +282,4 @@ fn applied(client: &mut Client) -> u64 {
     let info = client.ask(&["INFO", "squall"]);
     let applied = info.lines().find_map(|line| line.strip_prefix("commands_applied:"));
     applied.and_then(|applied| applied.parse().ok()).unwrap_or_else(|| panic!("INFO has no commands_applied: {info}"))
-}
-
-/// Files that tests wrote are removed when their handle goes.
-struct TemporaryFile(String);
-
-impl TemporaryFile {
-    fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // It lies in the directory for such files, so one that stays does no harm.
-        let _ = fs::remove_file(&self.0);
-    }
 }

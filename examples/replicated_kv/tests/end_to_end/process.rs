@@ -1,64 +1,20 @@
 //! Processes of the example: started, watched, and stopped whatever happens.
 
 use std::{
-    env, fs,
-    io::{self, BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    fs,
+    io::{self, BufRead, BufReader, Read},
+    net::{Ipv4Addr, SocketAddr},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::{TemporaryFile, redis::Client};
-
-/// Long enough for a busy machine; nothing waits for it in vain unless something is broken.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Clusters of several tests at once would measure each other.
-pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits until something is so.
-pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !so() {
-        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Whether a program is there. Without it the test skips, with the reason, unless skips are forbidden.
-pub(crate) fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    let skips_are_forbidden = env::var_os("SQUALL_FORBID_SKIPS").is_some();
-    assert!(found || !skips_are_forbidden, "{program} is missing, and SQUALL_FORBID_SKIPS is set");
-    if !found {
-        // Past the test harness, which keeps what passing tests print to itself.
-        let _ = writeln!(io::stderr(), "skipped: {program} is not installed (Debian's package redis-tools has it)");
-    }
-    found
-}
-
-/// The first of twenty free ports in a row.
-pub(crate) fn free_ports() -> u16 {
-    let first = 20_000 + (std::process::id() % 10_000) as u16;
-    (first..60_000)
-        .step_by(20)
-        .find(|&base| (base..base + 20).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()))
-        .expect("some ports are free")
-}
-
-/// A file for a test, with `{pid}` replaced by this process's id.
-pub(crate) fn file(name: &str, text: &str) -> TemporaryFile {
-    let path = env::temp_dir().join(format!("squall-{name}-{}.toml", std::process::id()));
-    fs::write(&path, text.replace("{pid}", &std::process::id().to_string())).expect("the file can be written");
-    TemporaryFile(path.to_str().expect("a readable path").to_owned())
-}
+use crate::{
+    machine::{DEADLINE, free_ports, within},
+    wire::Client,
+};
 
 fn spawn(args: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_replicated_kv"));
@@ -66,9 +22,9 @@ fn spawn(args: &[&str]) -> Child {
     command.spawn().expect("the example starts")
 }
 
-/// Runs the example, which must fail with exit code 1 within a minute, and returns what it said to standard error.
-pub(crate) fn fails(args: &[&str], limit: Option<Duration>) -> String {
-    let (status, said) = run_for(args, limit.unwrap_or(DEADLINE));
+/// Runs the example, which must fail with exit code 1, and returns what it said to standard error.
+pub(crate) fn fails(args: &[&str]) -> String {
+    let (status, said) = run_for(args, DEADLINE);
     assert_eq!(status.map(|status| status.code()), Some(Some(1)), "{said}");
     said
 }
@@ -76,21 +32,24 @@ pub(crate) fn fails(args: &[&str], limit: Option<Duration>) -> String {
 /// Runs the example for a time at most, and returns how it ended and what it said to standard error.
 pub(crate) fn run_for(args: &[&str], limit: Duration) -> (Option<ExitStatus>, String) {
     let mut child = spawn(args);
-    let deadline = Instant::now() + limit;
-    let status = loop {
-        match child.try_wait().expect("a child can be waited for") {
-            Some(status) => break Some(status),
-            None if Instant::now() >= deadline => break None,
-            None => thread::sleep(Duration::from_millis(5)),
-        }
-    };
+    let status = ends_within(limit, &mut child);
+    let mut said = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
+    (status, said)
+}
+
+/// How a process ends within a time; then it is killed, and there is no such status.
+pub(crate) fn ends_within(limit: Duration, child: &mut Child) -> Option<ExitStatus> {
+    let mut status = None;
+    within(limit, || {
+        status = child.try_wait().expect("a child can be waited for");
+        status.is_some()
+    });
     if status.is_none() {
         child.kill().expect("it still runs");
         child.wait().expect("it was killed");
     }
-    let mut said = String::new();
-    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
-    (status, said)
+    status
 }
 
 /// One replica of a cluster.
@@ -117,8 +76,12 @@ impl Replica {
         Some(said)
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
     pub(crate) fn connect(&self) -> Client {
-        Client::connect(self.port)
+        Client::connect(self.address()).expect("the replica listens")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -184,12 +147,8 @@ impl Cluster {
     /// Stops it as Ctrl-C does, and checks that it ends cleanly and soon.
     pub(crate) fn stop(mut self) {
         kill_process(pid(self.supervisor.id()), Signal::INT).expect("the supervisor is alive");
-        let mut status = None;
-        until("the cluster ends after Ctrl-C", || {
-            status = self.supervisor.try_wait().expect("a child can be waited for");
-            status.is_some()
-        });
-        assert!(status.expect("it has ended").success(), "{status:?}");
+        let status = ends_within(DEADLINE, &mut self.supervisor);
+        assert!(status.is_some_and(|status| status.success()), "after Ctrl-C: {status:?}");
     }
 
     pub(crate) fn kill_supervisor(&mut self) {

@@ -12,10 +12,13 @@
 //! The store, its commands and the server are the library `squall_kv`. Here are the processes: one replica, or a cluster of
 //! them on this host, and a check of such a cluster.
 
+mod agreement;
+mod client;
 mod cluster;
 mod replica;
 mod smoke;
 mod soak;
+mod usage;
 
 use std::{
     io,

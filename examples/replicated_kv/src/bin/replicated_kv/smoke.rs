@@ -1,7 +1,6 @@
 //! `--smoke`: a whole cluster, checked through its sockets as a client sees it.
 
 mod abuse;
-mod client;
 mod data;
 mod features;
 mod group;
@@ -16,7 +15,7 @@ use squall_kv::server::listen;
 
 use crate::{
     Args,
-    cluster::{Cluster, free_ports},
+    cluster::{Cluster, free_ports, say},
 };
 
 /// How many clients each replica admits, so that one too many is soon found.
@@ -91,9 +90,7 @@ impl Report {
                 ("FAILED", wrong)
             }
         };
-        use std::io::Write;
-        // Without an output there is nobody to tell, and the exit code says the rest.
-        let _ = writeln!(std::io::stdout().lock(), "{verdict:6} {name:18} {text} ({took} ms)");
+        say(&format!("{verdict:6} {name:18} {text} ({took} ms)"));
     }
 }
 

@@ -1,8 +1,6 @@
 //! A long mixed load on all replicas, with a look at what they use meanwhile and at whether they agree in the end.
 
-mod client;
 mod load;
-mod usage;
 
 use std::{
     fmt::Write as _,
@@ -16,11 +14,13 @@ use std::{
 
 use tokio::{task::JoinSet, time};
 
-use self::{client::Client, usage::Usage};
 use crate::{
     Args,
+    agreement::agreement,
+    client::until,
     cluster::{Cluster, free_ports, say},
     replica::stop_asked,
+    usage::{self, Usage},
 };
 
 /// Connections that load a replica at a time.
@@ -28,6 +28,9 @@ const CLIENTS_PER_REPLICA: usize = 12;
 
 /// The last quarter's memory may exceed the second quarter's by so much, in percent. The first quarter fills the store.
 const GROWTH_PERCENT: u64 = 10;
+
+/// How long replicas may take to agree after the end: keys whose time is up must be gone.
+const AGREEMENT_PATIENCE: Duration = Duration::from_secs(10 + load::LONGEST_LIFE.as_secs());
 
 /// How many errors are told in full.
 const TOLD: usize = 5;
@@ -125,10 +128,16 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
     ended(&run, clients).await;
     let lasted = begun.elapsed();
     let expected = run.published.load(Ordering::Relaxed) * run.soak.addresses.len() as u64;
-    let patience = Instant::now() + Duration::from_secs(10);
-    while run.received.load(Ordering::Relaxed) < expected && Instant::now() < patience {
-        time::sleep(Duration::from_millis(20)).await;
-    }
+    // Judged below, where one too many counts too.
+    let _ = until(Duration::from_secs(10), async || {
+        let received = run.received.load(Ordering::Relaxed);
+        if received >= expected {
+            Ok(())
+        } else {
+            Err(format!("of {expected} messages, subscribers were sent {received}"))
+        }
+    })
+    .await;
     run.silent.store(true, Ordering::Relaxed);
     ended(&run, subscribers).await;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -150,7 +159,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
         let told = run.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).join("; ");
         let _ = write!(wrong, "{} operations failed, the first of them: {told}. ", count(&run.errors));
     }
-    match agreement(&run.soak.addresses).await {
+    match agreement(&run.soak.addresses, AGREEMENT_PATIENCE).await {
         Ok(state) => say(&format!("all replicas hold the same: {state}")),
         Err(error) => {
             let _ = write!(wrong, "{error}. ");
@@ -219,29 +228,5 @@ async fn watch(
         if at >= duration {
             return samples;
         }
-    }
-}
-
-/// What all replicas hold, once keys whose time is up are gone.
-async fn agreement(addresses: &[SocketAddr]) -> Result<String, String> {
-    let deadline = Instant::now() + Duration::from_secs(10) + load::LONGEST_LIFE;
-    loop {
-        let mut states = Vec::new();
-        for &address in addresses {
-            let mut client = Client::connect(address).await?;
-            let size = client.text(&["DBSIZE"]).await?;
-            let digest = client.text(&["DEBUG", "DIGEST"]).await?;
-            if digest.starts_with('-') {
-                return Err(format!("DEBUG DIGEST answered {digest}"));
-            }
-            states.push(format!("{size} keys, digest {digest}"));
-        }
-        if states.iter().all(|state| *state == states[0]) {
-            return Ok(states.swap_remove(0));
-        }
-        if Instant::now() > deadline {
-            return Err(format!("the replicas differ: {}", states.join(", ")));
-        }
-        time::sleep(Duration::from_millis(100)).await;
     }
 }

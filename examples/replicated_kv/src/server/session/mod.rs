@@ -10,6 +10,7 @@
 //! - A *write* after a look waits for it, or the look could show the write.
 //! - What changes the session itself waits until everything before it was answered.
 
+mod look;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -22,28 +23,24 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+pub(super) use self::look::Look;
 use super::{
     clients::Client,
     subscriptions::{CutOff, Hub, Subscriptions},
     transaction::{Locals, Transaction},
 };
 use crate::{
-    Error, Reply, Store,
+    Error, Reply,
     command::{self, Run, Spec},
     encode::Protocol,
     message::{Command, Watched},
     words,
 };
 
-/// The most writes of one connection that are under way at once.
+/// The most writes of one connection that are under way at once, and about the most bytes of their requests: each of the
+/// answers may be some times as large, and they come whether the client reads or not.
 const MAX_WRITES: usize = 512;
-
-/// The most requests in one look, and about the most bytes: it holds up the delivering thread.
-const MAX_QUERIES: usize = 512;
-const MAX_QUERY_BYTES: usize = 1 << 20;
-
-/// A look's memory that is kept for the next one, in bytes.
-const KEPT_BYTES: usize = 64 << 10;
+const MAX_WRITE_BYTES: usize = 1 << 20;
 
 /// The most answers that are owed, and of answers that are known the most bytes: behind a slow write they pile up.
 const MAX_OWED: usize = 1024;
@@ -77,6 +74,9 @@ pub(super) trait Replica {
     /// How many replicas there are besides this one.
     fn others(&self) -> usize;
 
+    /// Why the group can't be asked any more, if it has ended.
+    fn ended(&self) -> Option<Error>;
+
     /// Whether clients must say a password.
     fn wants_password(&self) -> bool;
 
@@ -88,53 +88,6 @@ pub(super) trait Replica {
 pub(super) trait Write: Future<Output = Result<Reply, Error>> + Unpin {
     /// Whether later commands keep their place behind it.
     fn is_accepted(&self) -> bool;
-}
-
-/// Requests that only look, and then their answers. It is used again and again, so that few looks allocate memory.
-#[derive(Debug, Default)]
-pub(super) struct Look {
-    clock_ms: u64,
-    requests: Vec<u8>,
-    /// Where each request ends.
-    ends: Vec<usize>,
-    answers: VecDeque<Reply>,
-}
-
-impl Look {
-    fn push(&mut self, request: &[u8]) {
-        self.requests.extend_from_slice(request);
-        self.ends.push(self.requests.len());
-    }
-
-    fn is_full(&self) -> bool {
-        self.ends.len() >= MAX_QUERIES || self.requests.len() >= MAX_QUERY_BYTES
-    }
-
-    /// How many requests there are.
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Answers the requests.
-    pub(super) fn answer(&mut self, store: &Store) {
-        let mut from = 0;
-        for &end in &self.ends {
-            self.answers.push_back(store.look(&self.requests[from..end], self.clock_ms));
-            from = end;
-        }
-    }
-
-    fn clear(&mut self) {
-        if self.requests.capacity() > KEPT_BYTES {
-            *self = Look::default();
-        }
-        self.requests.clear();
-        self.ends.clear();
-    }
 }
 
 /// What comes next on the way to the client.
@@ -164,12 +117,15 @@ pub(super) struct Session<R: Replica> {
     is_trusted: bool,
     owed: VecDeque<Owed<R>>,
     owed_bytes: usize,
-    /// How many of those owed are writes.
+    /// How many of those owed are writes, and the bytes of their requests.
     writes: usize,
+    write_bytes: usize,
     /// Requests that the next look will answer.
     queries: Look,
     /// The look that is under way, and how many requests it answers.
     looking: Option<(R::Look, usize)>,
+    /// What the last look has left for another one, which begins when its answers are needed.
+    unlooked: Option<Look>,
     /// What looks have answered, for those who are owed it.
     looked: VecDeque<Reply>,
     /// Emptied, to be used for the next look.
@@ -187,13 +143,19 @@ pub(super) struct Session<R: Replica> {
 
 enum Owed<R: Replica> {
     Answer(Reply),
-    Write(R::Write),
-    Exec(R::Write, Locals),
+    Write(Sent<R>),
     /// The next of what the look answers.
     Look,
     Watch(R::Watch),
     Info(R::Info),
-    Close,
+}
+
+struct Sent<R: Replica> {
+    write: R::Write,
+    /// The bytes of what was asked.
+    bytes: usize,
+    /// What the server itself adds to the answer of a transaction.
+    locals: Option<Locals>,
 }
 
 impl<R: Replica> Session<R> {
@@ -209,8 +171,10 @@ impl<R: Replica> Session<R> {
             owed: VecDeque::new(),
             owed_bytes: 0,
             writes: 0,
+            write_bytes: 0,
             queries: Look::default(),
             looking: None,
+            unlooked: None,
             looked: VecDeque::new(),
             spare: Look::default(),
             is_stuck: false,
@@ -231,6 +195,11 @@ impl<R: Replica> Session<R> {
         self.is_trusted
     }
 
+    /// About how many bytes are kept for the client, of its transaction and of answers that are known.
+    pub(super) fn bytes(&self) -> usize {
+        self.transaction.bytes() + self.owed_bytes
+    }
+
     /// Whether everything was answered.
     pub(super) fn is_idle(&self) -> bool {
         self.owed.is_empty()
@@ -238,14 +207,14 @@ impl<R: Replica> Session<R> {
 
     /// Whether the connection ends once everything was answered, and takes no more requests.
     pub(super) fn is_closing(&self) -> bool {
-        self.is_closing
+        self.is_closing || self.client.is_leaving()
     }
 
     /// Whether another request may be looked at.
     pub(super) fn is_open(&self) -> bool {
         !self.is_stuck
             && !self.is_watching
-            && !self.is_closing
+            && !self.is_closing()
             && self.owed.len() < MAX_OWED
             && self.owed_bytes < MAX_OWED_BYTES
     }
@@ -308,12 +277,13 @@ impl<R: Replica> Session<R> {
         if !self.may_write(context) {
             return Taken::NotYet;
         }
+        let bytes = request.len();
         let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request) };
         let write = self.replica.write(&command);
         if let Command::Run { request: back, .. } = command {
             *request = back;
         }
-        self.owe_write(Owed::Write(write));
+        self.owe_write(Sent { write, bytes, locals: None });
         Taken::Yes
     }
 
@@ -322,10 +292,10 @@ impl<R: Replica> Session<R> {
             // Its turn in the order costs less than waiting for those before.
             return if spec.is_fast { self.take_write(request, context) } else { Taken::NotYet };
         }
-        if self.looking.is_some() || self.queries.is_full() {
+        if self.is_looking() || self.queries.is_full() {
             return Taken::NotYet;
         }
-        self.queries.push(request);
+        self.queries.push(request, spec.is_fast);
         self.owed.push_back(Owed::Look);
         Taken::Yes
     }
@@ -333,14 +303,19 @@ impl<R: Replica> Session<R> {
     /// Whether nothing is under way that a write must not overtake.
     fn may_write(&mut self, context: &mut Context<'_>) -> bool {
         self.look(context);
-        self.looking.is_none() && self.writes < MAX_WRITES
+        !self.is_looking() && self.writes < MAX_WRITES && self.write_bytes < MAX_WRITE_BYTES
     }
 
-    fn owe_write(&mut self, owed: Owed<R>) {
-        let (Owed::Write(write) | Owed::Exec(write, _)) = &owed else { unreachable!("it is a write") };
-        self.is_stuck = !write.is_accepted();
+    /// Whether requests of an earlier look are not answered yet.
+    fn is_looking(&self) -> bool {
+        self.looking.is_some() || self.unlooked.is_some()
+    }
+
+    fn owe_write(&mut self, sent: Sent<R>) {
+        self.is_stuck = !sent.write.is_accepted();
         self.writes += 1;
-        self.owed.push_back(owed);
+        self.write_bytes += sent.bytes;
+        self.owed.push_back(Owed::Write(sent));
     }
 
     /// Owes an answer that is known.
@@ -359,32 +334,42 @@ impl<R: Replica> Session<R> {
     pub(super) fn end(&mut self, answer: Option<Reply>) {
         self.is_closing = true;
         answer.into_iter().for_each(|answer| self.owe(answer));
-        self.owed.push_back(Owed::Close);
     }
 
     /// Begins the look that the reads taken so far wait for. Call it when no further request is at hand.
     pub(super) fn look(&mut self, context: &mut Context<'_>) {
-        if self.queries.is_empty() || self.looking.is_some() {
+        if self.queries.left() == 0 || self.is_looking() {
             return;
         }
         let mut look = mem::replace(&mut self.queries, mem::take(&mut self.spare));
         look.clock_ms = self.clock_ms();
-        let count = look.len();
-        self.looking = Some((self.replica.look(look), count));
+        self.unlooked = Some(look);
         // Where nobody else must be asked, it is answered at once.
         self.poll_look(context);
     }
 
     fn poll_look(&mut self, context: &mut Context<'_>) {
+        if let Some(look) = self.unlooked.take() {
+            let count = look.left();
+            self.looking = Some((self.replica.look(look), count));
+        }
         let Some((look, count)) = &mut self.looking else { return };
         let Poll::Ready(result) = Pin::new(look).poll(context) else { return };
         match result {
             Ok(mut look) => {
+                self.owed_bytes += look.answers.iter().map(Reply::payload_bytes).sum::<usize>();
                 self.looked.append(&mut look.answers);
-                look.clear();
-                self.spare = look;
+                if look.left() > 0 {
+                    self.unlooked = Some(look);
+                } else {
+                    look.clear();
+                    self.spare = look;
+                }
             }
-            Err(error) => self.looked.extend(std::iter::repeat_n(Reply::Error(error), *count)),
+            Err(error) => {
+                self.owed_bytes += *count * error.as_str().len();
+                self.looked.extend(std::iter::repeat_n(Reply::Error(error), *count));
+            }
         }
         self.looking = None;
     }
@@ -394,18 +379,17 @@ impl<R: Replica> Session<R> {
         if !self.is_stuck {
             return false;
         }
-        let Some(Owed::Write(write) | Owed::Exec(write, _)) = self.owed.back_mut() else {
+        let Some(Owed::Write(last)) = self.owed.back_mut() else {
             unreachable!("nothing is taken behind a stuck write")
         };
-        match Pin::new(&mut *write).poll(context) {
+        match Pin::new(&mut last.write).poll(context) {
             Poll::Ready(result) => {
                 self.is_stuck = false;
-                self.writes -= 1;
-                let owed = self.owed.pop_back();
-                let answer = self.settled(result, owed);
+                let sent = self.owed.pop_back();
+                let answer = self.settled(result, sent);
                 self.owe(answer);
             }
-            Poll::Pending => self.is_stuck = !write.is_accepted(),
+            Poll::Pending => self.is_stuck = !last.write.is_accepted(),
         }
         !self.is_stuck
     }
@@ -414,22 +398,24 @@ impl<R: Replica> Session<R> {
     ///
     /// Only the oldest write is waited for: the later ones are delivered after it.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
-        let Some(first) = self.owed.front_mut() else { return Poll::Pending };
+        let Some(first) = self.owed.front_mut() else {
+            return if self.is_closing() { Poll::Ready(Next::Close) } else { Poll::Pending };
+        };
         let answer = match first {
-            Owed::Write(write) | Owed::Exec(write, _) => {
-                let result = ready!(Pin::new(write).poll(context));
+            Owed::Write(sent) => {
+                let result = ready!(Pin::new(&mut sent.write).poll(context));
                 if self.owed.len() == 1 {
                     self.is_stuck = false;
                 }
-                self.writes -= 1;
-                let owed = self.owed.pop_front();
-                return Poll::Ready(Next::Answer(self.settled(result, owed)));
+                let sent = self.owed.pop_front();
+                return Poll::Ready(Next::Answer(self.settled(result, sent)));
             }
             Owed::Look => {
                 if self.looked.is_empty() {
                     self.poll_look(context);
                 }
                 let Some(answer) = self.looked.pop_front() else { return Poll::Pending };
+                self.owed_bytes -= answer.payload_bytes();
                 answer
             }
             Owed::Watch(watch) => {
@@ -438,7 +424,6 @@ impl<R: Replica> Session<R> {
                 watched.and_then(|watched| self.transaction.watch(watched).map(|()| Reply::OK)).into()
             }
             Owed::Info(info) => ready!(Pin::new(info).poll(context)),
-            Owed::Close => return Poll::Ready(Next::Close),
             Owed::Answer(_) => {
                 let Some(Owed::Answer(answer)) = self.owed.pop_front() else { unreachable!("it was just seen") };
                 self.owed_bytes -= answer.payload_bytes();
@@ -450,10 +435,15 @@ impl<R: Replica> Session<R> {
     }
 
     /// The answer to a write that has come back.
-    fn settled(&self, result: Result<Reply, Error>, owed: Option<Owed<R>>) -> Reply {
+    fn settled(&mut self, result: Result<Reply, Error>, owed: Option<Owed<R>>) -> Reply {
+        let Some(Owed::Write(sent)) = owed else { unreachable!("only a write comes back") };
+        self.writes -= 1;
+        self.write_bytes -= sent.bytes;
         let reply = Reply::from(result);
-        let Some(Owed::Exec(_, locals)) = owed else { return reply };
-        locals.join(reply, |request| self.answer_queued(request))
+        match sent.locals {
+            None => reply,
+            Some(locals) => locals.join(reply, |request| self.answer_queued(request)),
+        }
     }
 
     /// Appends messages of channels to what the connection is sent, until there are `max` bytes.

@@ -2,13 +2,18 @@
 
 use std::task::Context;
 
-use super::{Owed, Replica, Session, Taken};
+use super::{Owed, Replica, Sent, Session, Taken};
 use crate::{
     Error, Reply,
     command::{self, Run, Spec},
     encode::Protocol,
     number::integer,
-    server::{clients::valid_name, info::VERSION, subscriptions::Kind, transaction::Exec},
+    server::{
+        clients::valid_name,
+        info::VERSION,
+        subscriptions::{CutOff, Kind},
+        transaction::Exec,
+    },
     words,
 };
 
@@ -133,9 +138,9 @@ impl<R: Replica> Session<R> {
         let exec = self.transaction.exec(now_ms);
         self.client.details().queued = None;
         match exec? {
-            Exec::Command(command, locals) => {
+            Exec::Command { command, bytes, locals } => {
                 let write = self.replica.write(&command);
-                self.owe_write(Owed::Exec(write, locals));
+                self.owe_write(Sent { write, bytes, locals: Some(locals) });
             }
             Exec::Locals(locals) => {
                 let answer = locals.join(Reply::Array(Vec::new()), |request| self.answer_queued(request));
@@ -243,9 +248,13 @@ impl<R: Replica> Session<R> {
     }
 
     fn subscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
-        for topic in topics {
-            let said = self.subscriptions.subscribe(kind, topic);
-            self.owe(said);
+        match self.replica.ended() {
+            // Nothing would ever come.
+            Some(error) => self.owe(Reply::Error(error)),
+            None => topics.iter().for_each(|topic| {
+                let said = self.subscriptions.subscribe(kind, topic);
+                self.owe(said.into());
+            }),
         }
         self.count_subscriptions();
         Taken::Yes
@@ -253,8 +262,11 @@ impl<R: Replica> Session<R> {
 
     fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
         let mut said = Vec::new();
-        self.subscriptions.unsubscribe(kind, topics, &mut said);
-        said.into_iter().for_each(|said| self.owe(said));
+        match self.subscriptions.unsubscribe(kind, topics, &mut said) {
+            Ok(()) => said.into_iter().for_each(|said| self.owe(said)),
+            // Messages were lost, which the client must learn.
+            Err(CutOff) => self.end(None),
+        }
         self.count_subscriptions();
         Taken::Yes
     }

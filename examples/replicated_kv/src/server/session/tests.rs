@@ -27,6 +27,9 @@ struct Strings {
     delivered: usize,
     looks: Vec<usize>,
     answers_looks: bool,
+    has_ended: bool,
+    /// How many bytes the answers to reads have; none for a number.
+    answer_bytes: usize,
     password: Option<&'static str>,
     versions: HashMap<Vec<u8>, u64>,
 }
@@ -75,7 +78,10 @@ impl Future for FakeLook {
             return Poll::Pending;
         }
         let mut look = self.1.take().expect("a look is answered once");
-        look.answers.extend(std::iter::repeat_n(Reply::Integer(-(strings.delivered as i64)), look.ends.len()));
+        look.answer_by(|_, _| match strings.answer_bytes {
+            0 => Reply::Integer(-(strings.delivered as i64)),
+            bytes => Reply::Bytes(vec![0; bytes].into()),
+        });
         Poll::Ready(Ok(look))
     }
 }
@@ -94,7 +100,7 @@ impl Replica for Puppet {
         write
     }
     fn look(&self, look: Look) -> FakeLook {
-        self.0.borrow_mut().looks.push(look.len());
+        self.0.borrow_mut().looks.push(look.left());
         FakeLook(self.clone(), Some(look))
     }
     fn watch(&self, keys: Vec<Vec<u8>>, _clock_ms: u64) -> Self::Watch {
@@ -118,6 +124,9 @@ impl Replica for Puppet {
     }
     fn others(&self) -> usize {
         2
+    }
+    fn ended(&self) -> Option<Error> {
+        self.0.borrow().has_ended.then_some(Error::fixed("CLUSTERDOWN it has ended"))
     }
     fn wants_password(&self) -> bool {
         self.0.borrow().password.is_some()
@@ -378,6 +387,52 @@ fn who_listens_in_resp2_may_ask_little_else() {
     assert_eq!(bench.ask(&["unsubscribe"]).len(), 2);
     assert_eq!(bench.ask(&["time"]), ["LOCAL"]);
     assert_eq!(bench.ask(&["punsubscribe"]), [r#">["punsubscribe", nil, :0]"#]);
+}
+
+#[test]
+fn nobody_can_listen_to_a_group_that_has_ended() {
+    let mut bench = with_room(10);
+    bench.puppet.0.borrow_mut().has_ended = true;
+    assert_eq!(bench.ask(&["subscribe a b"]), ["-CLUSTERDOWN it has ended"]);
+    assert_eq!(bench.ask(&["time"]), ["LOCAL"]);
+}
+
+#[test]
+fn who_is_sent_away_has_the_answers_to_what_was_asked_first() {
+    let mut bench = with_room(10);
+    bench.take_all(&["incr a"]);
+    bench.session.client.leave();
+    assert_eq!(bench.take("incr a"), Taken::NotYet);
+    assert!(bench.answers().is_empty());
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":1"]);
+    assert_eq!(bench.session.poll_next(&mut context()), Poll::Ready(Next::Close));
+}
+
+#[test]
+fn few_large_writes_are_under_way_at_once() {
+    let mut bench = with_room(10);
+    let large = format!("set a {}", "x".repeat(MAX_WRITE_BYTES / 2));
+    bench.take_all(&[&large, &large]);
+    assert_eq!(bench.take("incr a"), Taken::NotYet);
+    bench.deliver(1);
+    assert_eq!(bench.answers(), [":1"]);
+    bench.take_all(&["incr a"]);
+}
+
+#[test]
+fn large_answers_are_looked_up_a_few_at_a_time() {
+    let mut bench = with_room(10);
+    bench.puppet.0.borrow_mut().answers_looks = true;
+    bench.puppet.0.borrow_mut().answer_bytes = MAX_OWED_BYTES;
+    bench.take_all(&["get a", "get b", "get c"]);
+    bench.session.look(&mut context());
+    assert_eq!(bench.session.looked.len(), 1);
+    assert!(!bench.session.is_open(), "its answer waits");
+    assert_eq!(bench.answers().len(), 3);
+    assert_eq!(bench.puppet.0.borrow().looks, [3, 2, 1]);
+    assert_eq!(bench.session.owed_bytes, 0);
+    bench.take_all(&["incr a"]);
 }
 
 /// A request of the server's own, that nearly makes sense.

@@ -1,10 +1,11 @@
 //! What one key does, and whether a history of it can be explained by that.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
+use redis_protocol::resp2::types::OwnedFrame;
 
-use crate::wire::Answer;
+use crate::wire::show;
 
 /// More than any history here needs, even on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(20);
@@ -33,21 +34,23 @@ impl Command {
     }
 
     /// The answer in this state, and the state after it.
-    pub(crate) fn apply(&self, state: &Option<String>) -> (Answer, Option<String>) {
-        let bulk = |value: &Option<String>| value.clone().map_or(Answer::Null, |value| Answer::Bulk(value.into()));
+    pub(crate) fn apply(&self, state: &Option<String>) -> (OwnedFrame, Option<String>) {
+        let bulk = |value: &Option<String>| {
+            value.clone().map_or(OwnedFrame::Null, |value| OwnedFrame::BulkString(value.into()))
+        };
         match self {
             Command::Get => (bulk(state), state.clone()),
-            Command::Set(value) => (Answer::Status("OK".into()), Some(value.clone())),
+            Command::Set(value) => (OwnedFrame::SimpleString("OK".into()), Some(value.clone())),
             Command::GetSet(value) => (bulk(state), Some(value.clone())),
             Command::Append(value) => {
                 let after = state.clone().unwrap_or_default() + value;
-                (Answer::Integer(after.len() as i64), Some(after))
+                (OwnedFrame::Integer(after.len() as i64), Some(after))
             }
             Command::Incr => match integer(state.as_deref().unwrap_or("0")).and_then(|number| number.checked_add(1)) {
-                Some(after) => (Answer::Integer(after), Some(after.to_string())),
-                None => (Answer::Error("ERR value is not an integer or out of range".into()), state.clone()),
+                Some(after) => (OwnedFrame::Integer(after), Some(after.to_string())),
+                None => (OwnedFrame::Error("ERR value is not an integer or out of range".into()), state.clone()),
             },
-            Command::Del => (Answer::Integer(state.is_some().into()), None),
+            Command::Del => (OwnedFrame::Integer(state.is_some().into()), None),
         }
     }
 }
@@ -58,11 +61,17 @@ fn integer(text: &str) -> Option<i64> {
 }
 
 /// A command, and what came of it as far as its client knows.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Tried {
     pub(crate) command: Command,
     /// None if no answer came, or one that leaves open what happened.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<OwnedFrame>,
+}
+
+impl fmt::Debug for Tried {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{:?} -> {}", self.command, self.answer.as_ref().map_or_else(|| "no answer".into(), show))
+    }
 }
 
 /// One key, from before it was first written.

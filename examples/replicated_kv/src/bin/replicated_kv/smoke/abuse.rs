@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Bench, Found,
-    client::{Client, request, show},
+use super::{Bench, Found};
+use crate::{
+    client::{Client, request, show, until},
+    usage::Usage,
 };
 
 /// Streams of random bytes, half of them with an eye to the protocol, harm nobody else.
@@ -92,14 +93,14 @@ pub(super) async fn large_commands(bench: &Bench) -> Found {
 
 /// A client that never reads is not read from, and costs the others nothing; once it reads, it gets everything.
 pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
-    /// What one client may cost, in KiB.
-    const FAIR: u64 = 8 << 10;
+    /// What one client may cost, in bytes.
+    const FAIR: u64 = 8 << 20;
     let address = bench.replicas[0];
     let mut other = Client::connect(address).await?;
     let (key, value) = ("k".repeat(10_000), "z".repeat(200_000));
     other.expect(&["SET", &key, &value], "OK").await?;
     other.expect(&["GET", &key], &value).await?;
-    let before = memory(bench.processes[0]);
+    let before = Usage::of(bench.processes[0]).resident_bytes;
     let mut slow = Client::connect(address).await?;
     let get = request(&["GET", &key]);
     let block = get.repeat(100);
@@ -114,9 +115,9 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
         }
         other.expect(&["PING"], "PONG").await?;
     }
-    let grown = memory(bench.processes[0]).saturating_sub(before);
+    let grown = Usage::of(bench.processes[0]).resident_bytes.saturating_sub(before);
     if grown > FAIR {
-        return Err(format!("a client that does not read costs {grown} KiB"));
+        return Err(format!("a client that does not read costs {} KiB", grown >> 10));
     }
     let complete = sent / get.len();
     let cut = &get[sent % get.len()..];
@@ -132,15 +133,9 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
     }
     let replies = (complete + 1) * value.len() / 1_000_000;
     Ok(format!(
-        "{replies} MB of answers to a client that did not read grew the replica by {grown} KiB, and came once it read"
+        "{replies} MB of answers to a client that did not read grew the replica by {} KiB, and came once it read",
+        grown >> 10
     ))
-}
-
-/// The memory that a process uses, in KiB; 0 if the system does not tell.
-fn memory(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// One client too many is told so, and there is room again once another has left.
@@ -167,13 +162,9 @@ pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
 
 /// Waits until a new client is admitted and INFO holds this.
 async fn until_admitted(address: SocketAddr, line: &str) -> Result<(), String> {
-    let until = Instant::now() + Duration::from_secs(3);
-    loop {
-        let said = Client::connect(address).await?.text(&["INFO", "clients"]).await;
-        match said {
-            Ok(info) if info.contains(line) => return Ok(()),
-            _ if Instant::now() > until => return Err(format!("expected {line:?}, got {said:?}")),
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
+    until(Duration::from_secs(3), async || {
+        let said = Client::connect(address).await?.text(&["INFO", "clients"]).await?;
+        if said.contains(line) { Ok(()) } else { Err(format!("expected {line:?}, got {said:?}")) }
+    })
+    .await
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{
-    Bench, Found,
-    client::{Answer, Client, request, show},
-};
+use redis_protocol::resp2::types::OwnedFrame;
+
+use super::{Bench, Found};
+use crate::client::{Client, request, show};
 
 /// Every command once, at each replica.
 pub(super) async fn commands(bench: &Bench) -> Found {
@@ -111,10 +111,7 @@ pub(super) async fn resp3(bench: &Bench) -> Found {
 /// What one replica has acknowledged, all others show at once.
 pub(super) async fn reads_see_writes_elsewhere(bench: &Bench) -> Found {
     const ROUNDS: usize = 100;
-    let mut clients = Vec::new();
-    for &address in &bench.replicas {
-        clients.push(Client::connect(address).await?);
-    }
+    let mut clients = Client::connect_to_all(&bench.replicas).await?;
     for round in 0..ROUNDS {
         let value = &*round.to_string();
         clients[round % bench.replicas.len()].expect(&["SET", "seen", value], "OK").await?;
@@ -166,7 +163,7 @@ pub(super) async fn increments_add_up(bench: &Bench) -> Found {
                 client.send(&request(&["INCR", "sum"]).repeat(PIPELINE)).await?;
                 for _ in 0..PIPELINE {
                     match client.answer().await? {
-                        Answer::Integer(number) => seen.push(number),
+                        OwnedFrame::Integer(number) => seen.push(number),
                         other => return Err(format!("INCR answered {}", show(&other))),
                     }
                 }
@@ -216,11 +213,11 @@ pub(super) async fn many_keys_change_at_once(bench: &Bench) -> Found {
             let mut values = HashSet::new();
             for _ in 0..ROUNDS {
                 reader.send(&get).await?;
-                let Answer::Array(found) = reader.answer().await? else {
+                let OwnedFrame::Array(found) = reader.answer().await? else {
                     return Err("MGET answered no array".to_owned());
                 };
                 if found.iter().any(|value| *value != found[0]) {
-                    return Err(format!("MGET saw half of an MSET: {}", show(&Answer::Array(found))));
+                    return Err(format!("MGET saw half of an MSET: {}", show(&OwnedFrame::Array(found))));
                 }
                 values.insert(show(&found[0]));
             }

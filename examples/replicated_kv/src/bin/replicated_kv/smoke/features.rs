@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    Bench, Found,
-    client::{Client, show},
-};
+use super::{Bench, Found};
+use crate::client::{Client, show, until};
 
 /// Transfers between two accounts, by optimistic transactions at all replicas at once: nothing is lost.
 pub(super) async fn transactions(bench: &Bench) -> Found {
@@ -53,11 +51,9 @@ pub(super) async fn transactions(bench: &Bench) -> Found {
 /// What is published at one replica reaches the subscribers of all, in one order.
 pub(super) async fn messages(bench: &Bench) -> Found {
     const EACH: usize = 100;
-    let mut subscribers = Vec::new();
-    for &address in &bench.replicas {
-        let mut client = Client::connect(address).await?;
+    let mut subscribers = Client::connect_to_all(&bench.replicas).await?;
+    for client in &mut subscribers {
         client.expect(&["PSUBSCRIBE", "news.*"], "[psubscribe, news.*, 1]").await?;
-        subscribers.push(client);
     }
     let mut tasks = Vec::new();
     for (index, &address) in bench.replicas.iter().enumerate() {
@@ -93,26 +89,19 @@ pub(super) async fn messages(bench: &Bench) -> Found {
 
 /// A key expires at all replicas at once, and goes even where nobody asks for it.
 pub(super) async fn expiry(bench: &Bench) -> Found {
-    let mut clients = Vec::new();
-    for &address in &bench.replicas {
-        clients.push(Client::connect(address).await?);
-    }
+    let mut clients = Client::connect_to_all(&bench.replicas).await?;
     let set = Instant::now();
     clients[0].expect(&["SET", "brief", "1", "PX", "150"], "OK").await?;
     for client in &mut clients {
         client.expect(&["EXISTS", "brief"], "1").await?;
     }
-    loop {
-        let mut left = 0;
+    until(Duration::from_secs(2), async || {
         for client in &mut clients {
-            left += usize::from(client.text(&["EXISTS", "brief"]).await? == "1");
+            client.expect(&["EXISTS", "brief"], "0").await?;
         }
-        match set.elapsed() {
-            _ if left == 0 => break,
-            late if late > Duration::from_secs(2) => return Err(format!("it was there after {late:?}")),
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
+        Ok(())
+    })
+    .await?;
     let took = set.elapsed();
     if took < Duration::from_millis(150) {
         return Err(format!("it was gone after {took:?}"));

@@ -11,10 +11,8 @@ use fastrand::Rng;
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::{sleep, timeout};
 
-use super::{
-    Run,
-    client::{Client, append},
-};
+use super::Run;
+use crate::client::{Client, request};
 
 /// No key that expires lives longer.
 pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(3);
@@ -75,7 +73,7 @@ async fn pipeline(run: &Run, client: &mut Client, random: &mut Rng) -> Result<()
     let (mut bytes, mut sent) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let words = command(random);
-        append(&mut bytes, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        bytes.extend(request(&words));
         sent.push(words);
     }
     client.send(&bytes).await?;
@@ -144,18 +142,14 @@ fn large(random: &mut Rng) -> String {
 /// Adds to two counters at once, if nobody was faster.
 async fn transaction(run: &Run, client: &mut Client, random: &mut Rng) -> Result<(), String> {
     let keys = [0; 2].map(|_| format!("soak:account:{}", random.u32(..20)));
-    let mut bytes = Vec::new();
-    append(&mut bytes, &["WATCH", &keys[0], &keys[1]]);
-    append(&mut bytes, &["GET", &keys[0]]);
-    client.send(&bytes).await?;
-    client.answer().await?;
-    client.answer().await?;
-    bytes.clear();
-    append(&mut bytes, &["MULTI"]);
-    append(&mut bytes, &["DECRBY", &keys[0], "5"]);
-    append(&mut bytes, &["INCRBY", &keys[1], "5"]);
-    append(&mut bytes, &["EXEC"]);
-    client.send(&bytes).await?;
+    let read = [request(&["WATCH", &keys[0], &keys[1]]), request(&["GET", &keys[0]])];
+    client.send(&read.concat()).await?;
+    for _ in read {
+        client.answer().await?;
+    }
+    let (debit, credit) = (["DECRBY", &keys[0], "5"], ["INCRBY", &keys[1], "5"]);
+    let change = [request(&["MULTI"]), request(&debit), request(&credit), request(&["EXEC"])];
+    client.send(&change.concat()).await?;
     for _ in 0..3 {
         client.answer().await?;
     }
@@ -185,10 +179,7 @@ async fn publish(run: &Run, id: usize, number: &mut u64, client: &mut Client) ->
 /// A connection that has subscribed to what clients publish.
 pub(super) async fn subscribe(address: SocketAddr) -> Result<Client, String> {
     let mut client = Client::connect(address).await?;
-    let mut subscribe = Vec::new();
-    append(&mut subscribe, &["SUBSCRIBE", "soak:news"]);
-    client.send(&subscribe).await?;
-    match client.answer().await? {
+    match client.call(&["SUBSCRIBE", "soak:news"]).await? {
         OwnedFrame::Array(_) => Ok(client),
         other => Err(format!("SUBSCRIBE was answered with {other:?}")),
     }
@@ -241,10 +232,7 @@ async fn sweep(run: &Run, replica: usize, pattern: &str) -> Result<(), String> {
     let mut client = Client::connect(run.soak.addresses[replica]).await?;
     let mut cursor = "0".to_owned();
     loop {
-        let mut scan = Vec::new();
-        append(&mut scan, &["SCAN", &cursor, "MATCH", pattern, "COUNT", "200"]);
-        client.send(&scan).await?;
-        let page = client.answer().await?;
+        let page = client.call(&["SCAN", &cursor, "MATCH", pattern, "COUNT", "200"]).await?;
         let (next, keys) = found(&page).ok_or_else(|| format!("SCAN was answered with {page:?}"))?;
         if !keys.is_empty() {
             let words: Vec<&str> = ["UNLINK"].into_iter().chain(keys.iter().map(String::as_str)).collect();

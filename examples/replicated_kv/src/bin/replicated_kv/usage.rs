@@ -4,14 +4,14 @@ use std::{fmt, fs, time::Duration};
 
 /// What one process uses at a moment. All 0 once it is gone.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Usage {
-    pub(super) resident_bytes: u64,
+pub(crate) struct Usage {
+    pub(crate) resident_bytes: u64,
     descriptors: usize,
     threads: u64,
 }
 
 impl Usage {
-    pub(super) fn of(process: u32) -> Usage {
+    pub(crate) fn of(process: u32) -> Usage {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         let number = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -30,7 +30,7 @@ impl fmt::Display for Usage {
 
 /// For each process, the median of its memory in the second and in the last quarter of the time, in bytes. None if a
 /// quarter has no sample.
-pub(super) fn growth(samples: &[(Duration, Vec<Usage>)], lasted: Duration) -> Option<Vec<(u64, u64)>> {
+pub(crate) fn growth(samples: &[(Duration, Vec<Usage>)], lasted: Duration) -> Option<Vec<(u64, u64)>> {
     let processes = samples.first()?.1.len();
     let median = |quarter: u32, process: usize| {
         let within = lasted * quarter / 4..=lasted * (quarter + 1) / 4;
