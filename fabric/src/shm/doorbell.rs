@@ -17,6 +17,9 @@
 //!   when a sleep ends, so it is still there or it has ended this one.
 //! - It sees a later count: this sleep is over.
 //!
+//! The threads of the node's own process ring for every message, the node arms when it runs out of work. So where the
+//! kernel can (`membarrier`), the sleeper's fence is made to hold for all threads of its process, and theirs costs nothing.
+//!
 //! There is no word that ringers share: a ringer that is stopped or killed between its look and its signal delays
 //! nobody else's signal. loom checks a model of this, in `loom_tests`.
 
@@ -24,7 +27,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering, fence},
+        atomic::{AtomicU64, Ordering, compiler_fence, fence},
     },
 };
 
@@ -32,6 +35,7 @@ use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{OFlags, fcntl_getfl},
     io::Errno,
+    thread::{MembarrierCommand, membarrier},
 };
 
 use super::memory::{self, Access, ForeignError, Mapping};
@@ -115,13 +119,18 @@ pub(super) struct Doorbell {
     pub(super) eventfd: Arc<OwnedFd>,
     /// The last count for which a thread of this process rang.
     rung: AtomicU64,
+    /// Whether this process' threads rely on the sleeper's fence.
+    one_sided: bool,
 }
 
 impl Doorbell {
     pub(super) fn new() -> Result<Doorbell, Errno> {
         let (watch_fd, mapping) = memory::create("squall-doorbell", 8, Access::ReadOnly)?;
         let eventfd = new_eventfd()?;
-        Ok(Doorbell { mapping, watch_fd: Arc::new(watch_fd), eventfd: Arc::new(eventfd), rung: AtomicU64::new(0) })
+        // Where the kernel refuses, each thread has a fence of its own.
+        let one_sided = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        let (watch_fd, eventfd, rung) = (Arc::new(watch_fd), Arc::new(eventfd), AtomicU64::new(0));
+        Ok(Doorbell { mapping, watch_fd, eventfd, rung, one_sided })
     }
 
     #[inline]
@@ -135,6 +144,11 @@ impl Doorbell {
 
     pub(super) fn arm(&self) {
         watch::arm(self.watch());
+        if self.one_sided {
+            // Cannot fail once registered.
+            let fenced = membarrier(MembarrierCommand::PrivateExpedited);
+            debug_assert!(fenced.is_ok(), "{fenced:?}");
+        }
     }
 
     pub(super) fn disarm(&self) {
@@ -143,7 +157,11 @@ impl Doorbell {
 
     /// Wakes this node's thread, from any thread of this process.
     pub(super) fn wake(&self) {
-        <AtomicU64 as Word>::fence();
+        if self.one_sided {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            <AtomicU64 as Word>::fence();
+        }
         if let Some(count) = watch::must_ring(self.watch(), self.rung.load(Ordering::Relaxed)) {
             // In this order: another thread that sees `rung` must find the signal given. Both may give it.
             signal(self.eventfd.as_fd());
