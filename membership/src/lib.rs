@@ -19,6 +19,7 @@
 mod detector;
 mod end;
 mod lead;
+mod leases;
 mod machine;
 mod view;
 mod view_log;

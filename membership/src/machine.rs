@@ -9,6 +9,7 @@ use crate::{
     detector::Detector,
     end::EndReason,
     lead::{Accusations, staying},
+    leases::Leases,
     view::{Epoch, Incarnation, Member, Rank, Seq, ShardId, ShardView, View},
     view_log::{Proposal, ViewEvent},
 };
@@ -139,18 +140,10 @@ pub struct Membership {
     ended: usize,
     /// The members of the last proposal.
     proposed: Vec<usize>,
-    /// A moment after which this member vouched for nobody.
-    vouched_until: Option<Time>,
-    /// By member: whether it may still read because this one vouched for it.
-    leased: Vec<bool>,
-    /// By member: whether a kernel vouches that its process is gone.
-    gone: Vec<bool>,
+    leases: Leases,
     /// What was decided, until it may be carried out.
     committed: Option<Proposal>,
 }
-
-/// By how much the rates of two clocks may differ: one part in so many. What sets clocks slews them, by up to 8 % (chrony).
-const DRIFT: u32 = 5;
 
 impl Membership {
     /// Starts to form the first view. [`Effect::Install`] comes with it: its shards are connected while members appear.
@@ -212,9 +205,7 @@ impl Membership {
             frozen: 0,
             ended: 0,
             proposed: Vec::new(),
-            vouched_until: None,
-            leased: vec![false; members],
-            gone: vec![false; members],
+            leases: Leases::new(members, settings.read_lease),
             committed: None,
             settings,
             view,
@@ -287,7 +278,7 @@ impl Membership {
                 if reason == BreakReason::ProcessGone
                     && let Some(rank) = self.view.rank_of(node)
                 {
-                    self.gone[rank.index()] = true;
+                    self.leases.gone(rank.index());
                 }
                 self.suspect(node, EndReason::Lost { node, reason }, out);
             }
@@ -316,9 +307,8 @@ impl Membership {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, out: &mut Vec<Effect>) -> bool {
         self.table.refresh();
         // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
-        let frozen = self.frozen == self.view.shards.len();
-        if matches!(self.phase, Phase::Wedged | Phase::Waiting) && frozen && self.vouched_until.is_none() {
-            self.vouched_until = Some(now);
+        if matches!(self.phase, Phase::Wedged | Phase::Waiting) && self.frozen == self.view.shards.len() {
+            self.leases.ceased(now);
         }
         if self.phase == Phase::Forming && now >= self.began + self.settings.formation_timeout {
             let missing = (0..self.mesh.len()).filter(|&m| m != self.me && self.remote[m].is_none());
@@ -422,7 +412,7 @@ impl Membership {
         let Some(index) = self.view.shards.iter().position(|s| s.shard == shard) else { return };
         for &node in leased {
             if let Some(rank) = self.view.rank_of(node) {
-                self.leased[rank.index()] = true;
+                self.leases.vouched(rank.index());
             }
         }
         self.table.set(self.columns.frozen.nth(index), count.0);
@@ -516,21 +506,11 @@ impl Membership {
         }
     }
 
-    /// When all that are dropped have ceased to read: at once where none does, else after the lease, which began before this
-    /// member wedged.
+    /// When those who are dropped by what was decided read no more. One whose row says `wedged` does not.
     fn leases_over(&self) -> Time {
         let Some(next) = &self.committed else { return Time::ZERO };
-        let may_read = |node: &NodeId| {
-            let member = self.view.rank_of(*node).expect("who left was a member").index();
-            self.leased[member] && !self.gone[member] && !self.table.is_set(member, self.columns.wedged)
-        };
-        let lease = self.settings.read_lease;
-        match self.vouched_until {
-            _ if !next.view.left.iter().any(may_read) => Time::ZERO,
-            // Only the next step's clock is known to be later than the last echo.
-            None => Time::MAX,
-            Some(until) => until + lease + lease / DRIFT + Duration::from_nanos(1),
-        }
+        let left = next.view.left.iter().map(|&node| self.view.rank_of(node).expect("who left was a member").index());
+        self.leases.over(left.filter(|&member| !self.table.is_set(member, self.columns.wedged)))
     }
 
     fn end(&mut self, reason: EndReason, out: &mut Vec<Effect>) {

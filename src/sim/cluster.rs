@@ -19,7 +19,7 @@ use squall_fabric::{
 };
 use squall_membership::{EndReason, ShardId};
 
-use super::view_log::Script;
+use super::{clock::Clock, view_log::Script};
 use crate::{
     config::Config,
     delivery::Task,
@@ -120,30 +120,6 @@ struct Node {
     stale: Option<Time>,
 }
 
-/// A node's clock, which begins anywhere and runs at its own rate.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    begins: Duration,
-    millionths: u64,
-}
-
-impl Clock {
-    /// What it says at a time of the network.
-    pub(super) fn at(self, time: Time) -> Time {
-        let run = u128::from(time.as_nanos()) * u128::from(self.millionths) / 1_000_000;
-        Time::from_nanos(run as u64) + self.begins
-    }
-
-    /// The first time of the network at which it says so much.
-    fn when(self, says: Time) -> Time {
-        if says == Time::MAX {
-            return Time::MAX;
-        }
-        let run = u128::from(says.as_nanos().saturating_sub(self.begins.as_nanos() as u64)) * 1_000_000;
-        Time::from_nanos(run.div_ceil(u128::from(self.millionths)) as u64)
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
@@ -210,11 +186,7 @@ impl Cluster {
             plan.settings.view_log = self.script.is_some();
             let mut effects = Vec::new();
             let fabric = self.net.fabric(node);
-            let drift = u64::from(self.options.clock_drift);
-            let clock = Clock {
-                begins: Duration::from_nanos(self.rng.u64(0..60_000_000_000)),
-                millionths: 1_000_000 - drift + self.rng.u64(0..=2 * drift),
-            };
+            let clock = Clock::random(self.options.clock_drift, &mut self.rng);
             let log = self.script.as_ref().map(|script| script.log(node, clock));
             let now = clock.at(self.net.now());
             let reads = Arc::new(AtomicU64::new(now.as_nanos()));

@@ -35,6 +35,7 @@
 //! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
 
 mod check;
+mod clock;
 mod cluster;
 pub mod scenario;
 mod view_log;

@@ -11,7 +11,7 @@ use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Epoch, Proposal, ViewEvent, ViewLog};
 
-use super::cluster::Clock;
+use super::clock::Clock;
 
 /// How long it may take until a node that was dropped hears of it.
 const LATE: Duration = Duration::from_millis(50);
