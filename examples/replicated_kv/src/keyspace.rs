@@ -1,35 +1,27 @@
 //! The keys: their values, when they expire, and what a transaction that watches them must know.
 //!
-//! Keys lie in one row, and the last takes the place of one that is removed. So a `SCAN` that walks the row from its end to
-//! its beginning meets every key that exists all the while, and a random key is a random place.
+//! Keys lie in places (see `rows`), of which each `SCAN` walks from the last to the first. It meets every key that exists all
+//! the while; and a random key is a random place.
 //!
 //! A key that expires at `t` is absent for whoever looks at `t` or later. It is removed by the next change that meets it,
 //! or by [`Keyspace::expire`]; when that is makes no difference to what anybody sees.
 
+mod rows;
+
 use std::{collections::BTreeSet, fmt, num::NonZeroU64, sync::Arc};
 
-use foldhash::fast::{FixedState, RandomState};
-use indexmap::IndexMap;
-
+use self::rows::Rows;
 use crate::{
     Error, inspect,
     value::{Typed, Value},
 };
 
-use std::hash::BuildHasher;
-
 /// In how many classes the births of keys are noted; see [`Keyspace::births`].
 const BIRTHS: usize = 1 << 16;
 
-/// A table with less than this share of its places in use is made smaller.
-const SPARSE: usize = 8;
-
-/// Below this number of places a table stays as it is.
-const SMALL: usize = 1 << 10;
-
 /// All keys of a store.
 pub struct Keyspace {
-    entries: IndexMap<Box<[u8]>, Entry, RandomState>,
+    entries: Rows,
     /// The keys that expire, the earliest first.
     expiries: BTreeSet<(u64, Box<[u8]>)>,
     /// Counts the changes of keys.
@@ -77,7 +69,7 @@ pub trait Publish: Send + Sync {
 impl Default for Keyspace {
     fn default() -> Keyspace {
         Keyspace {
-            entries: IndexMap::default(),
+            entries: Rows::default(),
             expiries: BTreeSet::new(),
             version: 0,
             births: vec![0; BIRTHS].into(),
@@ -111,11 +103,10 @@ impl Keyspace {
                 break;
             }
             let (_, key) = self.expiries.pop_first().expect("it was just seen");
-            let entry = self.entries.swap_remove(&key);
+            let entry = self.entries.remove(&key);
             elements += entry.map_or(1, |entry| entry.value.elements().max(1));
             removed += 1;
         }
-        self.shrink();
         removed
     }
 
@@ -126,7 +117,7 @@ impl Keyspace {
 
     /// Whether there are none, not even expired ones.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// How many keys expire, or have expired and were not removed yet.
@@ -140,15 +131,7 @@ impl Keyspace {
     }
 
     fn class(&self, key: &[u8]) -> usize {
-        // Fixed, since all replicas must abort the same transactions.
-        FixedState::with_seed(0).hash_one(key) as usize % BIRTHS
-    }
-
-    fn shrink(&mut self) {
-        let places = self.entries.capacity();
-        if places > SMALL && self.entries.len() < places / SPARSE {
-            self.entries.shrink_to(2 * self.entries.len());
-        }
+        rows::fixed_hash(key) as usize % BIRTHS
     }
 }
 
@@ -214,17 +197,17 @@ impl<'a> View<'a> {
     /// All keys.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a Entry)> + use<'a> {
         let now_ms = self.now_ms;
-        self.keys.entries.iter().filter(move |(_, entry)| entry.is_alive(now_ms)).map(|(key, entry)| (&**key, entry))
+        self.keys.entries.iter().filter(move |(_, entry)| entry.is_alive(now_ms))
     }
 
-    /// How many places the row of keys has.
+    /// How many places there are for keys. Some are empty.
     pub fn places(&self) -> usize {
-        self.keys.entries.len()
+        self.keys.entries.places()
     }
 
-    /// What lies at a place of the row. None also where the key has expired.
+    /// What lies at a place. None also where the key has expired.
     pub fn at(&self, place: usize) -> Option<(&'a [u8], &'a Entry)> {
-        let (key, entry) = self.keys.entries.get_index(place)?;
+        let (key, entry) = self.keys.entries.at(place)?;
         entry.is_alive(self.now_ms).then_some((key, entry))
     }
 
@@ -317,7 +300,7 @@ impl Change<'_> {
                 old_expiry
             }
             None => {
-                self.keys.entries.insert(key.into(), entry);
+                self.keys.entries.insert(key, entry);
                 self.note_birth(key);
                 None
             }
@@ -371,9 +354,8 @@ impl Change<'_> {
 
     /// Removes a key. Returns its value and when it would have expired, if it existed.
     pub fn remove(&mut self, key: &[u8]) -> Option<(Value, Option<u64>)> {
-        let entry = self.keys.entries.swap_remove(key)?;
+        let entry = self.keys.entries.remove(key)?;
         self.move_expiry(key, entry.expires_ms, None);
-        self.keys.shrink();
         if !entry.is_alive(self.now_ms) {
             return None;
         }
@@ -402,7 +384,7 @@ impl Change<'_> {
     /// Removes all keys.
     pub fn clear(&mut self) {
         self.keys.version += 1;
-        self.keys.entries = IndexMap::default();
+        self.keys.entries = Rows::default();
         self.keys.expiries.clear();
     }
 

@@ -105,7 +105,7 @@ fn keys_like(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 fn scan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let scan = Scan::parse(words[1], &words[2..], Allowed::Keys)?;
     let mut found = Vec::new();
-    let next = scan.walk(keys.places(), |place| {
+    let next = scan.walk_sparse(keys.places(), keys.len(), |place| {
         let wanted = |(key, entry): &(&[u8], &Entry)| {
             scan.kind.is_none_or(|kind| is(kind, entry.value.type_name())) && scan.matches(key)
         };
@@ -219,12 +219,27 @@ mod tests {
         for key in ["a1", "b1", "a2", "b2", "a3"] {
             shell.ask(&format!("set {key} v"));
         }
-        assert_eq!(shell.ask("scan 0 count 2"), "[\"3\", [\"a3\", \"b2\"]]");
-        assert_eq!(shell.ask("scan 3 count 2 match a*"), "[\"1\", [\"a2\"]]");
-        assert_eq!(shell.ask("scan 1 count 2"), "[\"0\", [\"a1\"]]");
-        assert_eq!(shell.ask("scan 0 count 9 type STRING match b*"), "[\"0\", [\"b2\", \"b1\"]]");
-        assert_eq!(shell.ask("scan 0 type list"), "[\"0\", []]");
-        assert_eq!(shell.ask("scan 18446744073709551615 count 1"), "[\"4\", [\"a3\"]]");
+        let mut walk = |options: &str| {
+            let (mut cursor, mut steps, mut found) = ("0".to_owned(), 0, Vec::new());
+            loop {
+                let answer = shell.ask(&format!("scan {cursor} {options}"));
+                let mut texts = answer.split(['[', ']', ',', ' ', '"']).filter(|text| !text.is_empty());
+                texts.next().expect("a cursor").clone_into(&mut cursor);
+                found.extend(texts.map(str::to_owned));
+                steps += 1;
+                if cursor == "0" {
+                    found.sort();
+                    return (steps, found.join(" "));
+                }
+            }
+        };
+        let (steps, found) = walk("count 2");
+        assert_eq!(found, "a1 a2 a3 b1 b2");
+        assert!((3..10).contains(&steps), "{steps}");
+        assert_eq!(walk("count 2 match a*").1, "a1 a2 a3");
+        assert_eq!(walk("count 1000 type STRING match b*"), (1, "b1 b2".to_owned()));
+        assert_eq!(walk("type list").1, "");
+        assert!(shell.ask("scan 18446744073709551615 count 1").starts_with("[\""), "it begins at the end");
     }
 
     proptest! {

@@ -74,6 +74,12 @@ impl<'a> Scan<'a> {
         to
     }
 
+    /// As [`walk`](Scan::walk), where only so many of the places are taken: looks at as many more.
+    pub(super) fn walk_sparse(&self, places: usize, taken: usize, visit: impl FnMut(usize)) -> usize {
+        let sparse = places.checked_div(taken).unwrap_or(1).max(1);
+        Scan { count: self.count.saturating_mul(sparse), ..*self }.walk(places, visit)
+    }
+
     /// Whether an element is to be shown.
     pub(super) fn matches(&self, element: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| crate::pattern::matches(pattern, element))

@@ -123,7 +123,7 @@ fn only_so_many_keys_are_removed_at_once_and_the_others_are_absent_all_the_same(
     }
     assert_eq!(keys.view(NOW_MS + 1).len(), 50);
     assert_eq!(keys.expire(NOW_MS + 1, 20), 20);
-    assert_eq!((keys.view(NOW_MS + 1).places(), keys.view(NOW_MS + 1).len()), (80, 50));
+    assert_eq!((keys.len(), keys.view(NOW_MS + 1).len()), (80, 50));
     assert_eq!(keys.expire(NOW_MS + 1, 1000), 30);
     assert_eq!(keys.expire(NOW_MS + 2, 1000), 50);
     assert!(keys.view(NOW_MS + 2).is_empty());
@@ -148,7 +148,7 @@ fn a_table_shrinks_once_most_keys_are_gone() {
     let mut change = keys.change(NOW_MS, 0);
     (0..100_000u32).for_each(|key| change.put(&key.to_le_bytes(), text(1)));
     (0..100_000u32).for_each(|key| drop(change.remove(&key.to_le_bytes())));
-    assert!(keys.entries.capacity() <= SMALL);
+    assert!(keys.entries.capacity() < 100_000 / 10, "{}", keys.entries.capacity());
 }
 
 #[derive(Clone, Debug)]
@@ -271,7 +271,7 @@ proptest! {
             for (key, since, touched) in &model.watches {
                 prop_assert_eq!(view.is_unchanged(&[*key], *since), !touched, "{} {:?}", key, since);
             }
-            let expiring = keys.entries.iter().filter_map(|(key, entry)| Some((entry.expires_ms()?, key.clone())));
+            let expiring = keys.entries.iter().filter_map(|(key, entry)| Some((entry.expires_ms()?, Box::from(key))));
             prop_assert_eq!(BTreeSet::from_iter(expiring), keys.expiries.clone());
         }
     }

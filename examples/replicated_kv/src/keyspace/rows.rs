@@ -1,0 +1,101 @@
+//! Where the keys lie: in rows, each a table that grows by itself.
+//!
+//! A table that grows moves all that it holds at once. With tens of millions of keys in one, a replica would stand still for
+//! seconds, and the others would go on without it; in one of many rows it is a moment.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::{FixedState, RandomState};
+use indexmap::IndexMap;
+
+use super::Entry;
+
+/// How many rows there are.
+const ROWS: usize = 64;
+
+/// A row with less than this share of its places in use is made smaller.
+const SPARSE: usize = 8;
+
+/// Below this number of places a row stays as it is.
+const SMALL: usize = 32;
+
+/// A number that follows from a key alone, since all replicas must come to the same.
+pub(super) fn fixed_hash(key: &[u8]) -> u64 {
+    FixedState::with_seed(0).hash_one(key)
+}
+
+/// Keys and their entries. In each row the last takes the place of one that is removed.
+#[derive(Debug)]
+pub(super) struct Rows {
+    rows: Box<[Row]>,
+    len: usize,
+}
+
+type Row = IndexMap<Box<[u8]>, Entry, RandomState>;
+
+impl Default for Rows {
+    fn default() -> Rows {
+        let hasher = RandomState::default();
+        Rows { rows: (0..ROWS).map(|_| Row::with_hasher(hasher.clone())).collect(), len: 0 }
+    }
+}
+
+impl Rows {
+    /// How many keys there are.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn row_of(key: &[u8]) -> usize {
+        // The low bits make the classes of births.
+        (fixed_hash(key) >> 32) as usize % ROWS
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+        self.rows[Rows::row_of(key)].get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
+        self.rows[Rows::row_of(key)].get_mut(key)
+    }
+
+    /// Adds a key, which must not be there.
+    pub(super) fn insert(&mut self, key: &[u8], entry: Entry) {
+        let before = self.rows[Rows::row_of(key)].insert(key.into(), entry);
+        debug_assert!(before.is_none(), "the key is there");
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
+        let row = &mut self.rows[Rows::row_of(key)];
+        let entry = row.swap_remove(key)?;
+        self.len -= 1;
+        let places = row.capacity();
+        if places > SMALL && row.len() < places / SPARSE {
+            row.shrink_to(2 * row.len());
+        }
+        Some(entry)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Entry)> {
+        self.rows.iter().flatten().map(|(key, entry)| (&**key, entry))
+    }
+
+    /// How many places there are. Some are empty, since rows differ in length.
+    pub(super) fn places(&self) -> usize {
+        self.rows.iter().map(IndexMap::len).max().unwrap_or(0) * ROWS
+    }
+
+    /// What lies at a place. The places of a row are in its order, so that who walks from the last place to the first meets all
+    /// that stay.
+    pub(super) fn at(&self, place: usize) -> Option<(&[u8], &Entry)> {
+        let (key, entry) = self.rows[place % ROWS].get_index(place / ROWS)?;
+        Some((key, entry))
+    }
+
+    /// For how many keys there is memory.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.rows.iter().map(IndexMap::capacity).sum()
+    }
+}
