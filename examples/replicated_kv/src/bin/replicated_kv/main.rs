@@ -45,7 +45,8 @@ Without --id, all replicas run as processes of this host, under this one, which 
   replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
 
 Data lives in memory only. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
-port can read and write. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
+port can read and write. Keys expire by the clock of the replica that is asked or that was written to: keep the hosts' clocks
+in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
 something failed, 2 if the arguments make no sense."
 )]
 struct Args {
@@ -73,7 +74,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_clients: usize,
 
-    /// Disconnect clients that have asked nothing for so long; 0 for never
+    /// Disconnect clients from and to whom nothing has been sent for so long; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
 
