@@ -13,12 +13,13 @@ use squall_ordered::{Deliverer, Mode, Submitter};
 
 use crate::{
     blocking::Patience,
+    clock::Now,
     config::Config,
     custody::Custody,
     delivery::{Delivery, Tally, Task},
     encode::Encoded,
     error::{ReadError, SubmitError},
-    intake::{Intake, Now},
+    intake::Intake,
     read::{Read, Reads},
     replicated::Replicated,
     replies::Replies,

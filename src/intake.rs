@@ -2,22 +2,20 @@
 
 use std::{
     pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::OnceLock,
     task::{Context, Poll},
     time::Instant,
 };
 
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
-use squall_fabric::{Time, Waker};
+use squall_fabric::Waker;
 use squall_membership::EndReason;
 use squall_ordered::Submitter;
 
 use crate::{
     alarm::Alarms,
     blocking::Patience,
+    clock::Now,
     encode::Encoded,
     error::{Outcome, SubmitError},
 };
@@ -40,24 +38,6 @@ pub(crate) struct Started {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
-}
-
-/// Where a group's threads read the node's clock.
-#[derive(Clone, Debug)]
-pub(crate) enum Now {
-    /// The host's.
-    Boot,
-    /// A simulated one, in nanoseconds.
-    Virtual(Arc<AtomicU64>),
-}
-
-impl Now {
-    pub(crate) fn get(&self) -> Time {
-        match self {
-            Now::Boot => Time::boot_clock(),
-            Now::Virtual(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
-        }
-    }
 }
 
 /// So many of those who wait for room are woken at first, and each who finds some wakes another: those who wait may be very

@@ -61,6 +61,7 @@
 
 mod alarm;
 mod blocking;
+mod clock;
 pub mod config;
 mod custody;
 mod delivery;

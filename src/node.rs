@@ -14,9 +14,9 @@ use squall_fabric::{
 use squall_membership::{EndReason, View};
 
 use crate::{
+    clock::Now,
     config::Config,
     group::{Group, GroupSpec, new_group},
-    intake::Now,
     node_core::{CoreEffect, CoreError, NodeCore},
     plan::{Plan, PlanError},
     replicated::Replicated,

@@ -21,10 +21,10 @@ use squall_membership::{EndReason, ShardId};
 
 use super::{clock::Clock, view_log::Script};
 use crate::{
+    clock::Now,
     config::Config,
     delivery::Task,
     group::{Group, GroupControl, GroupSpec, new_group},
-    intake::Now,
     node_core::{CoreEffect, NodeCore},
     plan::{Plan, PlanError},
     replicated::Replicated,

@@ -113,8 +113,12 @@ fn after_the_end_the_last_state_is_shown_also_to_two_at_once() {
     solo.end(&REASON);
     let (go_on, reader) = look_on(&solo);
     let group = solo.group.clone();
-    let second = std::thread::spawn(move || group.peek(|ledger| ledger.sum).wait());
-    std::thread::sleep(Duration::from_millis(20));
+    let (begin, begins) = std::sync::mpsc::channel();
+    let second = std::thread::spawn(move || {
+        begin.send(()).unwrap();
+        group.peek(|ledger| ledger.sum).wait()
+    });
+    begins.recv().unwrap();
     drop(go_on);
     reader.join().unwrap();
     assert_eq!(second.join().unwrap(), Ok(0));

@@ -26,10 +26,10 @@ use squall_ordered::{Shard, ShardConfig, Undelivered};
 
 use crate::{
     Applied, Config, Group, Replicated,
+    clock::Now,
     config::GroupBuilder,
     delivery::Task,
     group::{GroupControl, GroupSpec, new_group},
-    intake::Now,
     service::Service,
 };
 

@@ -294,6 +294,17 @@ fn a_packet_that_no_node_sends_ends_the_link() {
     }
 }
 
+/// Others would go on without it at once, while it may still read.
+#[test]
+fn who_closes_its_socket_without_a_word_is_not_taken_for_dead() {
+    let mut world = World::new("silent");
+    world.connected(&[]);
+    let closed = socket::dial(&world.cluster, NodeId(2)).unwrap();
+    drop(std::mem::replace(&mut world.socket, closed));
+    assert_eq!(world.broken(), BreakReason::PeerClosed, "its process lives");
+    world.check_undisturbed();
+}
+
 #[test]
 fn an_impostor_of_a_connected_node_is_turned_away() {
     let mut world = World::new("impostor");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Run, Spec, counts, integer, is,
-    sorted_sets::{member, scored},
+    sorted_sets::{member, scored, spec},
 };
 use crate::{
     Error, Reply,
@@ -12,10 +12,6 @@ use crate::{
     number,
     value::SortedSet,
 };
-
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
-    Spec::new(name, arity, run, "sorted-set", since, summary)
-}
 
 pub(super) const COMMANDS: &[Spec] = &[
     spec("zcount", 4, Run::Read(count), "2.0.0", "Counts the members within a range of scores.").fast(),

@@ -10,7 +10,8 @@ use crate::{
     value::SortedSet,
 };
 
-const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
+/// A command of sorted sets.
+pub(super) const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summary: &'static str) -> Spec {
     Spec::new(name, arity, run, "sorted-set", since, summary)
 }
 
