@@ -1,0 +1,3 @@
+//! RDMC: a reliable multicast of large messages, made of point-to-point transfers of blocks.
+
+pub mod schedule;
