@@ -61,6 +61,7 @@
 
 mod alarm;
 mod blocking;
+pub mod bulk;
 mod clock;
 pub mod config;
 mod custody;
@@ -98,6 +99,7 @@ pub use squall_membership::{EndReason, Epoch, Seq};
 #[doc(hidden)]
 pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
+pub use squall_rdmc as rdmc;
 pub use status::{GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
 

@@ -20,7 +20,12 @@ pub(crate) enum Room {
 impl Room {
     /// On this host.
     pub(crate) fn here(config: &Config) -> Room {
-        Room::of(config.members().len(), thread::available_parallelism().map_or(1, usize::from))
+        Room::of_this_host(config.members().len())
+    }
+
+    /// This host, which runs `nodes` nodes.
+    pub(crate) fn of_this_host(nodes: usize) -> Room {
+        Room::of(nodes, thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// `nodes` nodes share a host of `cores` cores.

@@ -30,6 +30,7 @@
 
 mod completion;
 mod error;
+mod fingerprint;
 mod ids;
 mod op;
 mod region;
@@ -40,6 +41,7 @@ mod wait;
 
 pub use completion::{BreakReason, Completion, Flushed};
 pub use error::{PostError, RegisterError};
+pub use fingerprint::Fingerprint;
 pub use ids::{EndpointId, GroupTag, NodeId, Token};
 pub use op::{INLINE_BYTES, Op, Slice, Source, Target};
 pub use region::{Region, RegionKey, RegionKind, RemoteRegion};

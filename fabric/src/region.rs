@@ -246,6 +246,36 @@ impl Region {
         }
     }
 
+    /// Copies `len` bytes to another bulk region, or to a place of this one that does not overlap. Phantoms move nothing.
+    ///
+    /// # Panics
+    ///
+    /// Besides the bounds, if either region is polled.
+    pub fn copy_bulk(&self, offset: usize, to: &Region, to_offset: usize, len: usize) {
+        self.check(offset, len);
+        to.check(to_offset, len);
+        assert!(
+            self.kind() != RegionKind::Polled && to.kind() != RegionKind::Polled,
+            "polled memory is copied by words"
+        );
+        if self.is_phantom() || to.is_phantom() {
+            return;
+        }
+        // SAFETY: both ranges were checked. By the rule of bulk regions nobody writes either until their user is done with
+        // it; `copy` itself permits an overlap.
+        unsafe { std::ptr::copy(self.0.base.as_ptr().add(offset), to.0.base.as_ptr().add(to_offset), len) };
+    }
+
+    /// Where `len` bytes at `offset` lie; dangling in a phantom, which has none.
+    pub fn address(&self, offset: usize, len: usize) -> NonNull<u8> {
+        self.check(offset, len);
+        if self.is_phantom() {
+            return NonNull::dangling();
+        }
+        // SAFETY: the range was checked.
+        unsafe { self.0.base.add(offset) }
+    }
+
     /// Copies `len` bytes (a multiple of 8, as are both offsets) to another region, word by word.
     ///
     /// What was written before is visible to who reads (acquire) any word of it.

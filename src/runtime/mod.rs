@@ -6,4 +6,4 @@ mod idle;
 mod run_delay;
 
 pub(crate) use engine::{Engine, GroupSlot, Request};
-pub(crate) use idle::Idle;
+pub(crate) use idle::{Idle, Rest};

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::fingerprint::Fingerprint;
+use squall_fabric::Fingerprint;
 
 /// A `u64` that only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,6 @@
 //! # let _ = (received, wedged);
 //! ```
 
-mod fingerprint;
 mod layout;
 mod mesh;
 mod predicate;
@@ -42,8 +41,8 @@ mod table;
 #[cfg(all(test, not(squall_loom)))]
 mod testing;
 
-pub use fingerprint::Fingerprint;
 pub use layout::{Bytes, ColumnSet, Counter, Counters, Flag, Layout, LayoutBuilder};
 pub use mesh::{Mesh, MeshEvent};
 pub use predicate::{Predicates, When};
+pub use squall_fabric::Fingerprint;
 pub use table::Table;

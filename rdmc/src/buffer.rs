@@ -1,0 +1,98 @@
+//! Memory for messages.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    slice,
+};
+
+use squall_fabric::{Fabric, Region, RegionKind, RegisterError, Slice};
+
+/// Exclusive memory for one message: a range of a bulk region.
+///
+/// Only an endpoint for which a group has posted a receive into it ever writes it, and a group has it then; from a group it
+/// comes back when all such receives are complete, or their endpoints closed (G3, G6). So who has it, has ordinary memory.
+///
+/// A phantom buffer, for the simulator, has a capacity and no bytes.
+pub struct Buffer {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// Registers memory of `bytes`, at least 1.
+    pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
+        let region = fabric.register(RegionKind::Bulk, bytes)?;
+        Ok(Buffer { region, offset: 0, len: bytes })
+    }
+
+    /// Registers a size without bytes. Only the simulator moves it.
+    pub fn phantom(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
+        let region = fabric.register(RegionKind::Phantom, bytes)?;
+        Ok(Buffer { region, offset: 0, len: bytes })
+    }
+
+    /// A range of a bulk region.
+    ///
+    /// # Safety
+    ///
+    /// Until the buffer is dropped, nothing but this buffer uses the range: nobody reads or writes it through the region or
+    /// another buffer, no endpoint exposes it, and no receive is posted into it.
+    ///
+    /// # Panics
+    ///
+    /// If the range lies outside the region, or the region is polled.
+    pub unsafe fn part(region: Region, offset: usize, len: usize) -> Buffer {
+        assert_ne!(region.kind(), RegionKind::Polled, "messages lie in bulk memory");
+        region.address(offset, len);
+        Buffer { region, offset, len }
+    }
+
+    /// Its size in bytes. (The slice that it derefs to is as long, except that a phantom's is empty.)
+    pub fn capacity(&self) -> usize {
+        self.len
+    }
+
+    /// A range of it, to be posted.
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> Slice<'_> {
+        assert!(offset <= self.len && len <= self.len - offset, "{len} bytes at {offset} of a buffer of {}", self.len);
+        Slice { region: &self.region, offset: self.offset + offset, len }
+    }
+
+    /// Copies a block from other memory, or from another place of its own.
+    pub(crate) fn copy_from(&self, from: &Buffer, from_offset: usize, offset: usize, len: usize) {
+        let (from, to) = (from.slice(from_offset, len), self.slice(offset, len));
+        from.region.copy_bulk(from.offset, to.region, to.offset, len);
+    }
+
+    fn bytes(&self) -> usize {
+        if self.region.kind() == RegionKind::Phantom { 0 } else { self.len }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let base = self.region.address(self.offset, self.len);
+        // SAFETY: the range lies in the region, whose memory is initialised and lives as long as `self.region`. Nobody
+        // writes it: this buffer has it alone (`part`, or a region of its own), and a group that lets an endpoint write it
+        // does not show it to anybody meanwhile.
+        unsafe { slice::from_raw_parts(base.as_ptr(), self.bytes()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let base = self.region.address(self.offset, self.len);
+        // SAFETY: as above, and `self` is borrowed exclusively, so that no group has it.
+        unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.bytes()) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes at {} of {:?})", self.len, self.offset, self.region)
+    }
+}

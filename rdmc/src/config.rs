@@ -1,0 +1,127 @@
+//! What a group is created with.
+
+use squall_fabric::{Fingerprint, NodeId, RegisterError};
+
+use crate::schedule::{Algorithm, Rank, Schedule, ScheduleError};
+
+/// A group's name, alike at all members. Every group has endpoints and regions of its own (G6), so a group that follows
+/// another needs another `instance`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId {
+    /// Which group, among those of a program.
+    pub group: u32,
+    /// Its instance: an epoch, or a number that counts attempts.
+    pub instance: u64,
+}
+
+/// A group's configuration. All members must have the same: others are refused when they connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// The group's name.
+    pub id: GroupId,
+    /// The members by rank. The first is the root, which alone sends messages.
+    pub members: Vec<NodeId>,
+    /// How blocks travel.
+    pub algorithm: Algorithm,
+    /// The size of a block in bytes: that of every block of a message but the last, which may be shorter.
+    pub block_bytes: usize,
+    /// How many receives a member has posted at most.
+    pub receives_ahead: usize,
+    /// How many sends a member has outstanding at most. More of them let a peer that is ready overtake one that is not.
+    pub sends_in_flight: usize,
+    /// Whether messages are [phantoms](crate::Buffer::phantom).
+    pub phantom: bool,
+}
+
+/// The largest block, in bytes.
+pub const MAX_BLOCK_BYTES: usize = 1 << 30;
+
+impl GroupConfig {
+    /// A binomial pipeline of blocks of 1 MiB, with windows that suit it.
+    pub fn new(id: GroupId, members: Vec<NodeId>) -> GroupConfig {
+        GroupConfig {
+            id,
+            members,
+            algorithm: Algorithm::default(),
+            block_bytes: 1 << 20,
+            receives_ahead: 8,
+            sends_in_flight: 4,
+            phantom: false,
+        }
+    }
+
+    /// How many blocks a message of `len` bytes has; none if they are too many.
+    pub fn blocks(&self, len: usize) -> Option<u32> {
+        u32::try_from(len.div_ceil(self.block_bytes).max(1)).ok()
+    }
+
+    /// Checks it for a node; gives the node's rank and schedule.
+    pub(crate) fn check(&self, node: NodeId) -> Result<Schedule, CreateError> {
+        let mut sorted = self.members.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(CreateError::Twice(twice[0]));
+        }
+        let rank = self.members.iter().position(|&member| member == node).ok_or(CreateError::NotAMember(node))?;
+        if !(1..=MAX_BLOCK_BYTES).contains(&self.block_bytes) {
+            return Err(CreateError::BlockBytes(self.block_bytes));
+        }
+        if self.receives_ahead == 0 || self.sends_in_flight == 0 {
+            return Err(CreateError::Window);
+        }
+        Ok(Schedule::new(&self.algorithm, self.members.len(), Rank(rank as u32))?)
+    }
+
+    /// What members compare when they connect, with what else they must agree on.
+    pub(crate) fn hello(&self, purpose: u64) -> Vec<u8> {
+        let mut agreed = Fingerprint::default();
+        agreed.number(VERSION).text(&format!("{:?}", self.algorithm)).number(self.block_bytes as u64).number(purpose);
+        for member in &self.members {
+            agreed.number(u64::from(member.0));
+        }
+        agreed.value().to_le_bytes().to_vec()
+    }
+}
+
+/// The version of what members say to each other: the immediate, the control words and the schedules.
+const VERSION: u64 = 1;
+
+/// Why a group could not be created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// This node is not one of the members.
+    #[error("{0} is no member of the group")]
+    NotAMember(NodeId),
+    /// A member is named twice.
+    #[error("{0} is named twice among the group's members")]
+    Twice(NodeId),
+    /// The block's size is impossible.
+    #[error("blocks of {0} bytes are not possible: give 1 to {MAX_BLOCK_BYTES}")]
+    BlockBytes(usize),
+    /// A window is zero.
+    #[error("a group needs at least one receive ahead and one send in flight")]
+    Window,
+    /// There is no such schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// There is such a group already.
+    #[error("there is a group {0:?} already: a group that follows another needs another instance")]
+    Exists(GroupId),
+    /// The message that is to be completed does not fit what is said of it.
+    #[error(
+        "a message of {blocks} blocks of {block_bytes} bytes, of which {held} are here, can't be completed in {capacity}"
+    )]
+    Interrupted {
+        /// Its number of blocks.
+        blocks: u32,
+        /// The group's block size.
+        block_bytes: usize,
+        /// For how many blocks it is said which are held.
+        held: u32,
+        /// What there is to complete it in.
+        capacity: &'static str,
+    },
+}

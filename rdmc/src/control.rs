@@ -1,0 +1,126 @@
+//! The words that members of a group write into each other's memory.
+//!
+//! Each member has a polled region with a row for each rank, which only that rank writes:
+//!
+//! ```text
+//! byte  0   ready    u64  receives that it has posted for this member's blocks since the group began
+//!       8   failed   u64  0, or 1 + the rank of who is thought to have failed; n + 1 if it does not know who
+//!      16   total    u64  by the root, once it closes the group: 1 + the number of its messages
+//!      24   done     u64  1 once it has all of them, and has sent on all that it has to
+//!      32   closed   u64  by the root: 1 once all members are done
+//! ```
+//!
+//! `ready` comes over the endpoint that carries the blocks. The others come over an endpoint of their own, which stays when
+//! the blocks' endpoints are closed; only the root has one to every member. A row is 64 bytes.
+
+use squall_fabric::{
+    EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Source, Target,
+    Token,
+};
+
+use crate::schedule::Rank;
+
+const ROW: usize = 64;
+const FAILED: usize = 8;
+const TOTAL: usize = 16;
+const DONE: usize = 24;
+const CLOSED: usize = 32;
+
+/// What a member says to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) failed: Option<Suspect>,
+    /// By the root: how many messages there were.
+    pub(crate) total: Option<u64>,
+    pub(crate) done: bool,
+    pub(crate) closed: bool,
+}
+
+/// Who is thought to have failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suspect {
+    Rank(Rank),
+    /// Somebody: whoever closed its connection knows.
+    Unknown,
+}
+
+/// This member's memory for what others say.
+#[derive(Debug)]
+pub(crate) struct Control {
+    region: Region,
+    members: u32,
+    me: Rank,
+}
+
+impl Control {
+    pub(crate) fn register(fabric: &mut impl Fabric, members: usize, me: Rank) -> Result<Control, RegisterError> {
+        let region = fabric.register(RegionKind::Polled, ROW * members)?;
+        Ok(Control { region, members: members as u32, me })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether a peer's region can be one of these.
+    pub(crate) fn fits(&self, remote: &RemoteRegion) -> bool {
+        remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
+    }
+
+    /// How many receives a member has posted for this one's blocks.
+    pub(crate) fn ready(&self, from: Rank) -> u64 {
+        self.region.load(ROW * from.index())
+    }
+
+    /// What a member says. Nothing of it is believed that makes no sense.
+    pub(crate) fn notice(&self, from: Rank) -> Notice {
+        let word = |at| self.region.load(ROW * from.index() + at);
+        let failed = match word(FAILED) {
+            0 => None,
+            rank if rank <= u64::from(self.members) => Some(Suspect::Rank(Rank(rank as u32 - 1))),
+            _ => Some(Suspect::Unknown),
+        };
+        let from_root = from == Rank::ROOT;
+        Notice {
+            failed,
+            total: word(TOTAL).checked_sub(1).filter(|_| from_root),
+            done: word(DONE) != 0,
+            closed: from_root && word(CLOSED) != 0,
+        }
+    }
+
+    /// Tells a peer how many receives are posted for its blocks.
+    pub(crate) fn say_ready(
+        &self,
+        fabric: &mut impl Fabric,
+        on: EndpointId,
+        to: RegionKey,
+        count: u64,
+    ) -> Result<(), PostError> {
+        let target = Target { region: to, offset: ROW * self.me.index() };
+        fabric.post(on, Op::Write { source: Source::Inline(&count.to_ne_bytes()), target }, Token::UNSIGNALED)
+    }
+
+    /// Says something to a peer, instead of what was said before.
+    pub(crate) fn say(
+        &self,
+        fabric: &mut impl Fabric,
+        on: EndpointId,
+        to: RegionKey,
+        notice: Notice,
+    ) -> Result<(), PostError> {
+        let failed = match notice.failed {
+            None => 0,
+            Some(Suspect::Rank(rank)) => u64::from(rank.0) + 1,
+            Some(Suspect::Unknown) => u64::from(self.members) + 1,
+        };
+        let total = notice.total.map_or(0, |total| total + 1);
+        let words = [failed, total, u64::from(notice.done), u64::from(notice.closed)];
+        let mut bytes = [0; 32];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        let target = Target { region: to, offset: ROW * self.me.index() + FAILED };
+        fabric.post(on, Op::Write { source: Source::Inline(&bytes), target }, Token::UNSIGNALED)
+    }
+}

@@ -1,0 +1,547 @@
+//! The block engine: moves the blocks of a group's messages as its schedule says.
+//!
+//! It is asynchronous. A send waits for its own block, and for the target to have posted a receive for it
+//! (`ready_for_block`), and for nothing else: where one peer is not ready, later sends to others overtake, up to a window.
+//! Between two members the order of blocks is the schedule's, so each side knows which block is meant without being told.
+//!
+//! Receives are posted in the order of the schedule's steps, a window of them ahead. The earliest block that is missing
+//! anywhere is therefore always one that its receiver waits for and that its sender has, so that no window is too small.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_fabric::{EndpointId, Fabric, Op, PostError, RegionKey, Source, Token};
+
+use crate::{
+    buffer::Buffer,
+    control::Control,
+    course::Course,
+    events::{Event, Interrupted, Progress},
+    message::{Message, Parked, is_block_len},
+    schedule::Rank,
+};
+
+/// The blocks' connection to one peer.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) rank: Rank,
+    pub(crate) endpoint: EndpointId,
+    /// The peer's control memory, once it is connected.
+    pub(crate) control: Option<RegionKey>,
+    /// Sends posted since the group began.
+    sent: u64,
+    /// Receives posted since the group began, and how many of them the peer was told of.
+    posted: u64,
+    published: u64,
+    /// What posted receives are for, oldest first.
+    awaiting: VecDeque<Awaited>,
+    /// The message and lane of each send that is outstanding, oldest first.
+    sending: VecDeque<(u64, usize)>,
+    /// The last search in which nothing more could be sent to this peer.
+    passed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Awaited {
+    /// The first block of the next message.
+    First,
+    Block {
+        message: u64,
+        block: u32,
+    },
+}
+
+/// The sends of one part of the schedule, in its order.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Where the search for sends goes on.
+    message: u64,
+    step: u64,
+    /// Sends that were found and not posted, oldest first.
+    pending: VecDeque<Pending>,
+    in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    message: u64,
+    link: usize,
+    block: u32,
+}
+
+/// The receive that was posted for the next message's first block.
+#[derive(Debug)]
+struct First {
+    holder: Arc<Buffer>,
+    offset: usize,
+    provided: bool,
+}
+
+/// What the engine is limited by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) block_bytes: usize,
+    pub(crate) receives_ahead: usize,
+    pub(crate) sends_in_flight: usize,
+}
+
+/// A peer sent what the schedule does not say.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Breach {
+    #[error("it sent a block that nobody asked for")]
+    Unasked,
+    #[error("it sent a block without saying how many the message has")]
+    NoCount,
+    #[error("it says that the message has {said} blocks, which has {known}")]
+    Count { said: u32, known: u32 },
+    #[error("it sent {len} bytes as block {block} of {blocks}")]
+    Length { len: usize, block: u32, blocks: u32 },
+}
+
+/// Why memory was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptError {
+    /// No message of this number waits for memory.
+    #[error("message {0} does not wait for memory")]
+    NotWaiting(u64),
+    /// The message can't fit.
+    #[error("{capacity} bytes are too few for a message of {blocks} blocks of {block_bytes} bytes")]
+    TooSmall {
+        /// What was given, in bytes.
+        capacity: usize,
+        /// The message's number of blocks.
+        blocks: u32,
+        /// The group's block size.
+        block_bytes: usize,
+    },
+}
+
+/// A posted operation of any kind is known by its place in the endpoint's order, so tokens only need to be signaled.
+const SIGNALED: Token = Token(0);
+
+/// One member's transfers.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    limits: Limits,
+    course: Course,
+    links: Vec<Link>,
+    lanes: Vec<Lane>,
+    /// The messages that this member knows of and is not done with; the first has the number `base`.
+    messages: VecDeque<Message>,
+    base: u64,
+    /// The next message to be reported as received, unless this member sends them all.
+    reported: u64,
+    reports: bool,
+    /// Where the posting of receives goes on.
+    receiving: (u64, u64),
+    /// The receives that are posted.
+    posted: usize,
+    first: Option<First>,
+    scratch: Option<Arc<Buffer>>,
+    provided: VecDeque<Buffer>,
+    searches: u64,
+}
+
+impl Engine {
+    /// An engine for messages from number 0 on. Who receives needs `scratch`, of a block's size.
+    pub(crate) fn new(limits: Limits, course: Course, links: Vec<Link>, scratch: Option<Buffer>) -> Engine {
+        let lanes = (0..course.parts()).map(|_| Lane::default()).collect();
+        let reports = course.receiving().is_some();
+        Engine {
+            limits,
+            course,
+            links,
+            lanes,
+            messages: VecDeque::new(),
+            base: 0,
+            reported: 0,
+            reports,
+            receiving: (0, 0),
+            posted: 0,
+            first: None,
+            scratch: scratch.map(Arc::new),
+            provided: VecDeque::new(),
+            searches: 0,
+        }
+    }
+
+    /// An engine that completes one message.
+    pub(crate) fn completing(limits: Limits, course: Course, links: Vec<Link>, what: Interrupted) -> Engine {
+        let mut engine = Engine::new(limits, course, links, None);
+        let message = Message { len: what.len, held: what.held, buffer: what.buffer, ..Message::new(what.blocks, 1) };
+        (engine.base, engine.reported, engine.receiving) = (what.message, what.message, (what.message, 0));
+        engine.lanes[0].message = what.message;
+        engine.messages.push_back(message);
+        engine
+    }
+
+    pub(crate) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// A link is up, and the peer's control memory is known.
+    pub(crate) fn connected(&mut self, link: usize, control: RegionKey) {
+        self.links[link].control = Some(control);
+    }
+
+    /// Whether it can have more messages than it was made with.
+    pub(crate) fn takes_more(&self) -> bool {
+        matches!(self.course, Course::Schedule(_))
+    }
+
+    /// The number of the next message that this member will know of.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.messages.len() as u64
+    }
+
+    /// Whether this member has done all that it has to for the messages that it knows of.
+    pub(crate) fn is_done(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    fn message(&mut self, number: u64) -> Option<&mut Message> {
+        self.messages.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
+    }
+
+    /// The root's next message.
+    pub(crate) fn send(&mut self, buffer: Arc<Buffer>, len: usize, blocks: u32) -> u64 {
+        let number = self.next();
+        let held = crate::BlockSet::full(blocks);
+        let message = Message { len: Some(len), held, buffer: Some(buffer), ..Message::new(blocks, self.lanes.len()) };
+        self.messages.push_back(message);
+        number
+    }
+
+    /// Memory for a message that will come.
+    pub(crate) fn provide(&mut self, buffer: Buffer) {
+        self.provided.push_back(buffer);
+    }
+
+    /// Memory for a message that has begun to come.
+    pub(crate) fn accept(&mut self, number: u64, buffer: Buffer) -> Result<(), AcceptError> {
+        let block_bytes = self.limits.block_bytes;
+        let message = self.message(number).filter(|message| message.buffer.is_none());
+        let message = message.ok_or(AcceptError::NotWaiting(number))?;
+        let parked = message.parked.take().ok_or(AcceptError::NotWaiting(number))?;
+        let needed = (message.blocks as usize - 1) * block_bytes
+            + if parked.block + 1 == message.blocks { parked.len } else { usize::from(message.blocks > 1) };
+        if buffer.capacity() < needed {
+            let blocks = message.blocks;
+            message.parked = Some(parked);
+            return Err(AcceptError::TooSmall { capacity: buffer.capacity(), blocks, block_bytes });
+        }
+        let holder = place(message, Arc::new(buffer), parked, block_bytes);
+        // Memory that was provided, and too small for this message, is for another.
+        self.provided.extend(Arc::try_unwrap(holder));
+        Ok(())
+    }
+
+    /// Posts what can be posted, and reports what is whole or done with. Returns whether anything changed.
+    pub(crate) fn step(
+        &mut self,
+        fabric: &mut impl Fabric,
+        control: &Control,
+        out: &mut Vec<Event>,
+    ) -> Result<bool, PostError> {
+        let mut busy = self.post_receives(fabric)?;
+        busy |= self.publish(fabric, control)?;
+        busy |= self.post_sends(fabric, control)?;
+        busy |= self.report(out);
+        Ok(busy)
+    }
+
+    /// Posts receives in the order of steps.
+    fn post_receives(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
+        let Some(part) = self.course.receiving() else { return Ok(false) };
+        let block_bytes = self.limits.block_bytes;
+        let mut busy = false;
+        while self.posted < self.limits.receives_ahead {
+            let (number, step) = self.receiving;
+            let Some(message) = number.checked_sub(self.base).and_then(|at| self.messages.get(at as usize)) else {
+                return Ok(busy | self.post_first(fabric)?);
+            };
+            let Some(buffer) = &message.buffer else { break };
+            if step >= self.course.steps(part, message.blocks) {
+                self.receiving = (number + 1, 0);
+                continue;
+            }
+            let receive = self.course.at(part, message.blocks, step).receive;
+            // The first block came before its message was known.
+            if let Some(receive) = receive.filter(|receive| !message.held.contains(receive.block)) {
+                let len = message.room_for(receive.block, block_bytes, buffer.capacity());
+                let into = buffer.slice(receive.block as usize * block_bytes, len);
+                let link = link_to(&self.links, receive.peer);
+                let link = &mut self.links[link];
+                if !is_taken(fabric.post(link.endpoint, Op::Recv { into }, SIGNALED))? {
+                    break;
+                }
+                link.awaiting.push_back(Awaited::Block { message: number, block: receive.block });
+                link.posted += 1;
+                self.posted += 1;
+                busy = true;
+            }
+            self.receiving.1 += 1;
+        }
+        Ok(busy)
+    }
+
+    /// Posts the receive for the next message's first block.
+    fn post_first(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
+        let (Some(from), None, Some(scratch)) = (self.course.first_block(), &self.first, &self.scratch) else {
+            return Ok(false);
+        };
+        let block_bytes = self.limits.block_bytes;
+        let offset = from.block as usize * block_bytes;
+        // Where it will stay, if the message has so many blocks.
+        let fits = self.provided.front().is_some_and(|buffer| buffer.capacity() >= offset + block_bytes);
+        let first = match self.provided.pop_front_if(|_| fits) {
+            Some(buffer) => First { holder: Arc::new(buffer), offset, provided: true },
+            None => {
+                // Until there is memory for the message before, its first block lies there.
+                if self.messages.iter().any(|message| message.parked.is_some()) {
+                    return Ok(false);
+                }
+                First { holder: Arc::clone(scratch), offset: 0, provided: false }
+            }
+        };
+        let link = link_to(&self.links, from.from);
+        let link = &mut self.links[link];
+        let into = first.holder.slice(first.offset, block_bytes);
+        let taken = is_taken(fabric.post(link.endpoint, Op::Recv { into }, SIGNALED))?;
+        if taken {
+            link.awaiting.push_back(Awaited::First);
+            link.posted += 1;
+            self.posted += 1;
+            self.first = Some(first);
+        } else if first.provided
+            && let Ok(buffer) = Arc::try_unwrap(first.holder)
+        {
+            self.provided.push_front(buffer);
+        }
+        Ok(taken)
+    }
+
+    /// Tells peers how many receives are posted for them.
+    fn publish(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
+        let mut busy = false;
+        for link in &mut self.links {
+            if let Some(to) = link.control.filter(|_| link.published < link.posted)
+                && is_taken(control.say_ready(fabric, link.endpoint, to, link.posted))?
+            {
+                link.published = link.posted;
+                busy = true;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Finds the next sends of a lane.
+    fn search(&mut self, lane: usize) {
+        let window = self.limits.sends_in_flight.max(2 * self.links.len());
+        let at = &mut self.lanes[lane];
+        while at.pending.len() < window {
+            let Some(message) = at.message.checked_sub(self.base).and_then(|i| self.messages.get_mut(i as usize))
+            else {
+                return;
+            };
+            if at.step >= self.course.steps(lane, message.blocks) {
+                message.lanes -= 1;
+                (at.message, at.step) = (at.message + 1, 0);
+                continue;
+            }
+            if let Some(send) = self.course.at(lane, message.blocks, at.step).send {
+                let link = link_to(&self.links, send.peer);
+                at.pending.push_back(Pending { message: at.message, link, block: send.block });
+                message.queued += 1;
+            }
+            at.step += 1;
+        }
+    }
+
+    /// Posts the sends whose block is here and whose target is ready.
+    fn post_sends(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
+        let block_bytes = self.limits.block_bytes;
+        let mut busy = false;
+        for lane in 0..self.lanes.len() {
+            self.search(lane);
+            self.searches += 1;
+            let mut next = 0;
+            while self.lanes[lane].in_flight < self.limits.sends_in_flight {
+                let Some(&pending) = self.lanes[lane].pending.get(next) else { break };
+                next += 1;
+                let link = &mut self.links[pending.link];
+                if link.passed == self.searches {
+                    continue;
+                }
+                // What comes later for the same peer must not overtake.
+                link.passed = self.searches;
+                let message = &mut self.messages[(pending.message - self.base) as usize];
+                let (Some(buffer), true) = (&message.buffer, message.held.contains(pending.block)) else { continue };
+                if link.control.is_none() || control.ready(link.rank) <= link.sent {
+                    continue;
+                }
+                let len = message.len_of(pending.block, block_bytes);
+                let source = Source::Region(buffer.slice(pending.block as usize * block_bytes, len));
+                let send = Op::Send { source, imm: Some(message.blocks) };
+                if !is_taken(fabric.post(link.endpoint, send, SIGNALED))? {
+                    continue;
+                }
+                link.passed = 0;
+                link.sent += 1;
+                link.sending.push_back((pending.message, lane));
+                message.queued -= 1;
+                message.in_flight += 1;
+                self.lanes[lane].in_flight += 1;
+                next -= 1;
+                self.lanes[lane].pending.remove(next);
+                self.search(lane);
+                busy = true;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Reports messages that are whole, and forgets those that this member is done with.
+    fn report(&mut self, out: &mut Vec<Event>) -> bool {
+        let before = out.len();
+        if self.reports {
+            while let Some(message) = self.messages.get((self.reported - self.base) as usize)
+                && let (true, Some(len), Some(buffer)) = (message.held.is_full(), message.len, &message.buffer)
+            {
+                out.push(Event::Received { message: self.reported, buffer: Arc::clone(buffer), len });
+                self.reported += 1;
+            }
+        }
+        while self.messages.front().is_some_and(Message::is_done) {
+            self.messages.pop_front();
+            out.push(Event::Released { message: self.base });
+            self.base += 1;
+        }
+        self.reported = self.reported.max(self.base);
+        out.len() > before
+    }
+
+    /// A block came.
+    pub(crate) fn on_received(
+        &mut self,
+        link: usize,
+        len: usize,
+        imm: Option<u32>,
+        out: &mut Vec<Event>,
+    ) -> Result<(), Breach> {
+        let awaited = self.links[link].awaiting.pop_front().ok_or(Breach::Unasked)?;
+        let said = imm.filter(|&blocks| blocks > 0).ok_or(Breach::NoCount)?;
+        self.posted -= 1;
+        let block_bytes = self.limits.block_bytes;
+        match awaited {
+            Awaited::First => {
+                let first = self.course.first_block().expect("a receive was posted for it");
+                let block = first.of(said);
+                let First { holder, offset, provided } = self.first.take().expect("its memory");
+                if !is_block_len(block, said, len, block_bytes) {
+                    return Err(Breach::Length { len, block, blocks: said });
+                }
+                let parked = Parked { holder, offset, block, len };
+                self.begin(said, parked, provided, out);
+            }
+            Awaited::Block { message, block } => {
+                let message = self.message(message).expect("a message with receives posted is not done");
+                if said != message.blocks {
+                    return Err(Breach::Count { said, known: message.blocks });
+                }
+                if !is_block_len(block, said, len, block_bytes) {
+                    return Err(Breach::Length { len, block, blocks: said });
+                }
+                message.hold(block, len, block_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first block of a new message lies there.
+    fn begin(&mut self, blocks: u32, parked: Parked, provided: bool, out: &mut Vec<Event>) {
+        let block_bytes = self.limits.block_bytes;
+        let number = self.next();
+        let mut message = Message::new(blocks, self.lanes.len());
+        let known = (parked.block + 1 == blocks).then(|| parked.block as usize * block_bytes + parked.len);
+        let max_bytes = known.unwrap_or(blocks as usize * block_bytes);
+        let buffer = if provided {
+            Some(Arc::clone(&parked.holder)).filter(|buffer| buffer.capacity() >= max_bytes)
+        } else {
+            self.provided.pop_front_if(|buffer| buffer.capacity() >= max_bytes).map(Arc::new)
+        };
+        match buffer {
+            Some(buffer) => {
+                place(&mut message, buffer, parked, block_bytes);
+            }
+            None => {
+                message.parked = Some(parked);
+                out.push(Event::Incoming { message: number, blocks, max_bytes });
+            }
+        }
+        self.messages.push_back(message);
+    }
+
+    /// The oldest send on a link is complete.
+    pub(crate) fn on_sent(&mut self, link: usize) {
+        if let Some((message, lane)) = self.links[link].sending.pop_front() {
+            self.lanes[lane].in_flight -= 1;
+            self.message(message).expect("a message with sends outstanding is not done").in_flight -= 1;
+        }
+    }
+
+    /// What this member has not done with.
+    pub(crate) fn interrupted(&mut self) -> Vec<Interrupted> {
+        let base = self.base;
+        let messages = std::mem::take(&mut self.messages);
+        (base..).zip(messages).map(|(number, mut message)| message.interrupted(number)).collect()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let oldest = (self.base..).zip(&self.messages).find(|(_, message)| !message.held.is_full());
+        match oldest {
+            Some((message, at)) => Progress { message, held: at.held.count(), blocks: at.blocks },
+            None => Progress { message: self.next(), ..Progress::default() },
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(rank: Rank, endpoint: EndpointId) -> Link {
+        Link {
+            rank,
+            endpoint,
+            control: None,
+            sent: 0,
+            posted: 0,
+            published: 0,
+            awaiting: VecDeque::new(),
+            sending: VecDeque::new(),
+            passed: 0,
+        }
+    }
+}
+
+/// Links are in order of ranks, and the course names no others.
+fn link_to(links: &[Link], rank: Rank) -> usize {
+    links.binary_search_by_key(&rank, |link| link.rank).expect("a peer of the schedule has a link")
+}
+
+/// Whether a post was taken; a full queue takes it later. A broken endpoint is reported by itself.
+fn is_taken(posted: Result<(), PostError>) -> Result<bool, PostError> {
+    match posted {
+        Ok(()) => Ok(true),
+        Err(PostError::Full | PostError::Broken | PostError::NotConnected) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts the first block to its place in the message's memory. Returns where it lay.
+fn place(message: &mut Message, buffer: Arc<Buffer>, parked: Parked, block_bytes: usize) -> Arc<Buffer> {
+    let offset = parked.block as usize * block_bytes;
+    if !Arc::ptr_eq(&buffer, &parked.holder) || offset != parked.offset {
+        buffer.copy_from(&parked.holder, parked.offset, offset, parked.len);
+    }
+    message.buffer = Some(buffer);
+    message.hold(parked.block, parked.len, block_bytes);
+    parked.holder
+}

@@ -1,0 +1,542 @@
+//! A group: its connections, its failure, its end.
+
+use std::{fmt, sync::Arc};
+
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RemoteRegion};
+
+use crate::{
+    buffer::Buffer,
+    config::{CreateError, GroupConfig, GroupId},
+    control::{Control, Notice, Suspect},
+    course::Course,
+    engine::{AcceptError, Engine, Limits, Link},
+    events::{Event, Failure, Interrupted, Progress},
+    plan::Plan,
+    resume::Exchange,
+    schedule::Rank,
+};
+
+/// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, and of those that outlive them.
+const BLOCKS: u32 = 3;
+const CONTROL: u32 = 4;
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Only the root sends.
+    #[error("only the root of a group sends messages, and this is {0}: create a group of which this node is the first")]
+    NotTheRoot(Rank),
+    /// The buffer is shorter than the message.
+    #[error("a message of {len} bytes does not lie in a buffer of {capacity}")]
+    Buffer {
+        /// The message's length, in bytes.
+        len: usize,
+        /// The buffer's, in bytes.
+        capacity: usize,
+    },
+    /// A message has less than 2³² blocks.
+    #[error("a message of {len} bytes has too many blocks of {block_bytes} bytes: give larger blocks")]
+    TooManyBlocks {
+        /// The message's length, in bytes.
+        len: usize,
+        /// The group's block size, in bytes.
+        block_bytes: usize,
+    },
+    /// The group is closed, has failed, or was made to complete one message.
+    #[error("the group takes no more messages")]
+    Closed,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Somebody failed; who, is to be heard from the root, or by the root.
+    Failing,
+    /// The root: all members are done. They close their connections once they know.
+    Closed,
+    Failed,
+    Destroyed,
+}
+
+/// The connection on which a member and the root talk.
+#[derive(Debug)]
+struct Line {
+    rank: Rank,
+    endpoint: EndpointId,
+    remote: Option<Remote>,
+    /// What was said last.
+    said: Notice,
+    /// Resume: whether the holdings were told.
+    told: bool,
+    gone: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    control: RegionKey,
+    holdings: Option<RegionKey>,
+}
+
+/// One member's part in a group. It is pure: it is [stepped](Group::step), and posts to the fabric.
+pub struct Group {
+    config: GroupConfig,
+    me: Rank,
+    hello: Vec<u8>,
+    control: Control,
+    lines: Vec<Line>,
+    /// None until it is known what is to be done.
+    engine: Option<Engine>,
+    /// Resume: until then.
+    exchange: Option<Exchange>,
+    state: State,
+    /// What this member says.
+    own: Notice,
+    /// The root: no more messages will be sent.
+    closing: bool,
+    reason: String,
+    /// Whether [`Event::Connected`] was given.
+    connected: bool,
+    events: Vec<Event>,
+}
+
+impl Group {
+    /// Creates this node's part of a group, and starts to connect it to the other members.
+    pub fn create(fabric: &mut impl Fabric, config: GroupConfig) -> Result<Group, CreateError> {
+        let schedule = config.check(fabric.node())?;
+        let me = schedule.rank();
+        let control = Control::register(fabric, config.members.len(), me)?;
+        let register = if config.phantom { Buffer::phantom } else { Buffer::register };
+        let scratch = schedule.receiving().map(|_| register(fabric, config.block_bytes)).transpose()?;
+        let mut group = Group::new(fabric, config, me, control, None);
+        let course = Course::Schedule(schedule);
+        let links = group.connect_links(fabric, &course);
+        group.engine = Some(Engine::new(group.limits(), course, links, scratch));
+        Ok(group)
+    }
+
+    /// Creates this node's part of a group that brings one interrupted message to all its members, and then is
+    /// [destroyed](Group::destroy).
+    ///
+    /// `message` says what is here. It needs memory, of the message's length at least, and where nothing came before the
+    /// interruption the number of blocks, which all members must agree upon. Any member may lack or hold any blocks: they
+    /// tell each other, and each missing block moves once. The group fails if some are held by nobody.
+    pub fn resume(fabric: &mut impl Fabric, config: GroupConfig, message: Interrupted) -> Result<Group, CreateError> {
+        let me = config.check(fabric.node())?.rank();
+        let (blocks, block_bytes) = (message.blocks, config.block_bytes);
+        let impossible = |capacity| {
+            let held = message.held.blocks();
+            CreateError::Interrupted { blocks, block_bytes, held, capacity }
+        };
+        let Some(buffer) = &message.buffer else { return Err(impossible("no buffer")) };
+        let last = (blocks as usize).saturating_sub(1).checked_mul(block_bytes);
+        let holds_last = blocks > 0 && message.held.contains(blocks - 1);
+        let len_is_sound = message.len.is_none_or(|len| len <= buffer.capacity() && config.blocks(len) == Some(blocks))
+            && (message.len.is_some() || !holds_last);
+        if blocks == 0 || message.held.blocks() != blocks || !len_is_sound {
+            return Err(impossible("such a buffer"));
+        }
+        if last.is_none_or(|last| buffer.capacity() < last + usize::from(blocks > 1)) {
+            return Err(impossible("a buffer that is shorter"));
+        }
+        let control = Control::register(fabric, config.members.len(), me)?;
+        let exchange = Exchange::register(fabric, config.members.len(), me, message)?;
+        Ok(Group::new(fabric, config, me, control, Some(exchange)))
+    }
+
+    fn new(
+        fabric: &mut impl Fabric,
+        config: GroupConfig,
+        me: Rank,
+        control: Control,
+        exchange: Option<Exchange>,
+    ) -> Group {
+        let purpose = exchange.as_ref().map_or(0, |at| (at.what.message << 32) + u64::from(at.what.blocks));
+        let mut group = Group {
+            hello: config.hello(purpose),
+            config,
+            me,
+            control,
+            lines: Vec::new(),
+            engine: None,
+            exchange,
+            state: State::Running,
+            own: Notice::default(),
+            closing: false,
+            reason: String::new(),
+            connected: false,
+            events: Vec::new(),
+        };
+        let ranks = (0..group.config.members.len() as u32).map(Rank);
+        for rank in ranks.filter(|&rank| rank != me && (me == Rank::ROOT || rank == Rank::ROOT)) {
+            let holdings = group.exchange.as_ref().map(Exchange::region);
+            let expose: Vec<_> = [Some(group.control.region()), holdings].into_iter().flatten().cloned().collect();
+            let endpoint = fabric.connect(group.node(rank), group.tag(CONTROL), &expose, &group.hello);
+            group.lines.push(Line { rank, endpoint, remote: None, said: Notice::default(), told: false, gone: false });
+        }
+        group
+    }
+
+    fn connect_links(&self, fabric: &mut impl Fabric, course: &Course) -> Vec<Link> {
+        let connect = |rank| {
+            let expose = [self.control.region().clone()];
+            Link::new(rank, fabric.connect(self.node(rank), self.tag(BLOCKS), &expose, &self.hello))
+        };
+        course.peers().into_iter().map(connect).collect()
+    }
+
+    fn limits(&self) -> Limits {
+        let GroupConfig { block_bytes, receives_ahead, sends_in_flight, .. } = self.config;
+        Limits { block_bytes, receives_ahead, sends_in_flight }
+    }
+
+    fn tag(&self, layer: u32) -> GroupTag {
+        GroupTag { layer, group: self.config.id.group, epoch: self.config.id.instance }
+    }
+
+    fn node(&self, rank: Rank) -> NodeId {
+        self.config.members[rank.index()]
+    }
+
+    /// The group's name.
+    pub fn id(&self) -> GroupId {
+        self.config.id
+    }
+
+    /// What it was created with.
+    pub fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+
+    /// Whether it is known to whom blocks go: not at once in a group that resumes.
+    pub(crate) fn has_links(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    /// This node's rank.
+    pub fn rank(&self) -> Rank {
+        self.me
+    }
+
+    /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again after
+    /// each step.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        let links = self.engine.iter().flat_map(|engine| engine.links().iter().map(|link| link.endpoint));
+        self.lines.iter().map(|line| line.endpoint).chain(links)
+    }
+
+    /// Sends the first `len` bytes of a buffer to all members. Returns the message's number, from 0.
+    ///
+    /// Any number of messages may be sent at once; they go in order, one behind the other. [`Event::Released`] says when the
+    /// buffer may be changed again.
+    pub fn send(&mut self, message: Arc<Buffer>, len: usize) -> Result<u64, SendError> {
+        if self.me != Rank::ROOT {
+            return Err(SendError::NotTheRoot(self.me));
+        }
+        let capacity = message.capacity();
+        if len > capacity {
+            return Err(SendError::Buffer { len, capacity });
+        }
+        let block_bytes = self.config.block_bytes;
+        let blocks = self.config.blocks(len).ok_or(SendError::TooManyBlocks { len, block_bytes })?;
+        match &mut self.engine {
+            Some(engine) if self.state == State::Running && !self.closing && engine.takes_more() => {
+                Ok(engine.send(message, len, blocks))
+            }
+            _ => Err(SendError::Closed),
+        }
+    }
+
+    /// Gives memory for a message that will come, ahead of time. The next message that fits into it goes there, without an
+    /// [`Event::Incoming`]; where the buffer holds a whole number of blocks, its first block comes in place too.
+    pub fn provide(&mut self, buffer: Buffer) {
+        if let Some(engine) = &mut self.engine {
+            engine.provide(buffer);
+        }
+    }
+
+    /// Gives memory for a message that has begun to come.
+    ///
+    /// Its capacity must be the message's [`max_bytes`](Event::Incoming), or its length where the application knows it: a
+    /// longer message would break the group.
+    pub fn accept(&mut self, message: u64, buffer: Buffer) -> Result<(), AcceptError> {
+        let engine = self.engine.as_mut().filter(|_| self.state == State::Running);
+        engine.ok_or(AcceptError::NotWaiting(message))?.accept(message, buffer)
+    }
+
+    /// By the root: ends the group once every message has reached every member. At each member, [`Event::Destroyed`] says
+    /// that this is so; [`Event::Failed`] instead of it says nothing about others.
+    pub fn destroy(&mut self) -> Result<(), SendError> {
+        if self.me != Rank::ROOT {
+            return Err(SendError::NotTheRoot(self.me));
+        }
+        self.closing = true;
+        Ok(())
+    }
+
+    /// How far this member is.
+    pub fn progress(&self) -> Progress {
+        self.engine.as_ref().map(Engine::progress).unwrap_or_default()
+    }
+
+    /// Whether the group has failed or is destroyed.
+    pub fn is_ended(&self) -> bool {
+        matches!(self.state, State::Failed | State::Destroyed)
+    }
+
+    /// Whether nobody has to hear of this member any more, so that it may be dropped without making others guess.
+    pub fn is_quiet(&self) -> bool {
+        let knows = |line: &Line| {
+            let failed = self.control.notice(line.rank).failed;
+            line.gone || failed.is_some_and(|suspect| suspect != Suspect::Unknown)
+        };
+        self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
+    }
+
+    /// Leaves the group, which fails for the others unless it is destroyed. Step it until it [is
+    /// quiet](Group::is_quiet).
+    pub fn leave(&mut self, fabric: &mut impl Fabric) {
+        if !self.is_ended() {
+            self.fail(fabric, Suspect::Rank(self.me), "it left the group".into());
+            self.events.clear();
+        }
+    }
+
+    /// Closes all endpoints at once.
+    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        for endpoint in self.endpoints().collect::<Vec<_>>() {
+            fabric.disconnect(endpoint);
+        }
+    }
+
+    /// Looks at what came, posts what can be posted, and says what happened. Returns whether anything changed.
+    pub fn step(&mut self, fabric: &mut impl Fabric, out: &mut Vec<Event>) -> bool {
+        let mut busy = self.hear(fabric);
+        self.note_connected();
+        if self.state == State::Running {
+            if self.exchange.is_some() {
+                busy |= self.exchange(fabric);
+            }
+            if let Some(engine) = &mut self.engine {
+                match engine.step(fabric, &self.control, &mut self.events) {
+                    Ok(changed) => busy |= changed,
+                    Err(error) => self.fail(fabric, Suspect::Rank(self.me), format!("it could not post: {error}")),
+                }
+            }
+            busy |= self.close();
+        }
+        busy |= self.say(fabric);
+        busy |= !self.events.is_empty();
+        out.append(&mut self.events);
+        busy
+    }
+
+    /// Reads what the others say.
+    fn hear(&mut self, fabric: &mut impl Fabric) -> bool {
+        if self.is_ended() {
+            return false;
+        }
+        for at in 0..self.lines.len() {
+            let rank = self.lines[at].rank;
+            let notice = self.control.notice(rank);
+            if let Some(suspect) = notice.failed
+                && (self.state == State::Running || suspect != Suspect::Unknown)
+            {
+                self.fail(fabric, suspect, format!("{} says so", self.node(rank)));
+                return true;
+            }
+            if rank == Rank::ROOT && notice.closed && self.own.done {
+                self.state = State::Destroyed;
+                self.events.push(Event::Destroyed);
+                self.disconnect(fabric);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Resume: tells and learns who holds what, and then begins.
+    fn exchange(&mut self, fabric: &mut impl Fabric) -> bool {
+        let Some(exchange) = &self.exchange else { return false };
+        let complete = exchange.is_complete();
+        let mut busy = false;
+        if self.me != Rank::ROOT || complete {
+            for line in self.lines.iter_mut().filter(|line| !line.told) {
+                let Some(to) = line.remote.and_then(|remote| remote.holdings) else { continue };
+                line.told = exchange.tell(fabric, line.endpoint, to).is_ok();
+                busy |= line.told;
+            }
+        }
+        if !complete || !self.lines.iter().all(|line| line.told) {
+            return busy;
+        }
+        let plan = Plan::new(&exchange.holdings(), self.me);
+        let Some(Exchange { what, .. }) = self.exchange.take_if(|_| complete) else { return busy };
+        match plan {
+            Ok(plan) => {
+                let course = Course::Plan(plan);
+                let links = self.connect_links(fabric, &course);
+                self.engine = Some(Engine::completing(self.limits(), course, links, what));
+            }
+            // All find the same, so nobody has to be told.
+            Err(lost) => self.end_as_failed(None, lost.to_string(), Some(what)),
+        }
+        true
+    }
+
+    /// The closing handshake.
+    fn close(&mut self) -> bool {
+        let Some(engine) = &self.engine else { return false };
+        let before = (self.own, self.closing);
+        if self.me == Rank::ROOT {
+            if self.closing {
+                self.own.total = Some(engine.next());
+                if engine.is_done() && self.lines.iter().all(|line| self.control.notice(line.rank).done) {
+                    self.own.closed = true;
+                    self.state = State::Closed;
+                    self.end_if_alone();
+                }
+            }
+        } else if let Some(total) = self.control.notice(Rank::ROOT).total {
+            self.own.done = engine.is_done() && engine.next() >= total;
+        }
+        (self.own, self.closing) != before
+    }
+
+    /// The root: once all members have closed their connections, they know.
+    fn end_if_alone(&mut self) {
+        if self.state == State::Closed && self.lines.iter().all(|line| line.gone) {
+            self.state = State::Destroyed;
+            self.events.push(Event::Destroyed);
+        }
+    }
+
+    /// Says what changed.
+    fn say(&mut self, fabric: &mut impl Fabric) -> bool {
+        let mut busy = false;
+        for line in self.lines.iter_mut().filter(|line| line.said != self.own && !line.gone) {
+            if let Some(remote) = line.remote
+                && self.control.say(fabric, line.endpoint, remote.control, self.own).is_ok()
+            {
+                line.said = self.own;
+                busy = true;
+            }
+        }
+        busy
+    }
+
+    fn note_connected(&mut self) {
+        if self.connected || self.state != State::Running {
+            return;
+        }
+        let up = |engine: &Engine| engine.links().iter().all(|link| link.control.is_some());
+        if self.engine.as_ref().is_some_and(up) && self.lines.iter().all(|line| line.remote.is_some()) {
+            self.connected = true;
+            self.events.push(Event::Connected);
+        }
+    }
+
+    /// Takes note of a completion of one of this group's [endpoints](Group::endpoints).
+    pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) {
+        let endpoint = completion.endpoint();
+        if let Some(at) = self.lines.iter().position(|line| line.endpoint == endpoint) {
+            return self.on_line(fabric, at, completion);
+        }
+        let Some(engine) = &mut self.engine else { return };
+        let Some(at) = engine.links().iter().position(|link| link.endpoint == endpoint) else { return };
+        let rank = engine.links()[at].rank;
+        match completion {
+            Completion::Connected { remote, hello, .. } => match self.check(remote, hello, 1) {
+                Ok(remote) => self.engine.iter_mut().for_each(|engine| engine.connected(at, remote.control)),
+                Err(reason) => self.fail(fabric, Suspect::Rank(rank), reason),
+            },
+            Completion::Done { result: Ok(()), .. } => engine.on_sent(at),
+            Completion::Received { bytes, imm, .. } => {
+                if let Err(breach) = engine.on_received(at, *bytes, *imm, &mut self.events) {
+                    self.fail(fabric, Suspect::Rank(rank), breach.to_string());
+                }
+            }
+            // What was outstanding is told of by the break that follows; room is found by trying again.
+            Completion::Done { result: Err(_), .. } | Completion::Room { .. } => {}
+            // Whoever is done may close first: the root knows whether all are.
+            Completion::Broken { .. } if self.own.done || self.state == State::Closed => {}
+            Completion::Broken { reason: BreakReason::PeerClosed, .. } => {
+                self.fail(fabric, Suspect::Unknown, format!("{} closed its connection", self.node(rank)));
+            }
+            Completion::Broken { reason, .. } => self.fail(fabric, Suspect::Rank(rank), reason.to_string()),
+        }
+    }
+
+    fn on_line(&mut self, fabric: &mut impl Fabric, at: usize, completion: &Completion) {
+        let rank = self.lines[at].rank;
+        match completion {
+            Completion::Connected { remote, hello, .. } => {
+                let regions = 1 + usize::from(self.exchange.is_some());
+                match self.check(remote, hello, regions) {
+                    Ok(remote) => self.lines[at].remote = Some(remote),
+                    Err(reason) => self.fail(fabric, Suspect::Rank(rank), reason),
+                }
+            }
+            Completion::Broken { reason, .. } => {
+                self.lines[at].gone = true;
+                self.end_if_alone();
+                if self.state != State::Closed && !self.is_ended() {
+                    self.fail(fabric, Suspect::Rank(rank), reason.to_string());
+                }
+            }
+            Completion::Done { .. } | Completion::Received { .. } | Completion::Room { .. } => {}
+        }
+    }
+
+    /// What a peer exposed, if it is what a member of this group exposes.
+    fn check(&self, remote: &[RemoteRegion], hello: &[u8], regions: usize) -> Result<Remote, String> {
+        if hello != self.hello {
+            return Err("its configuration of the group differs (members, algorithm, block size, or version)".into());
+        }
+        let control = remote.first().filter(|region| remote.len() == regions && self.control.fits(region));
+        let holdings = remote.get(1);
+        let fits = match (&self.exchange, holdings) {
+            (Some(exchange), Some(region)) => exchange.fits(region),
+            _ => holdings.is_none(),
+        };
+        match control {
+            Some(control) if fits => Ok(Remote { control: control.key, holdings: holdings.map(|region| region.key) }),
+            _ => Err("the memory that it exposed is not that of this group".into()),
+        }
+    }
+
+    /// Somebody failed. Nothing more is sent or received; once it is known who it was, the application hears of it.
+    fn fail(&mut self, fabric: &mut impl Fabric, suspect: Suspect, reason: String) {
+        if self.is_ended() || self.state == State::Closed {
+            return;
+        }
+        if self.state == State::Running {
+            tracing::debug!(group = ?self.config.id, ?suspect, reason, "a group fails");
+            self.state = State::Failing;
+            // From here on nothing lands in memory that the application gets back.
+            let links = self.engine.iter().flat_map(|engine| engine.links().iter().map(|link| link.endpoint));
+            for endpoint in links.collect::<Vec<_>>() {
+                fabric.disconnect(endpoint);
+            }
+            self.reason = reason.clone();
+        }
+        self.own.failed = Some(suspect);
+        if let Suspect::Rank(rank) = suspect {
+            let interrupted = self.exchange.take().map(|exchange| exchange.what);
+            self.end_as_failed(Some(rank), reason, interrupted);
+        }
+    }
+
+    fn end_as_failed(&mut self, suspect: Option<Rank>, reason: String, resuming: Option<Interrupted>) {
+        self.state = State::Failed;
+        let moved = self.engine.as_mut().map(Engine::interrupted).unwrap_or_default();
+        let interrupted = resuming.into_iter().chain(moved).collect();
+        let suspect = suspect.map(|rank| self.node(rank));
+        self.events.push(Event::Failed(Failure { suspect, reason, interrupted }));
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({:?}, {}, {:?})", self.config.id, self.me, self.state)
+    }
+}

@@ -1,0 +1,165 @@
+//! Plans: who sends which block to whom so that a message that was interrupted becomes whole everywhere.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    block_set::BlockSet,
+    schedule::{Rank, Step, Transfer},
+};
+
+/// One member's part in completing a message. All members compute theirs from the same holdings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    steps: Vec<Step>,
+}
+
+/// Some blocks are held by nobody.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{count} blocks of the message, from block {first} on, are held by no member: it must come from its source again"
+)]
+pub struct Lost {
+    /// The first of them.
+    pub first: u32,
+    /// How many they are.
+    pub count: u32,
+}
+
+/// A node's next free steps.
+#[derive(Clone, Copy, Default)]
+struct Free {
+    send: u64,
+    receive: u64,
+}
+
+impl Plan {
+    /// The part of `rank`, where `held` says, by rank, who holds what.
+    ///
+    /// Each member receives each block that it lacks once. Blocks that few hold go first, so that they spread while others
+    /// travel; each transfer takes the earliest step at which a member that holds the block can send and the other receive.
+    ///
+    /// # Panics
+    ///
+    /// If the members differ in the number of blocks, or there are none.
+    pub fn new(held: &[BlockSet], rank: Rank) -> Result<Plan, Lost> {
+        let blocks = held[0].blocks();
+        assert!(held.iter().all(|set| set.blocks() == blocks), "holdings of one message");
+        let holders = |block: u32| held.iter().filter(|set| set.contains(block)).count();
+        let mut order: Vec<(usize, u32)> =
+            (0..blocks).map(|block| (holders(block), block)).filter(|&(count, _)| count < held.len()).collect();
+        order.sort_unstable();
+        let lost = order.iter().take_while(|(count, _)| *count == 0).count() as u32;
+        if lost > 0 {
+            return Err(Lost { first: order[0].1, count: lost });
+        }
+
+        let mut free = vec![Free::default(); held.len()];
+        let mut own = Vec::new();
+        for (_, block) in order {
+            // Who has it, and from which step on.
+            let (mut have, mut lack): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+            for (member, set) in held.iter().enumerate() {
+                if set.contains(block) { have.push((member, 0)) } else { lack.push(member) }
+            }
+            lack.sort_by_key(|&member| free[member].receive);
+            for to in lack {
+                let start = |&(from, since): &(usize, u64)| free[from].send.max(since).max(free[to].receive);
+                let &source = have.iter().min_by_key(|source| (start(source), source.0)).expect("somebody has it");
+                let (step, from) = (start(&source), source.0);
+                free[from].send = step + 1;
+                free[to].receive = step + 1;
+                have.push((to, step + 1));
+                let transfer = |peer: usize| Some(Transfer { peer: Rank(peer as u32), block });
+                if from == rank.index() {
+                    own.push((step, Step { send: transfer(to), receive: None }));
+                } else if to == rank.index() {
+                    own.push((step, Step { send: None, receive: transfer(from) }));
+                }
+            }
+        }
+        own.sort_by_key(|(step, _)| *step);
+        Ok(Plan { steps: own.into_iter().map(|(_, step)| step).collect() })
+    }
+
+    /// What the member does, in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Whom it exchanges blocks with, in order of ranks.
+    pub fn peers(&self) -> Vec<Rank> {
+        let peers = self.steps.iter().flat_map(|step| [step.send, step.receive]).flatten().map(|at| at.peer);
+        peers.collect::<BTreeSet<Rank>>().into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random_holdings(rng: &mut fastrand::Rng) -> Vec<BlockSet> {
+        let (n, k) = (rng.usize(1..9), rng.u32(1..40));
+        let mut held: Vec<BlockSet> = (0..n).map(|_| BlockSet::new(k)).collect();
+        for block in 0..k {
+            let one = rng.usize(..n);
+            for (member, set) in held.iter_mut().enumerate() {
+                if member == one || rng.u8(..3) == 0 {
+                    set.insert(block);
+                }
+            }
+        }
+        held
+    }
+
+    #[test]
+    fn a_plan_moves_each_missing_block_once_from_who_holds_it() {
+        for seed in 0..2000 {
+            let mut held = random_holdings(&mut fastrand::Rng::with_seed(seed));
+            let missing: u32 = held.iter().map(|set| set.blocks() - set.count()).sum();
+            let plans: Vec<Plan> =
+                (0..held.len() as u32).map(|rank| Plan::new(&held, Rank(rank)).expect("nothing is lost")).collect();
+            // Each member's next step: a transfer happens when both sides have come to it, per pair in the same order.
+            let mut next = vec![0; plans.len()];
+            let mut sent: Vec<(usize, usize, u32)> = Vec::new();
+            let mut moved = 0;
+            loop {
+                let before = (next.clone(), sent.len());
+                for (member, plan) in plans.iter().enumerate() {
+                    let Some(step) = plan.steps().get(next[member]) else { continue };
+                    if let Some(Transfer { peer, block }) = step.send
+                        && held[member].contains(block)
+                    {
+                        sent.push((member, peer.index(), block));
+                        next[member] += 1;
+                    } else if let Some(Transfer { peer, block }) = step.receive
+                        && let Some(at) = sent.iter().position(|&(from, to, _)| (from, to) == (peer.index(), member))
+                    {
+                        assert_eq!(sent.remove(at).2, block, "seed {seed}: the two ends differ in their order");
+                        assert!(held[member].insert(block), "seed {seed}: block {block} comes twice");
+                        next[member] += 1;
+                        moved += 1;
+                    }
+                }
+                if (next.clone(), sent.len()) == before {
+                    break;
+                }
+            }
+            assert!(held.iter().all(BlockSet::is_full), "seed {seed}: somebody lacks a block");
+            assert_eq!(moved, missing, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_nobody_holds_are_named() {
+        let mut held = vec![BlockSet::new(5), BlockSet::new(5)];
+        held[0].insert(0);
+        held[1].insert(3);
+        assert_eq!(Plan::new(&held, Rank(0)), Err(Lost { first: 1, count: 3 }));
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_step() {
+        let held = vec![BlockSet::full(3); 4];
+        assert!(Plan::new(&held, Rank(2)).is_ok_and(|plan| plan.steps().is_empty() && plan.peers().is_empty()));
+    }
+}

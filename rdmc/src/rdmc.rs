@@ -1,0 +1,114 @@
+//! Many groups on one fabric.
+
+use std::collections::{BTreeMap, HashMap};
+
+use squall_fabric::{Completion, EndpointId, Fabric};
+
+use crate::{
+    config::{CreateError, GroupConfig, GroupId},
+    events::{Event, Interrupted},
+    group::Group,
+};
+
+/// The groups of one node, on one fabric and one completion queue.
+#[derive(Debug, Default)]
+pub struct Rdmc {
+    groups: BTreeMap<GroupId, Group>,
+    /// Groups that the application is done with, whose members still have to hear something.
+    leaving: Vec<Group>,
+    /// Whose completions go where. What belongs to a leaving group is not here.
+    routes: HashMap<EndpointId, GroupId>,
+    events: Vec<Event>,
+}
+
+impl Rdmc {
+    /// No groups.
+    pub fn new() -> Rdmc {
+        Rdmc::default()
+    }
+
+    /// Creates this node's part of a group: see [`Group::create`].
+    pub fn create(&mut self, fabric: &mut impl Fabric, config: GroupConfig) -> Result<(), CreateError> {
+        self.refuse_twice(config.id)?;
+        let group = Group::create(fabric, config)?;
+        self.add(group);
+        Ok(())
+    }
+
+    /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`].
+    pub fn resume(
+        &mut self,
+        fabric: &mut impl Fabric,
+        config: GroupConfig,
+        message: Interrupted,
+    ) -> Result<(), CreateError> {
+        self.refuse_twice(config.id)?;
+        let group = Group::resume(fabric, config, message)?;
+        self.add(group);
+        Ok(())
+    }
+
+    fn refuse_twice(&self, id: GroupId) -> Result<(), CreateError> {
+        if self.groups.contains_key(&id) { Err(CreateError::Exists(id)) } else { Ok(()) }
+    }
+
+    fn add(&mut self, group: Group) {
+        self.routes.extend(group.endpoints().map(|endpoint| (endpoint, group.id())));
+        self.groups.insert(group.id(), group);
+    }
+
+    /// A group, unless it was removed.
+    pub fn group(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(&id)
+    }
+
+    /// Forgets a group, and leaves it if it has not ended: it then fails for the others. They still hear why from here, as
+    /// long as this is stepped.
+    pub fn remove(&mut self, fabric: &mut impl Fabric, id: GroupId) {
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        group.endpoints().for_each(|endpoint| _ = self.routes.remove(&endpoint));
+        group.leave(fabric);
+        self.leaving.push(group);
+    }
+
+    /// Whether nobody has to hear anything from this node any more.
+    pub fn is_quiet(&self) -> bool {
+        self.groups.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Takes note of a completion. Returns whether it is one of these groups'.
+    pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> bool {
+        let endpoint = completion.endpoint();
+        let group = match self.routes.get(&endpoint) {
+            Some(id) => self.groups.get_mut(id),
+            None => self.leaving.iter_mut().find(|group| group.endpoints().any(|own| own == endpoint)),
+        };
+        let Some(group) = group else { return false };
+        group.on_completion(fabric, completion);
+        true
+    }
+
+    /// Steps all groups: see [`Group::step`]. Returns whether anything changed.
+    pub fn step(&mut self, fabric: &mut impl Fabric, out: &mut Vec<(GroupId, Event)>) -> bool {
+        let mut busy = false;
+        for (&id, group) in &mut self.groups {
+            let resuming = !group.has_links();
+            if group.step(fabric, &mut self.events) {
+                busy = true;
+            }
+            if resuming && group.has_links() {
+                self.routes.extend(group.endpoints().map(|endpoint| (endpoint, id)));
+            }
+            out.extend(self.events.drain(..).map(|event| (id, event)));
+        }
+        for group in &mut self.leaving {
+            group.step(fabric, &mut self.events);
+            self.events.clear();
+            if group.is_quiet() {
+                group.disconnect(fabric);
+            }
+        }
+        self.leaving.retain(|group| !group.is_quiet());
+        busy
+    }
+}

@@ -1,0 +1,87 @@
+//! What the members of a group hold of an interrupted message: told to the root, and by the root to all.
+//!
+//! Each member has a polled region with a row for each rank:
+//!
+//! ```text
+//! byte 0   known    u64  1 once the rest of the row is there; in row 0 of a member's region, once all rows are
+//!      8   held     one bit for each block, in words of 8 bytes
+//! ```
+//!
+//! A member writes its row into the root's region. Once the root has all rows, it writes them into every member's region. So
+//! all compute the same plan, and nothing else has to be agreed upon.
+
+use squall_fabric::{
+    EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Slice, Source,
+    Target, Token,
+};
+
+use crate::{block_set::BlockSet, events::Interrupted, schedule::Rank};
+
+/// The exchange of holdings at one member.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    region: Region,
+    members: usize,
+    me: Rank,
+    pub(crate) what: Interrupted,
+}
+
+impl Exchange {
+    pub(crate) fn register(
+        fabric: &mut impl Fabric,
+        members: usize,
+        me: Rank,
+        what: Interrupted,
+    ) -> Result<Exchange, RegisterError> {
+        let row = row_bytes(what.blocks);
+        let region = fabric.register(RegionKind::Polled, row * members)?;
+        for (at, word) in what.held.words().iter().enumerate() {
+            region.store(row * me.index() + 8 * (1 + at), *word);
+        }
+        region.store(row * me.index(), u64::from(me == Rank::ROOT));
+        Ok(Exchange { region, members, me, what })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether a peer's region can be one of these.
+    pub(crate) fn fits(&self, remote: &RemoteRegion) -> bool {
+        remote.kind == RegionKind::Polled && remote.bytes == self.region.len()
+    }
+
+    /// Whether every member's row is here.
+    pub(crate) fn is_complete(&self) -> bool {
+        let row = row_bytes(self.what.blocks);
+        let known = |rank: usize| self.region.load(row * rank) == 1;
+        if self.me == Rank::ROOT { (0..self.members).all(known) } else { known(0) }
+    }
+
+    /// Tells the root of this member's row; or, by the root, a member of all rows.
+    pub(crate) fn tell(&self, fabric: &mut impl Fabric, on: EndpointId, to: RegionKey) -> Result<(), PostError> {
+        let row = row_bytes(self.what.blocks);
+        let rows = if self.me == Rank::ROOT {
+            0..self.region.len()
+        } else {
+            row * self.me.index()..row * (self.me.index() + 1)
+        };
+        let source = Source::Region(Slice { region: &self.region, offset: rows.start + 8, len: rows.len() - 8 });
+        let target = |offset| Target { region: to, offset };
+        let (target, word_target) = (target(rows.start + 8), target(rows.start));
+        fabric.post(on, Op::WriteThenWord { source, target, word: 1, word_target }, Token::UNSIGNALED)
+    }
+
+    /// What each member holds, by rank.
+    pub(crate) fn holdings(&self) -> Vec<BlockSet> {
+        let blocks = self.what.blocks;
+        let (row, words) = (row_bytes(blocks), BlockSet::words_for(blocks));
+        let word = |rank: usize, at: usize| self.region.load(row * rank + 8 * (1 + at));
+        let of = |rank| BlockSet::from_words((0..words).map(|at| word(rank, at)).collect(), blocks);
+        (0..self.members).map(of).collect()
+    }
+}
+
+fn row_bytes(blocks: u32) -> usize {
+    8 * (1 + BlockSet::words_for(blocks))
+}

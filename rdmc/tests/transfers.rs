@@ -1,0 +1,221 @@
+//! Whole transfers in the simulator, which does the worst that the fabric's contract permits.
+
+mod world;
+
+use std::time::Duration;
+
+use squall_fabric::{Fabric, NodeId, sim::SimConfig};
+use squall_rdmc::{
+    Buffer, CreateError, GroupConfig, Rdmc, SendError,
+    schedule::{Algorithm, Outer, Racks},
+};
+use world::{World, config, content};
+
+fn any_algorithm(rng: &mut fastrand::Rng, n: usize) -> Algorithm {
+    match rng.u8(..7) {
+        0 => Algorithm::Sequential,
+        1 => Algorithm::Interleaved,
+        2 => Algorithm::Chain,
+        3 => Algorithm::BinomialTree,
+        4 => {
+            let racks = rng.usize(1..=n);
+            let rack_of: Vec<usize> = (0..n).map(|rank| if rank == 0 { 0 } else { rng.usize(..racks) }).collect();
+            let outer = if rng.bool() { Outer::Chain } else { Outer::BinomialPipeline };
+            Algorithm::Hybrid(Racks::new(&rack_of, outer).expect("there is a root"))
+        }
+        _ => Algorithm::BinomialPipeline,
+    }
+}
+
+/// One group of random members, algorithm, block size, windows, and messages; all bytes are compared.
+fn random_transfer(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let n = rng.usize(1..=12);
+    let block_bytes = [1, 7, 64, 1000, 4096, 10_000][rng.usize(..6)];
+    let config = GroupConfig {
+        algorithm: any_algorithm(&mut rng, n),
+        block_bytes,
+        receives_ahead: rng.usize(1..=9),
+        sends_in_flight: rng.usize(1..=5),
+        ..config(n)
+    };
+    let sim = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };
+    let what = format!("seed {seed}: {config:?}");
+    let mut world = World::new(sim, seed, &config);
+    for member in world.members.iter_mut().flatten() {
+        if member.fabric.node() != NodeId(0) && rng.bool() {
+            for _ in 0..rng.usize(1..4) {
+                let buffer = Buffer::register(&mut member.fabric, rng.usize(1..=20 * block_bytes)).expect("memory");
+                member.group.provide(buffer);
+            }
+        }
+    }
+    let lens: Vec<usize> = (0..rng.usize(1..=4))
+        .map(|_| match rng.u8(..4) {
+            0 => 0,
+            1 => rng.usize(..=block_bytes),
+            _ => rng.usize(..=16 * block_bytes),
+        })
+        .collect();
+    for &len in &lens {
+        world.send(len);
+    }
+    world.root().group.destroy().expect("the root may");
+    world.run();
+    for (rank, member) in world.alive().enumerate() {
+        assert!(member.failures.is_empty(), "{what}: {:?} at rank {rank}", member.failures);
+        assert_eq!(member.destroyed, 1, "{what}: rank {rank}");
+        assert!(member.released.iter().copied().eq(0..lens.len() as u64), "{what}: rank {rank}");
+        if rank == 0 {
+            assert!(member.received.is_empty(), "{what}: the root receives nothing");
+            continue;
+        }
+        let got: Vec<(u64, usize)> = member.received.iter().map(|(number, _, len)| (*number, *len)).collect();
+        assert!(got.iter().copied().eq((0..).zip(lens.iter().copied())), "{what}: {got:?} instead of {lens:?}");
+        for (number, buffer, len) in &member.received {
+            assert!(buffer[..*len] == content(*number, *len), "{what}: message {number} differs at rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn transfers_are_byte_exact_over_a_thousand_seeds() {
+    (0..1000).for_each(random_transfer);
+}
+
+#[test]
+fn a_large_group_with_one_receive_ahead_and_one_send_in_flight_gets_through() {
+    for algorithm in [Algorithm::BinomialPipeline, Algorithm::Chain, Algorithm::BinomialTree] {
+        let config = GroupConfig { algorithm, block_bytes: 100, receives_ahead: 1, sends_in_flight: 1, ..config(100) };
+        let mut world = World::new(SimConfig::fast(), 1, &config);
+        world.send(5000);
+        world.send(77);
+        world.root().group.destroy().expect("the root may");
+        world.run();
+        assert!(world.alive().all(|member| member.destroyed == 1));
+        assert!(world.alive().skip(1).all(|member| member.received.len() == 2));
+    }
+}
+
+#[test]
+fn until_memory_is_given_the_message_waits_and_nothing_is_lost() {
+    let config = GroupConfig { block_bytes: 64, ..config(3) };
+    let mut world = World::new(SimConfig::fast(), 5, &config);
+    world.send(1000);
+    world.run_dry();
+    // The world's members answer at once; so it has arrived, and what is not waited for can't be accepted.
+    let member = world.members[2].as_mut().expect("alive");
+    assert_eq!(member.received.len(), 1);
+    let buffer = Buffer::register(&mut member.fabric, 10).expect("memory");
+    assert_eq!(member.group.accept(0, buffer).unwrap_err().to_string(), "message 0 does not wait for memory");
+}
+
+#[test]
+fn a_group_without_its_end_stays_open_and_its_destruction_means_that_all_have_all() {
+    let mut world = World::new(SimConfig::nasty(), 9, &GroupConfig { block_bytes: 100, ..config(5) });
+    world.send(2000);
+    world.run_dry();
+    assert!(world.alive().all(|member| !member.has_ended() && member.connected == 1));
+    // Whoever is destroyed first, all have all.
+    world.send(50);
+    world.root().group.destroy().expect("the root may");
+    world.kick();
+    while world.alive().all(|member| member.destroyed == 0) {
+        assert!(world.step(), "somebody is destroyed");
+    }
+    assert!(world.alive().skip(1).all(|member| member.received.len() == 2));
+    world.run();
+    assert!(world.alive().all(|member| member.destroyed == 1));
+}
+
+#[test]
+fn a_frozen_member_holds_up_the_end_and_nothing_is_lost_when_it_goes_on() {
+    let mut world = World::new(SimConfig::fast(), 11, &GroupConfig { block_bytes: 1000, ..config(6) });
+    world.send(40_000);
+    world.root().group.destroy().expect("the root may");
+    world.kick();
+    (0..40).for_each(|_| _ = world.step());
+    world.net.pause(NodeId(3));
+    world.run_dry();
+    assert!(world.alive().all(|member| !member.has_ended()), "nobody may say that all have all");
+    world.net.resume(NodeId(3));
+    world.run();
+    assert!(world.alive().all(|member| member.destroyed == 1));
+}
+
+#[test]
+fn only_the_root_sends_and_only_what_lies_in_a_buffer() {
+    let mut world = World::new(SimConfig::fast(), 3, &GroupConfig { block_bytes: 100, ..config(2) });
+    let member = world.members[1].as_mut().expect("alive");
+    let buffer = std::sync::Arc::new(Buffer::register(&mut member.fabric, 10).expect("memory"));
+    assert!(matches!(member.group.send(buffer.clone(), 10), Err(SendError::NotTheRoot(_))));
+    assert!(member.group.destroy().is_err());
+    let root = world.root();
+    assert_eq!(root.group.send(buffer, 11), Err(SendError::Buffer { len: 11, capacity: 10 }));
+    root.group.destroy().expect("the root may");
+    world.run();
+    let root = world.root();
+    let buffer = std::sync::Arc::new(Buffer::register(&mut root.fabric, 10).expect("memory"));
+    assert_eq!(root.group.send(buffer, 1), Err(SendError::Closed));
+}
+
+#[test]
+fn members_that_disagree_refuse_each_other() {
+    let net = squall_fabric::sim::SimNet::new(SimConfig::fast(), 1);
+    let mut failures = Vec::new();
+    let mut nodes: Vec<_> = [1000, 2000]
+        .into_iter()
+        .zip(0..)
+        .map(|(block_bytes, node)| {
+            let (mut fabric, mut rdmc) = (net.fabric(NodeId(node)), Rdmc::new());
+            rdmc.create(&mut fabric, GroupConfig { block_bytes, ..config(2) }).expect("sound by itself");
+            (fabric, rdmc)
+        })
+        .collect();
+    let mut ready = Vec::new();
+    while net.next_event().is_some() {
+        let now = net.advance(squall_fabric::Time::MAX, &mut ready);
+        for id in ready.drain(..) {
+            let (fabric, rdmc) = &mut nodes[id.0 as usize];
+            let (mut completions, mut events) = (Vec::new(), Vec::new());
+            fabric.poll(now, &mut completions);
+            completions.iter().for_each(|completion| assert!(rdmc.on_completion(fabric, completion)));
+            rdmc.step(fabric, &mut events);
+            failures.extend(events.into_iter().filter_map(|(_, event)| match event {
+                squall_rdmc::Event::Failed(failure) => Some(failure.reason),
+                _ => None,
+            }));
+        }
+    }
+    assert_eq!(failures.len(), 2);
+    assert!(failures.iter().any(|reason| reason.contains("configuration of the group differs")), "{failures:?}");
+}
+
+#[test]
+fn impossible_configurations_are_refused_with_a_reason() {
+    let net = squall_fabric::sim::SimNet::new(SimConfig::fast(), 1);
+    let mut fabric = net.fabric(NodeId(9));
+    let mut create = |config| squall_rdmc::Group::create(&mut fabric, config).unwrap_err().to_string();
+    assert_eq!(create(config(3)), "node 9 is no member of the group");
+    let members = |ids: &[u32]| ids.iter().copied().map(NodeId).collect::<Vec<_>>();
+    let twice = GroupConfig { members: members(&[9, 4, 4]), ..config(0) };
+    assert_eq!(create(twice), "node 4 is named twice among the group's members");
+    let sound = GroupConfig { members: members(&[9, 4]), ..config(0) };
+    assert!(create(GroupConfig { block_bytes: 0, ..sound.clone() }).starts_with("blocks of 0 bytes"));
+    assert!(create(GroupConfig { sends_in_flight: 0, ..sound.clone() }).contains("at least one"));
+    let mut rdmc = Rdmc::new();
+    rdmc.create(&mut fabric, sound.clone()).expect("a sound configuration");
+    assert_eq!(rdmc.create(&mut fabric, sound.clone()), Err(CreateError::Exists(sound.id)));
+}
+
+#[test]
+fn a_slow_link_delays_nothing_for_ever() {
+    let config = GroupConfig { block_bytes: 1000, ..config(8) };
+    let mut world = World::new(SimConfig::ideal(1_000_000_000, Duration::from_micros(1)), 4, &config);
+    let slow = squall_fabric::sim::Link { bytes_per_s: Some(1_000_000), latency: None };
+    world.net.set_link(NodeId(2), NodeId(3), slow);
+    world.send(64_000);
+    world.root().group.destroy().expect("the root may");
+    world.run();
+    assert!(world.alive().all(|member| member.destroyed == 1));
+}

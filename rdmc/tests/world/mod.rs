@@ -1,0 +1,166 @@
+//! A simulated cluster whose nodes are members of one group.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+
+use squall_fabric::{
+    Completion, Fabric, NodeId, Time,
+    sim::{SimConfig, SimFabric, SimNet},
+};
+use squall_rdmc::{Buffer, Event, Failure, Group, GroupConfig, GroupId, Interrupted};
+
+/// A message's bytes, which tell blocks and messages apart.
+pub fn content(message: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ message as u8).collect()
+}
+
+pub struct Member {
+    pub fabric: SimFabric,
+    pub group: Group,
+    /// Whether memory is given before messages come, or when they do.
+    pub provides: bool,
+    pub received: Vec<(u64, Arc<Buffer>, usize)>,
+    pub released: Vec<u64>,
+    pub failures: Vec<Failure>,
+    pub destroyed: usize,
+    pub connected: usize,
+}
+
+impl Member {
+    fn new(fabric: SimFabric, group: Group) -> Member {
+        Member {
+            fabric,
+            group,
+            provides: false,
+            received: Vec::new(),
+            released: Vec::new(),
+            failures: Vec::new(),
+            destroyed: 0,
+            connected: 0,
+        }
+    }
+
+    fn step(&mut self, now: Time) {
+        let mut completions: Vec<Completion> = Vec::new();
+        self.fabric.poll(now, &mut completions);
+        for completion in &completions {
+            self.group.on_completion(&mut self.fabric, completion);
+        }
+        let mut events = Vec::new();
+        while self.group.step(&mut self.fabric, &mut events) {
+            for event in events.drain(..) {
+                assert!(self.failures.is_empty() && self.destroyed == 0, "{event:?} after the last event");
+                match event {
+                    Event::Connected => self.connected += 1,
+                    Event::Incoming { message, max_bytes, .. } => {
+                        let buffer = Buffer::register(&mut self.fabric, max_bytes.max(1)).expect("memory");
+                        self.group.accept(message, buffer).expect("it waits for memory");
+                    }
+                    Event::Received { message, buffer, len } => self.received.push((message, buffer, len)),
+                    Event::Released { message } => self.released.push(message),
+                    Event::Failed(failure) => self.failures.push(failure),
+                    Event::Destroyed => self.destroyed += 1,
+                }
+            }
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        !self.failures.is_empty() || self.destroyed > 0
+    }
+}
+
+pub struct World {
+    pub net: SimNet,
+    /// None where the node has crashed.
+    pub members: Vec<Option<Member>>,
+}
+
+pub const GROUP: GroupId = GroupId { group: 7, instance: 1 };
+
+pub fn config(n: usize) -> GroupConfig {
+    GroupConfig::new(GROUP, (0..n as u32).map(NodeId).collect())
+}
+
+impl World {
+    pub fn new(sim: SimConfig, seed: u64, config: &GroupConfig) -> World {
+        let net = SimNet::new(sim, seed);
+        let members = config.members.iter().map(|&node| {
+            let mut fabric = net.fabric(node);
+            let group = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
+            Some(Member::new(fabric, group))
+        });
+        World { members: members.collect(), net }
+    }
+
+    /// Lets the survivors go on in another group, in which those are members that `config` names.
+    pub fn resume(self, config: &GroupConfig, mut what: impl FnMut(NodeId, &mut SimFabric) -> Interrupted) -> World {
+        let mut members: Vec<Option<Member>> = self.members;
+        let resumed = members.iter_mut().flatten().filter(|member| config.members.contains(&member.fabric.node()));
+        for member in resumed {
+            // Whoever has failed leaves its old group behind.
+            member.group.disconnect(&mut member.fabric);
+            let interrupted = what(member.fabric.node(), &mut member.fabric);
+            let group = Group::resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
+            member.group = group;
+            member.failures.clear();
+            member.received.clear();
+            member.released.clear();
+        }
+        World { net: self.net, members }
+    }
+
+    pub fn root(&mut self) -> &mut Member {
+        self.members[0].as_mut().expect("the root is alive")
+    }
+
+    pub fn alive(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().flatten()
+    }
+
+    /// Queues a message at the root.
+    pub fn send(&mut self, len: usize) -> Arc<Buffer> {
+        let root = self.root();
+        let mut buffer = Buffer::register(&mut root.fabric, len.max(1)).expect("memory");
+        let message = root.group.progress().message;
+        buffer[..len].copy_from_slice(&content(message, len));
+        let buffer = Arc::new(buffer);
+        assert_eq!(root.group.send(Arc::clone(&buffer), len).expect("the root may send"), message);
+        buffer
+    }
+
+    pub fn crash(&mut self, member: usize) {
+        self.net.crash(NodeId(member as u32));
+        self.members[member] = None;
+    }
+
+    /// Lets the network do one thing, and who heard of it take a step. Returns false if nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        let mut ready = Vec::new();
+        let now = self.net.advance(Time::MAX, &mut ready);
+        for id in &ready {
+            if let Some(member) = &mut self.members[id.0 as usize] {
+                member.step(now);
+            }
+        }
+        !ready.is_empty()
+    }
+
+    /// Steps all, as after something was asked of them.
+    pub fn kick(&mut self) {
+        let now = self.net.now();
+        self.members.iter_mut().flatten().for_each(|member| member.step(now));
+    }
+
+    /// Runs until all living members' groups have ended, or nothing is left to happen.
+    pub fn run(&mut self) {
+        self.kick();
+        while !self.members.iter().flatten().all(Member::has_ended) && self.step() {}
+    }
+
+    /// Runs until nothing is left to happen.
+    pub fn run_dry(&mut self) {
+        self.kick();
+        while self.step() {}
+    }
+}
