@@ -100,8 +100,8 @@ pub(crate) enum Breach {
 /// Why memory was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
-    /// No message of this number waits for memory.
-    #[error("message {0} does not wait for memory")]
+    /// No message of this number waits for memory: it has some, or the group has failed meanwhile.
+    #[error("message {0} does not wait for memory: it has some, or the group has failed")]
     NotWaiting(u64),
     /// The message can't fit.
     #[error("{capacity} bytes are too few for a message of {blocks} blocks of {block_bytes} bytes")]

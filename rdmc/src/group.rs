@@ -93,7 +93,6 @@ pub struct Group {
     own: Notice,
     /// The root: no more messages will be sent.
     closing: bool,
-    reason: String,
     /// Whether [`Event::Connected`] was given.
     connected: bool,
     events: Vec<Event>,
@@ -162,7 +161,6 @@ impl Group {
             state: State::Running,
             own: Notice::default(),
             closing: false,
-            reason: String::new(),
             connected: false,
             events: Vec::new(),
         };
@@ -441,7 +439,8 @@ impl Group {
         if let Some(at) = self.lines.iter().position(|line| line.endpoint == endpoint) {
             return self.on_line(fabric, at, completion);
         }
-        let Some(engine) = &mut self.engine else { return };
+        // What was reported together with the end of the group comes after it.
+        let Some(engine) = self.engine.as_mut().filter(|_| self.state == State::Running) else { return };
         let Some(at) = engine.links().iter().position(|link| link.endpoint == endpoint) else { return };
         let rank = engine.links()[at].rank;
         match completion {
@@ -458,7 +457,7 @@ impl Group {
             // What was outstanding is told of by the break that follows; room is found by trying again.
             Completion::Done { result: Err(_), .. } | Completion::Room { .. } => {}
             // Whoever is done may close first: the root knows whether all are.
-            Completion::Broken { .. } if self.own.done || self.state == State::Closed => {}
+            Completion::Broken { .. } if self.own.done => {}
             Completion::Broken { reason: BreakReason::PeerClosed, .. } => {
                 self.fail(fabric, Suspect::Unknown, format!("{} closed its connection", self.node(rank)));
             }
@@ -517,7 +516,7 @@ impl Group {
             for endpoint in links.collect::<Vec<_>>() {
                 fabric.disconnect(endpoint);
             }
-            self.reason = reason.clone();
+            self.events.retain(|event| !matches!(event, Event::Incoming { .. }));
         }
         self.own.failed = Some(suspect);
         if let Suspect::Rank(rank) = suspect {

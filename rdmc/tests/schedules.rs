@@ -35,7 +35,7 @@ impl Group {
         let mut last_step_is_empty = steps > 0;
         for step in 0..steps {
             let (mut sends, mut receives) = (Vec::new(), Vec::new());
-            for rank in 0..n {
+            for (rank, schedule) in self.members.iter().enumerate() {
                 let (mut sent, mut received) = (0, 0);
                 for Step { send, receive } in self.at(rank, k, step) {
                     sent += usize::from(send.is_some());
@@ -50,7 +50,7 @@ impl Group {
                         receives.push((peer.index(), rank, block));
                     }
                 }
-                let parts = self.members[rank].parts().len();
+                let parts = schedule.parts().len();
                 assert!(sent <= parts && received <= 1, "{name}, k = {k}, step {step}: rank {rank} does too much");
             }
             sends.sort_unstable();
@@ -196,9 +196,9 @@ fn the_average_slack_of_a_binomial_pipeline_is_the_papers() {
                 // 2 (1 - (l - 1) / (n - 2)) on average, so 2 (n - 2 - (l - 1)) in total.
                 assert_eq!(total, 2 * (n as u64 - 2 - u64::from(l - 1)), "n = {n}, step {step}");
             }
-            for rank in 1..n {
+            for (rank, received) in received.iter_mut().enumerate().skip(1) {
                 for Transfer { block, .. } in group.at(rank, k, step).filter_map(|at| at.receive) {
-                    received[rank][block as usize] = step;
+                    received[block as usize] = step;
                 }
             }
         }

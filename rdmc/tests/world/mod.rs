@@ -10,20 +10,20 @@ use squall_fabric::{
 use squall_rdmc::{Buffer, Event, Failure, Group, GroupConfig, GroupId, Interrupted};
 
 /// A message's bytes, which tell blocks and messages apart.
-pub fn content(message: u64, len: usize) -> Vec<u8> {
+pub(crate) fn content(message: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ message as u8).collect()
 }
 
-pub struct Member {
-    pub fabric: SimFabric,
-    pub group: Group,
+pub(crate) struct Member {
+    pub(crate) fabric: SimFabric,
+    pub(crate) group: Group,
     /// Whether memory is given before messages come, or when they do.
-    pub provides: bool,
-    pub received: Vec<(u64, Arc<Buffer>, usize)>,
-    pub released: Vec<u64>,
-    pub failures: Vec<Failure>,
-    pub destroyed: usize,
-    pub connected: usize,
+    pub(crate) provides: bool,
+    pub(crate) received: Vec<(u64, Arc<Buffer>, usize)>,
+    pub(crate) released: Vec<u64>,
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) destroyed: usize,
+    pub(crate) connected: usize,
 }
 
 impl Member {
@@ -54,7 +54,8 @@ impl Member {
                     Event::Connected => self.connected += 1,
                     Event::Incoming { message, max_bytes, .. } => {
                         let buffer = Buffer::register(&mut self.fabric, max_bytes.max(1)).expect("memory");
-                        self.group.accept(message, buffer).expect("it waits for memory");
+                        // The group may have failed meanwhile.
+                        let _ = self.group.accept(message, buffer);
                     }
                     Event::Received { message, buffer, len } => self.received.push((message, buffer, len)),
                     Event::Released { message } => self.released.push(message),
@@ -65,25 +66,25 @@ impl Member {
         }
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         !self.failures.is_empty() || self.destroyed > 0
     }
 }
 
-pub struct World {
-    pub net: SimNet,
+pub(crate) struct World {
+    pub(crate) net: SimNet,
     /// None where the node has crashed.
-    pub members: Vec<Option<Member>>,
+    pub(crate) members: Vec<Option<Member>>,
 }
 
-pub const GROUP: GroupId = GroupId { group: 7, instance: 1 };
+pub(crate) const GROUP: GroupId = GroupId { group: 7, instance: 1 };
 
-pub fn config(n: usize) -> GroupConfig {
+pub(crate) fn config(n: usize) -> GroupConfig {
     GroupConfig::new(GROUP, (0..n as u32).map(NodeId).collect())
 }
 
 impl World {
-    pub fn new(sim: SimConfig, seed: u64, config: &GroupConfig) -> World {
+    pub(crate) fn new(sim: SimConfig, seed: u64, config: &GroupConfig) -> World {
         let net = SimNet::new(sim, seed);
         let members = config.members.iter().map(|&node| {
             let mut fabric = net.fabric(node);
@@ -94,7 +95,11 @@ impl World {
     }
 
     /// Lets the survivors go on in another group, in which those are members that `config` names.
-    pub fn resume(self, config: &GroupConfig, mut what: impl FnMut(NodeId, &mut SimFabric) -> Interrupted) -> World {
+    pub(crate) fn resume(
+        self,
+        config: &GroupConfig,
+        mut what: impl FnMut(NodeId, &mut SimFabric) -> Interrupted,
+    ) -> World {
         let mut members: Vec<Option<Member>> = self.members;
         let resumed = members.iter_mut().flatten().filter(|member| config.members.contains(&member.fabric.node()));
         for member in resumed {
@@ -104,22 +109,23 @@ impl World {
             let group = Group::resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
             member.group = group;
             member.failures.clear();
+            member.destroyed = 0;
             member.received.clear();
             member.released.clear();
         }
         World { net: self.net, members }
     }
 
-    pub fn root(&mut self) -> &mut Member {
+    pub(crate) fn root(&mut self) -> &mut Member {
         self.members[0].as_mut().expect("the root is alive")
     }
 
-    pub fn alive(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn alive(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().flatten()
     }
 
     /// Queues a message at the root.
-    pub fn send(&mut self, len: usize) -> Arc<Buffer> {
+    pub(crate) fn send(&mut self, len: usize) -> Arc<Buffer> {
         let root = self.root();
         let mut buffer = Buffer::register(&mut root.fabric, len.max(1)).expect("memory");
         let message = root.group.progress().message;
@@ -129,13 +135,13 @@ impl World {
         buffer
     }
 
-    pub fn crash(&mut self, member: usize) {
+    pub(crate) fn crash(&mut self, member: usize) {
         self.net.crash(NodeId(member as u32));
         self.members[member] = None;
     }
 
     /// Lets the network do one thing, and who heard of it take a step. Returns false if nothing is left to happen.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let mut ready = Vec::new();
         let now = self.net.advance(Time::MAX, &mut ready);
         for id in &ready {
@@ -147,19 +153,27 @@ impl World {
     }
 
     /// Steps all, as after something was asked of them.
-    pub fn kick(&mut self) {
+    pub(crate) fn kick(&mut self) {
         let now = self.net.now();
         self.members.iter_mut().flatten().for_each(|member| member.step(now));
     }
 
+    /// Runs until all are connected: whoever dies before is missing, and the others go on waiting.
+    pub(crate) fn connect(&mut self) {
+        self.kick();
+        while self.alive().any(|member| member.connected == 0) {
+            assert!(self.step(), "all are connected");
+        }
+    }
+
     /// Runs until all living members' groups have ended, or nothing is left to happen.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         self.kick();
         while !self.members.iter().flatten().all(Member::has_ended) && self.step() {}
     }
 
     /// Runs until nothing is left to happen.
-    pub fn run_dry(&mut self) {
+    pub(crate) fn run_dry(&mut self) {
         self.kick();
         while self.step() {}
     }
