@@ -25,10 +25,14 @@ pub struct GroupConfig {
     pub algorithm: Algorithm,
     /// The size of a block in bytes: that of every block of a message but the last, which may be shorter.
     pub block_bytes: usize,
-    /// How many receives a member has posted at most.
+    /// How many receives a member has posted at most. With 1, senders take turns at it as the schedule has it, at the price
+    /// of a round trip for each block; on shared memory, where a block costs its receiver's time and no wire's, more are better.
     pub receives_ahead: usize,
-    /// How many sends a member has outstanding at most. More of them let a peer that is ready overtake one that is not.
+    /// How many sends a member has outstanding at most.
     pub sends_in_flight: usize,
+    /// How many steps a member's sends may be ahead of its receives: with 1, what it sends in a step waits for what it
+    /// receives in the steps before. `u64::MAX` for no limit.
+    pub steps_ahead: u64,
     /// Whether messages are [phantoms](crate::Buffer::phantom).
     pub phantom: bool,
 }
@@ -37,15 +41,16 @@ pub struct GroupConfig {
 pub const MAX_BLOCK_BYTES: usize = 1 << 30;
 
 impl GroupConfig {
-    /// A binomial pipeline of blocks of 1 MiB, with windows that suit it.
+    /// A binomial pipeline of blocks of 1 MiB over a network, in step.
     pub fn new(id: GroupId, members: Vec<NodeId>) -> GroupConfig {
         GroupConfig {
             id,
             members,
             algorithm: Algorithm::default(),
             block_bytes: 1 << 20,
-            receives_ahead: 8,
-            sends_in_flight: 4,
+            receives_ahead: 1,
+            sends_in_flight: 2,
+            steps_ahead: 1,
             phantom: false,
         }
     }
@@ -66,7 +71,7 @@ impl GroupConfig {
         if !(1..=MAX_BLOCK_BYTES).contains(&self.block_bytes) {
             return Err(CreateError::BlockBytes(self.block_bytes));
         }
-        if self.receives_ahead == 0 || self.sends_in_flight == 0 {
+        if self.receives_ahead == 0 || self.sends_in_flight == 0 || self.steps_ahead == 0 {
             return Err(CreateError::Window);
         }
         Ok(Schedule::new(&self.algorithm, self.members.len(), Rank(rank as u32))?)
@@ -99,7 +104,7 @@ pub enum CreateError {
     #[error("blocks of {0} bytes are not possible: give 1 to {MAX_BLOCK_BYTES}")]
     BlockBytes(usize),
     /// A window is zero.
-    #[error("a group needs at least one receive ahead and one send in flight")]
+    #[error("a group needs at least one receive ahead, one send in flight, and one step ahead")]
     Window,
     /// There is no such schedule.
     #[error(transparent)]

@@ -1,11 +1,14 @@
 //! The block engine: moves the blocks of a group's messages as its schedule says.
 //!
 //! It is asynchronous. A send waits for its own block, and for the target to have posted a receive for it
-//! (`ready_for_block`), and for nothing else: where one peer is not ready, later sends to others overtake, up to a window.
-//! Between two members the order of blocks is the schedule's, so each side knows which block is meant without being told.
+//! (`ready_for_block`); where one peer is not ready, later sends to others overtake, up to a window. Between two members the
+//! order of blocks is the schedule's, so each side knows which block is meant without being told.
 //!
 //! Receives are posted in the order of the schedule's steps, a window of them ahead. The earliest block that is missing
 //! anywhere is therefore always one that its receiver waits for and that its sender has, so that no window is too small.
+//!
+//! A block that comes before its step takes its receiver's bandwidth from one whose step it is, and that others wait for. So
+//! there is a limit on how far a member's sends may be ahead of its receives.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -64,6 +67,7 @@ struct Lane {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     message: u64,
+    step: u64,
     link: usize,
     block: u32,
 }
@@ -82,6 +86,7 @@ pub(crate) struct Limits {
     pub(crate) block_bytes: usize,
     pub(crate) receives_ahead: usize,
     pub(crate) sends_in_flight: usize,
+    pub(crate) steps_ahead: u64,
 }
 
 /// A peer sent what the schedule does not say.
@@ -350,7 +355,7 @@ impl Engine {
             }
             if let Some(send) = self.course.at(lane, message.blocks, at.step).send {
                 let link = link_to(&self.links, send.peer);
-                at.pending.push_back(Pending { message: at.message, link, block: send.block });
+                at.pending.push_back(Pending { message: at.message, step: at.step, link, block: send.block });
                 message.queued += 1;
             }
             at.step += 1;
@@ -360,6 +365,7 @@ impl Engine {
     /// Posts the sends whose block is here and whose target is ready.
     fn post_sends(&mut self, fabric: &mut impl Fabric, control: &Control) -> Result<bool, PostError> {
         let block_bytes = self.limits.block_bytes;
+        let paced = self.course.receiving().filter(|_| self.limits.steps_ahead < u64::MAX);
         let mut busy = false;
         for lane in 0..self.lanes.len() {
             self.search(lane);
@@ -368,6 +374,9 @@ impl Engine {
             while self.lanes[lane].in_flight < self.limits.sends_in_flight {
                 let Some(&pending) = self.lanes[lane].pending.get(next) else { break };
                 next += 1;
+                if Some(lane) == paced && !self.may_send(lane, pending) {
+                    break;
+                }
                 let link = &mut self.links[pending.link];
                 if link.passed == self.searches {
                     continue;
@@ -398,6 +407,19 @@ impl Engine {
             }
         }
         Ok(busy)
+    }
+
+    /// Whether a send is no further ahead of this member's receives than it may be.
+    fn may_send(&mut self, part: usize, send: Pending) -> bool {
+        let message = &mut self.messages[(send.message - self.base) as usize];
+        while message.arrived < send.step {
+            let receive = self.course.at(part, message.blocks, message.arrived).receive;
+            if receive.is_some_and(|receive| !message.held.contains(receive.block)) {
+                break;
+            }
+            message.arrived += 1;
+        }
+        send.step < message.arrived.saturating_add(self.limits.steps_ahead)
     }
 
     /// Reports messages that are whole, and forgets those that this member is done with.

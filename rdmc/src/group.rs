@@ -183,8 +183,8 @@ impl Group {
     }
 
     fn limits(&self) -> Limits {
-        let GroupConfig { block_bytes, receives_ahead, sends_in_flight, .. } = self.config;
-        Limits { block_bytes, receives_ahead, sends_in_flight }
+        let GroupConfig { block_bytes, receives_ahead, sends_in_flight, steps_ahead, .. } = self.config;
+        Limits { block_bytes, receives_ahead, sends_in_flight, steps_ahead }
     }
 
     fn tag(&self, layer: u32) -> GroupTag {

@@ -21,6 +21,8 @@ pub(crate) struct Message {
     pub(crate) queued: usize,
     /// Sends that were posted and are not complete.
     pub(crate) in_flight: usize,
+    /// Of the part in which this member receives: a step before which it has received everything.
+    pub(crate) arrived: u64,
 }
 
 /// A first block that lies where it came in.
@@ -35,7 +37,7 @@ pub(crate) struct Parked {
 impl Message {
     pub(crate) fn new(blocks: u32, lanes: usize) -> Message {
         let held = BlockSet::new(blocks);
-        Message { blocks, len: None, held, buffer: None, parked: None, lanes, queued: 0, in_flight: 0 }
+        Message { blocks, len: None, held, buffer: None, parked: None, lanes, queued: 0, in_flight: 0, arrived: 0 }
     }
 
     /// The length of one of its blocks, as a receive for it must have.

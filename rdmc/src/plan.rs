@@ -1,6 +1,6 @@
 //! Plans: who sends which block to whom so that a message that was interrupted becomes whole everywhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     block_set::BlockSet,
@@ -54,7 +54,7 @@ impl Plan {
         }
 
         let mut free = vec![Free::default(); held.len()];
-        let mut own = Vec::new();
+        let mut own: BTreeMap<u64, Step> = BTreeMap::new();
         for (_, block) in order {
             // Who has it, and from which step on.
             let (mut have, mut lack): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
@@ -71,14 +71,13 @@ impl Plan {
                 have.push((to, step + 1));
                 let transfer = |peer: usize| Some(Transfer { peer: Rank(peer as u32), block });
                 if from == rank.index() {
-                    own.push((step, Step { send: transfer(to), receive: None }));
+                    own.entry(step).or_default().send = transfer(to);
                 } else if to == rank.index() {
-                    own.push((step, Step { send: None, receive: transfer(from) }));
+                    own.entry(step).or_default().receive = transfer(from);
                 }
             }
         }
-        own.sort_by_key(|(step, _)| *step);
-        Ok(Plan { steps: own.into_iter().map(|(_, step)| step).collect() })
+        Ok(Plan { steps: own.into_values().collect() })
     }
 
     /// What the member does, in order.
@@ -118,26 +117,40 @@ mod tests {
             let missing: u32 = held.iter().map(|set| set.blocks() - set.count()).sum();
             let plans: Vec<Plan> =
                 (0..held.len() as u32).map(|rank| Plan::new(&held, Rank(rank)).expect("nothing is lost")).collect();
-            // Each member's next step: a transfer happens when both sides have come to it, per pair in the same order.
-            let mut next = vec![0; plans.len()];
+            // Each member goes on to its next step once it has sent and received what the one before says.
+            let mut next = vec![(0, false, false); plans.len()];
             let mut sent: Vec<(usize, usize, u32)> = Vec::new();
             let mut moved = 0;
             loop {
                 let before = (next.clone(), sent.len());
                 for (member, plan) in plans.iter().enumerate() {
-                    let Some(step) = plan.steps().get(next[member]) else { continue };
-                    if let Some(Transfer { peer, block }) = step.send
-                        && held[member].contains(block)
-                    {
-                        sent.push((member, peer.index(), block));
-                        next[member] += 1;
-                    } else if let Some(Transfer { peer, block }) = step.receive
-                        && let Some(at) = sent.iter().position(|&(from, to, _)| (from, to) == (peer.index(), member))
-                    {
-                        assert_eq!(sent.remove(at).2, block, "seed {seed}: the two ends differ in their order");
-                        assert!(held[member].insert(block), "seed {seed}: block {block} comes twice");
-                        next[member] += 1;
-                        moved += 1;
+                    let (at, has_sent, has_received) = &mut next[member];
+                    let Some(step) = plan.steps().get(*at) else { continue };
+                    match step.send {
+                        Some(Transfer { peer, block }) if !*has_sent => {
+                            assert!(
+                                held[member].contains(block),
+                                "seed {seed}: block {block} is sent before it is there"
+                            );
+                            sent.push((member, peer.index(), block));
+                        }
+                        _ => {}
+                    }
+                    *has_sent = true;
+                    match step.receive {
+                        Some(Transfer { peer, block }) if !*has_received => {
+                            let from_peer = |&(from, to, _): &(usize, usize, u32)| (from, to) == (peer.index(), member);
+                            if let Some(at) = sent.iter().position(from_peer) {
+                                assert_eq!(sent.remove(at).2, block, "seed {seed}: the two ends differ in their order");
+                                assert!(held[member].insert(block), "seed {seed}: block {block} comes twice");
+                                moved += 1;
+                                *has_received = true;
+                            }
+                        }
+                        _ => *has_received = true,
+                    }
+                    if *has_received {
+                        next[member] = (*at + 1, false, false);
                     }
                 }
                 if (next.clone(), sent.len()) == before {

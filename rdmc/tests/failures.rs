@@ -85,6 +85,7 @@ impl Case {
             block_bytes: BLOCK,
             receives_ahead: 3,
             sends_in_flight: 2,
+            steps_ahead: if seed % 2 == 0 { u64::MAX } else { 1 },
             ..config(n)
         };
         let mut world = World::new(self.sim.clone(), seed, &config);

@@ -37,6 +37,7 @@ fn random_transfer(seed: u64) {
         block_bytes,
         receives_ahead: rng.usize(1..=9),
         sends_in_flight: rng.usize(1..=5),
+        steps_ahead: [1, 2, u64::MAX][rng.usize(..3)],
         ..config(n)
     };
     let sim = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };

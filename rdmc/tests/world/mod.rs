@@ -17,8 +17,6 @@ pub(crate) fn content(message: u64, len: usize) -> Vec<u8> {
 pub(crate) struct Member {
     pub(crate) fabric: SimFabric,
     pub(crate) group: Group,
-    /// Whether memory is given before messages come, or when they do.
-    pub(crate) provides: bool,
     pub(crate) received: Vec<(u64, Arc<Buffer>, usize)>,
     pub(crate) released: Vec<u64>,
     pub(crate) failures: Vec<Failure>,
@@ -31,7 +29,6 @@ impl Member {
         Member {
             fabric,
             group,
-            provides: false,
             received: Vec::new(),
             released: Vec::new(),
             failures: Vec::new(),
@@ -40,7 +37,7 @@ impl Member {
         }
     }
 
-    fn step(&mut self, now: Time) {
+    fn step(&mut self, now: Time, phantom: bool) {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
@@ -53,7 +50,8 @@ impl Member {
                 match event {
                     Event::Connected => self.connected += 1,
                     Event::Incoming { message, max_bytes, .. } => {
-                        let buffer = Buffer::register(&mut self.fabric, max_bytes.max(1)).expect("memory");
+                        let register = if phantom { Buffer::phantom } else { Buffer::register };
+                        let buffer = register(&mut self.fabric, max_bytes.max(1)).expect("memory");
                         // The group may have failed meanwhile.
                         let _ = self.group.accept(message, buffer);
                     }
@@ -75,6 +73,8 @@ pub(crate) struct World {
     pub(crate) net: SimNet,
     /// None where the node has crashed.
     pub(crate) members: Vec<Option<Member>>,
+    /// Whether messages have no bytes.
+    pub(crate) phantom: bool,
 }
 
 pub(crate) const GROUP: GroupId = GroupId { group: 7, instance: 1 };
@@ -91,7 +91,7 @@ impl World {
             let group = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
             Some(Member::new(fabric, group))
         });
-        World { members: members.collect(), net }
+        World { members: members.collect(), net, phantom: config.phantom }
     }
 
     /// Lets the survivors go on in another group, in which those are members that `config` names.
@@ -113,7 +113,7 @@ impl World {
             member.received.clear();
             member.released.clear();
         }
-        World { net: self.net, members }
+        World { net: self.net, members, phantom: self.phantom }
     }
 
     pub(crate) fn root(&mut self) -> &mut Member {
@@ -146,7 +146,7 @@ impl World {
         let now = self.net.advance(Time::MAX, &mut ready);
         for id in &ready {
             if let Some(member) = &mut self.members[id.0 as usize] {
-                member.step(now);
+                member.step(now, self.phantom);
             }
         }
         !ready.is_empty()
@@ -155,7 +155,7 @@ impl World {
     /// Steps all, as after something was asked of them.
     pub(crate) fn kick(&mut self) {
         let now = self.net.now();
-        self.members.iter_mut().flatten().for_each(|member| member.step(now));
+        self.members.iter_mut().flatten().for_each(|member| member.step(now, self.phantom));
     }
 
     /// Runs until all are connected: whoever dies before is missing, and the others go on waiting.
