@@ -30,8 +30,8 @@ pub struct GroupConfig {
     pub receives_ahead: usize,
     /// How many sends a member has outstanding at most.
     pub sends_in_flight: usize,
-    /// How many steps a member's sends may be ahead of its receives: with 1, what it sends in a step waits for what it
-    /// receives in the steps before. `u64::MAX` for no limit.
+    /// How many steps a member's sends may be ahead of its receives, and of its earlier sends: with 1, what it sends in a
+    /// step waits for what it sends and receives in the steps before. `u64::MAX` for no limit.
     pub steps_ahead: u64,
     /// Whether messages are [phantoms](crate::Buffer::phantom).
     pub phantom: bool,

@@ -8,7 +8,7 @@
 //! anywhere is therefore always one that its receiver waits for and that its sender has, so that no window is too small.
 //!
 //! A block that comes before its step takes its receiver's bandwidth from one whose step it is, and that others wait for. So
-//! there is a limit on how far a member's sends may be ahead of its receives.
+//! there is a limit on how far a member's sends may be ahead of its receives, and of its earlier sends.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -373,8 +373,11 @@ impl Engine {
             let mut next = 0;
             while self.lanes[lane].in_flight < self.limits.sends_in_flight {
                 let Some(&pending) = self.lanes[lane].pending.get(next) else { break };
+                let oldest = self.lanes[lane].pending[0];
                 next += 1;
-                if Some(lane) == paced && !self.may_send(lane, pending) {
+                let too_early = pending.message == oldest.message
+                    && pending.step >= oldest.step.saturating_add(self.limits.steps_ahead);
+                if too_early || Some(lane) == paced && !self.may_send(lane, pending) {
                     break;
                 }
                 let link = &mut self.links[pending.link];

@@ -42,7 +42,6 @@ fn a_pipeline_takes_little_more_than_its_steps() {
     for (n, k) in [(2_usize, 256), (4, 256), (16, 256), (16, 16), (13, 256), (64, 100)] {
         let steps = n.next_power_of_two().trailing_zeros() as usize + k - 1;
         let ratio = transfer(n, k, Algorithm::BinomialPipeline, |_| {}) / (steps as f64 * block_time());
-        println!("{n} nodes, {k} blocks: {ratio:.4}");
         assert!((1.0..1.05).contains(&ratio), "{n} nodes, {k} blocks: {ratio} of {steps} block times");
     }
 }
@@ -56,7 +55,6 @@ fn other_schedules_take_their_steps_too() {
         (Algorithm::BinomialTree, 16, 50, 200),
     ] {
         let ratio = transfer(n, k, algorithm.clone(), |_| {}) / (f64::from(steps) * block_time());
-        println!("{algorithm:?}: {ratio:.4}");
         assert!((1.0..1.05).contains(&ratio), "{algorithm:?}: {ratio}");
     }
 }
@@ -80,7 +78,6 @@ fn a_slow_link_costs_a_pipeline_its_own_steps_and_no_more() {
             let s = (k + l - 1) as f64;
             let bound = s / (s + (s / l as f64).ceil() * (slow as f64 - 1.0));
             let remains = whole / slowed;
-            println!("{n} nodes, link {a}-{b} at 1/{slow}: {remains:.4} remains, at least {bound:.4}");
             assert!(remains >= bound * 0.98, "{n} nodes, dimension {dimension}: {remains} remains, not {bound}");
         }
     }
