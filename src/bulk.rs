@@ -93,9 +93,9 @@ impl<F: Fabric + Wait> Bulk<F> {
     }
 
     /// Forgets a group, and leaves it if it has not ended: it then fails for the others, who hear why as long as turns are
-    /// taken here.
-    pub fn remove(&mut self, id: GroupId) {
-        self.groups.remove(&mut self.fabric, id);
+    /// taken here. Returns the messages that this node has not released.
+    pub fn remove(&mut self, id: GroupId) -> Vec<Interrupted> {
+        self.groups.remove(&mut self.fabric, id)
     }
 
     /// Whether there is no group, and nobody has to hear anything from this node any more.

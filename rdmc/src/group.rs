@@ -290,13 +290,17 @@ impl Group {
         self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
     }
 
-    /// Leaves the group, which fails for the others unless it is destroyed. Step it until it [is
-    /// quiet](Group::is_quiet).
-    pub fn leave(&mut self, fabric: &mut impl Fabric) {
-        if !self.is_ended() {
-            self.fail(fabric, Suspect::Rank(self.me), "it left the group".into());
-            self.events.clear();
-        }
+    /// Leaves the group, which fails for the others unless it has ended. Returns the messages that this member has not
+    /// released, as [`Event::Failed`] would. Step it until it [is quiet](Group::is_quiet), so that the others hear of it.
+    ///
+    /// For who finds by other means that a member stands still.
+    pub fn leave(&mut self, fabric: &mut impl Fabric) -> Vec<Interrupted> {
+        self.fail(fabric, Suspect::Rank(self.me), "it left the group".into());
+        let failed = self.events.drain(..).find_map(|event| match event {
+            Event::Failed(failure) => Some(failure.interrupted),
+            _ => None,
+        });
+        failed.unwrap_or_default()
     }
 
     /// Closes all endpoints at once.

@@ -62,13 +62,14 @@ impl Rdmc {
         self.groups.get_mut(&id)
     }
 
-    /// Forgets a group, and leaves it if it has not ended: it then fails for the others. They still hear why from here, as
-    /// long as this is stepped.
-    pub fn remove(&mut self, fabric: &mut impl Fabric, id: GroupId) {
-        let Some(mut group) = self.groups.remove(&id) else { return };
+    /// Forgets a group, and [leaves](Group::leave) it if it has not ended. The others still hear why from here, as long as
+    /// this is stepped.
+    pub fn remove(&mut self, fabric: &mut impl Fabric, id: GroupId) -> Vec<Interrupted> {
+        let Some(mut group) = self.groups.remove(&id) else { return Vec::new() };
         group.endpoints().for_each(|endpoint| _ = self.routes.remove(&endpoint));
-        group.leave(fabric);
+        let interrupted = group.leave(fabric);
         self.leaving.push(group);
+        interrupted
     }
 
     /// Whether nobody has to hear anything from this node any more.

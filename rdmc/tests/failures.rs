@@ -244,6 +244,52 @@ fn whatever_fails_each_survivor_hears_one_end_and_success_is_never_wrong() {
     }
 }
 
+/// A node dies, another dies while the rest completes the message, and so on. Whoever waits for a node that died before it
+/// was connected leaves.
+#[test]
+fn a_resume_may_be_resumed() {
+    for seed in 0..600 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (n, k) = (rng.usize(3..=8), rng.u32(1..=30));
+        let len = k as usize * BLOCK - 9;
+        let ahead = [1, u64::MAX][rng.usize(..2)];
+        let config = GroupConfig { block_bytes: BLOCK, steps_ahead: ahead, ..config(n) };
+        let mut world = World::new(SimConfig::fast(), seed, &config);
+        world.connect();
+        let source = world.send(len);
+        world.kick();
+        let mut instance = GROUP.instance;
+        while world.alive().count() > 1 {
+            (0..rng.usize(..120)).for_each(|_| _ = world.step());
+            let alive: Vec<u32> = world.alive().map(|member| member.fabric.node().0).collect();
+            world.crash(alive[rng.usize(..alive.len())] as usize);
+            world.run_dry();
+            let mut held = Vec::new();
+            for member in world.members.iter_mut().flatten() {
+                let left = member.group.leave(&mut member.fabric);
+                assert!(left.is_empty() || !member.has_ended(), "seed {seed}: told twice");
+                let root = (member.fabric.node() == NodeId(0)).then_some(&source);
+                let mut what = holdings(member, root, len, k);
+                what = left.into_iter().next().filter(|_| what.held.is_empty()).unwrap_or(what);
+                check_content(&what, len, &format!("seed {seed}: {}", member.fabric.node()));
+                held.push((member.fabric.node(), what));
+            }
+            instance += 1;
+            let survivors = held.iter().map(|(node, _)| *node).collect();
+            let id = GroupId { instance, ..GROUP };
+            let config = GroupConfig { block_bytes: BLOCK, steps_ahead: ahead, ..GroupConfig::new(id, survivors) };
+            let mut held = held.into_iter();
+            world = world.resume(&config, |_, fabric| with_memory(held.next().expect("one each").1, fabric));
+            world.kick();
+        }
+        world.run_dry();
+        let last = world.alive().next().expect("the last survivor");
+        let received = last.received.first().is_some_and(|(_, buffer, len)| buffer[..*len] == content(0, *len));
+        let lost = last.failures.iter().any(|failure| failure.reason.contains("held by no member"));
+        assert!(received != lost, "seed {seed}: {:?} {:?}", last.received, last.failures);
+    }
+}
+
 #[test]
 fn what_a_survivor_holds_does_not_change_after_it_was_told() {
     for seed in 0..200 {
