@@ -5,6 +5,7 @@ use std::fmt;
 /// A set of the blocks `0..len` of a message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BlockSet {
+    /// None at all while there is no block: how many there are may be anything that a peer says.
     words: Vec<u64>,
     len: u32,
     count: u32,
@@ -13,7 +14,7 @@ pub struct BlockSet {
 impl BlockSet {
     /// None of `len` blocks.
     pub fn new(len: u32) -> BlockSet {
-        BlockSet { words: vec![0; Self::words_for(len)], len, count: 0 }
+        BlockSet { words: Vec::new(), len, count: 0 }
     }
 
     /// All of `len` blocks.
@@ -34,7 +35,7 @@ impl BlockSet {
         set.words.resize(Self::words_for(len), 0);
         set.clear_beyond();
         set.count = set.words.iter().map(|word| word.count_ones()).sum();
-        set
+        if set.is_empty() { BlockSet::new(len) } else { set }
     }
 
     fn clear_beyond(&mut self) {
@@ -43,7 +44,7 @@ impl BlockSet {
         }
     }
 
-    /// Its words, as [`from_words`](BlockSet::from_words) takes them.
+    /// Its words, as [`from_words`](BlockSet::from_words) takes them; none if it is empty.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -55,6 +56,7 @@ impl BlockSet {
     /// If the message has no such block.
     pub fn insert(&mut self, block: u32) -> bool {
         assert!(block < self.len, "block {block} of {}", self.len);
+        self.words.resize(Self::words_for(self.len), 0);
         let (word, bit) = (&mut self.words[block as usize / 64], 1 << (block % 64));
         let new = *word & bit == 0;
         *word |= bit;
@@ -64,7 +66,7 @@ impl BlockSet {
 
     /// Whether it has the block.
     pub fn contains(&self, block: u32) -> bool {
-        block < self.len && self.words[block as usize / 64] & (1 << (block % 64)) != 0
+        self.words.get(block as usize / 64).is_some_and(|word| word & (1 << (block % 64)) != 0)
     }
 
     /// How many blocks the message has.
@@ -90,7 +92,8 @@ impl BlockSet {
     /// The blocks that it lacks, in order.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
         let len = self.len;
-        self.words.iter().enumerate().flat_map(move |(at, &word)| {
+        (0..Self::words_for(len)).flat_map(move |at| {
+            let word = self.words.get(at).copied().unwrap_or(0);
             let first = at as u32 * 64;
             let beyond = len - first;
             let mut lacking = if beyond < 64 { !word & ((1 << beyond) - 1) } else { !word };

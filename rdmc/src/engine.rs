@@ -123,6 +123,9 @@ pub enum AcceptError {
 /// A posted operation of any kind is known by its place in the endpoint's order, so tokens only need to be signaled.
 const SIGNALED: Token = Token(0);
 
+/// In a look at a schedule in which this member has little to send, so many steps are passed over.
+const SEARCH_STEPS: usize = 4096;
+
 /// One member's transfers.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -300,13 +303,8 @@ impl Engine {
         let fits = self.provided.front().is_some_and(|buffer| buffer.capacity() >= offset + block_bytes);
         let first = match self.provided.pop_front_if(|_| fits) {
             Some(buffer) => First { holder: Arc::new(buffer), offset, provided: true },
-            None => {
-                // Until there is memory for the message before, its first block lies there.
-                if self.messages.iter().any(|message| message.parked.is_some()) {
-                    return Ok(false);
-                }
-                First { holder: Arc::clone(scratch), offset: 0, provided: false }
-            }
+            // It is free: the receives of all messages before are posted, so these have memory of their own.
+            None => First { holder: Arc::clone(scratch), offset: 0, provided: false },
         };
         let link = link_to(&self.links, from.from);
         let link = &mut self.links[link];
@@ -339,14 +337,15 @@ impl Engine {
         Ok(busy)
     }
 
-    /// Finds the next sends of a lane.
-    fn search(&mut self, lane: usize) {
+    /// Finds the next sends of a lane. Returns whether it stopped before it found enough, so as not to take too long.
+    fn search(&mut self, lane: usize) -> bool {
         let window = self.limits.sends_in_flight.max(2 * self.links.len());
         let at = &mut self.lanes[lane];
-        while at.pending.len() < window {
-            let Some(message) = at.message.checked_sub(self.base).and_then(|i| self.messages.get_mut(i as usize))
-            else {
-                return;
+        for _ in 0..SEARCH_STEPS {
+            let message = at.message.checked_sub(self.base).and_then(|i| self.messages.get_mut(i as usize));
+            // How many blocks a message has, only a peer says, until there is memory for it.
+            let Some(message) = message.filter(|message| message.buffer.is_some() && at.pending.len() < window) else {
+                return false;
             };
             if at.step >= self.course.steps(lane, message.blocks) {
                 message.lanes -= 1;
@@ -360,6 +359,7 @@ impl Engine {
             }
             at.step += 1;
         }
+        true
     }
 
     /// Posts the sends whose block is here and whose target is ready.
@@ -368,7 +368,7 @@ impl Engine {
         let paced = self.course.receiving().filter(|_| self.limits.steps_ahead < u64::MAX);
         let mut busy = false;
         for lane in 0..self.lanes.len() {
-            self.search(lane);
+            busy |= self.search(lane);
             self.searches += 1;
             let mut next = 0;
             while self.lanes[lane].in_flight < self.limits.sends_in_flight {

@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, and of those that outlive them.
-const BLOCKS: u32 = 3;
-const CONTROL: u32 = 4;
+pub(crate) const BLOCKS: u32 = 3;
+pub(crate) const CONTROL: u32 = 4;
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -187,7 +187,7 @@ impl Group {
         Limits { block_bytes, receives_ahead, sends_in_flight, steps_ahead }
     }
 
-    fn tag(&self, layer: u32) -> GroupTag {
+    pub(crate) fn tag(&self, layer: u32) -> GroupTag {
         GroupTag { layer, group: self.config.id.group, epoch: self.config.id.instance }
     }
 

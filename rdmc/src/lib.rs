@@ -96,6 +96,8 @@ mod course;
 mod engine;
 mod events;
 mod group;
+#[cfg(test)]
+mod hostile_tests;
 mod message;
 mod plan;
 mod rdmc;

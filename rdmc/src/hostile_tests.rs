@@ -1,0 +1,177 @@
+//! A root that breaks the rules: its member fails with a reason, and nothing worse.
+
+use squall_fabric::{
+    Completion, EndpointId, Fabric, NodeId, Op, Region, RegionKey, RegionKind, Slice, Source, Target, Time, Token,
+    sim::{SimConfig, SimFabric, SimNet},
+};
+
+use crate::{
+    Buffer, Event, Group, GroupConfig, GroupId,
+    group::{BLOCKS, CONTROL},
+};
+
+const BLOCK: usize = 100;
+
+/// A hand-made root, and an honest member.
+struct Pair {
+    net: SimNet,
+    root: SimFabric,
+    blocks: EndpointId,
+    control: EndpointId,
+    /// The root's memory for what the member says, for blocks, and where the member keeps what the root says.
+    words: Region,
+    source: Region,
+    target: Option<RegionKey>,
+    fabric: SimFabric,
+    member: Group,
+    events: Vec<Event>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let net = SimNet::new(SimConfig::fast(), 1);
+        let id = GroupId { group: 1, instance: 1 };
+        let config = GroupConfig { block_bytes: BLOCK, ..GroupConfig::new(id, vec![NodeId(0), NodeId(1)]) };
+        let (mut root, mut fabric) = (net.fabric(NodeId(0)), net.fabric(NodeId(1)));
+        let member = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
+        let words = root.register(RegionKind::Polled, 128).expect("memory");
+        let source = root.register(RegionKind::Bulk, 10 * BLOCK).expect("memory");
+        let mut connect =
+            |layer| root.connect(NodeId(1), member.tag(layer), std::slice::from_ref(&words), &config.hello(0));
+        let (blocks, control) = (connect(BLOCKS), connect(CONTROL));
+        let mut pair =
+            Pair { net, root, blocks, control, words, source, target: None, fabric, member, events: Vec::new() };
+        pair.run();
+        pair
+    }
+
+    fn run(&mut self) {
+        let mut completions = Vec::new();
+        loop {
+            let mut ready = Vec::new();
+            let now = self.net.advance(Time::MAX, &mut ready);
+            self.root.poll(now, &mut completions);
+            for completion in completions.drain(..) {
+                if let Completion::Connected { remote, .. } = completion {
+                    self.target = Some(remote[0].key);
+                }
+            }
+            self.fabric.poll(now, &mut completions);
+            for completion in completions.drain(..) {
+                self.member.on_completion(&mut self.fabric, &completion);
+            }
+            while self.member.step(&mut self.fabric, &mut self.events) {
+                while let Some(at) = self.events.iter().position(|event| matches!(event, Event::Incoming { .. })) {
+                    let Event::Incoming { message, max_bytes, .. } = self.events.remove(at) else { unreachable!() };
+                    let buffer = Buffer::register(&mut self.fabric, max_bytes.max(1)).expect("memory");
+                    // Where the group has failed meanwhile, it needs none.
+                    let _ = self.member.accept(message, buffer);
+                }
+            }
+            if ready.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn send(&mut self, len: usize, imm: Option<u32>) {
+        let source = Source::Region(Slice { region: &self.source, offset: 0, len });
+        self.root.post(self.blocks, Op::Send { source, imm }, Token(1)).expect("is connected");
+        self.run();
+    }
+
+    /// Writes a word of the root's row.
+    fn say(&mut self, offset: usize, word: u64) {
+        let target = Target { region: self.target.expect("is connected"), offset };
+        let write = Op::Write { source: Source::Inline(&word.to_ne_bytes()), target };
+        self.root.post(self.control, write, Token::UNSIGNALED).expect("is connected");
+        self.run();
+    }
+
+    fn failure(&self) -> &str {
+        let failures: Vec<_> = self
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Failed(failure) => Some(failure),
+                _ => None,
+            })
+            .collect();
+        let [failure] = failures[..] else { panic!("not one failure: {:?}", self.events) };
+        assert_eq!(failure.suspect, Some(NodeId(0)));
+        &failure.reason
+    }
+}
+
+#[test]
+fn blocks_that_make_no_sense_break_the_group_with_a_reason() {
+    type Sends = &'static [(usize, Option<u32>)];
+    let cases: [(Sends, &str); 7] = [
+        (&[(BLOCK, None)], "it sent a block without saying how many the message has"),
+        (&[(BLOCK, Some(0))], "it sent a block without saying how many the message has"),
+        (&[(BLOCK - 1, Some(2))], "it sent 99 bytes as block 0 of 2"),
+        (&[(0, Some(2))], "it sent 0 bytes as block 0 of 2"),
+        (&[(BLOCK, Some(3)), (BLOCK, Some(2))], "it says that the message has 2 blocks, which has 3"),
+        (&[(BLOCK, Some(3)), (BLOCK - 1, Some(3))], "it sent 99 bytes as block 1 of 3"),
+        (&[(BLOCK, Some(2)), (0, Some(2))], "it sent 0 bytes as block 1 of 2"),
+    ];
+    for (sends, reason) in cases {
+        let mut pair = Pair::new();
+        sends.iter().for_each(|&(len, imm)| pair.send(len, imm));
+        assert_eq!(pair.failure(), reason, "{sends:?}");
+    }
+}
+
+#[test]
+fn a_block_that_is_too_long_or_was_not_asked_for_never_lands() {
+    let mut pair = Pair::new();
+    pair.send(BLOCK + 1, Some(1));
+    assert!(matches!(pair.events.last(), Some(Event::Failed(_))), "{:?}", pair.events);
+    // The fabric itself refuses what finds no receive (G3), so a flood breaks the endpoint.
+    let mut pair = Pair::new();
+    for _ in 0..5 {
+        let source = Source::Region(Slice { region: &pair.source, offset: 0, len: BLOCK });
+        pair.root.post(pair.blocks, Op::Send { source, imm: Some(9) }, Token(1)).expect("is connected");
+    }
+    pair.run();
+    assert!(matches!(pair.events.last(), Some(Event::Failed(_))), "{:?}", pair.events);
+}
+
+#[test]
+fn a_count_of_blocks_beyond_all_memory_is_the_applications_to_refuse() {
+    let mut pair = Pair::new();
+    let source = Source::Region(Slice { region: &pair.source, offset: 0, len: BLOCK });
+    pair.root.post(pair.blocks, Op::Send { source, imm: Some(u32::MAX) }, Token(1)).expect("is connected");
+    let (mut completions, mut ready, mut events) = (Vec::new(), Vec::new(), Vec::new());
+    while events.is_empty() {
+        let now = pair.net.advance(Time::MAX, &mut ready);
+        assert!(!ready.is_empty(), "nothing is left to happen");
+        ready.clear();
+        pair.root.poll(now, &mut completions);
+        completions.clear();
+        pair.fabric.poll(now, &mut completions);
+        completions.drain(..).for_each(|completion| pair.member.on_completion(&mut pair.fabric, &completion));
+        pair.member.step(&mut pair.fabric, &mut events);
+    }
+    let [Event::Incoming { max_bytes, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(max_bytes, u32::MAX as usize * BLOCK);
+    assert!(pair.member.leave(&mut pair.fabric).len() == 1, "nothing of it was allocated");
+}
+
+#[test]
+fn control_words_that_make_no_sense_change_nothing_or_fail_the_group() {
+    let mut pair = Pair::new();
+    // Closed, before anybody was done.
+    pair.say(32, 1);
+    assert!(!pair.events.iter().any(|event| matches!(event, Event::Destroyed)), "{:?}", pair.events);
+    // More messages than there ever were.
+    pair.say(16, u64::MAX);
+    assert!(!pair.member.is_ended());
+    // Somebody failed whom nobody knows: until there is a name, or the root is gone, nothing more is said.
+    pair.say(8, u64::MAX);
+    assert!(!pair.events.iter().any(|event| matches!(event, Event::Failed(_))));
+    pair.root.disconnect(pair.control);
+    pair.run();
+    assert_eq!(pair.failure(), "it closed the connection");
+    assert_eq!(pair.words.load(64 + 8), 2 + 1, "the member told the root that it does not know who");
+}
