@@ -28,7 +28,8 @@ pub struct GroupConfig {
     /// How many receives a member has posted at most. With 1, senders take turns at it as the schedule has it, at the price
     /// of a round trip for each block; on shared memory, where a block costs its receiver's time and no wire's, more are better.
     pub receives_ahead: usize,
-    /// How many sends a member has outstanding at most.
+    /// How many sends a member has outstanding at most, in each part of its schedule. Several share its link, which delays
+    /// the first of them.
     pub sends_in_flight: usize,
     /// How many steps a member's sends may be ahead of its receives, and of its earlier sends: with 1, what it sends in a
     /// step waits for what it sends and receives in the steps before. `u64::MAX` for no limit.
@@ -49,7 +50,7 @@ impl GroupConfig {
             algorithm: Algorithm::default(),
             block_bytes: 1 << 20,
             receives_ahead: 1,
-            sends_in_flight: 2,
+            sends_in_flight: 1,
             steps_ahead: 1,
             phantom: false,
         }

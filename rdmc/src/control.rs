@@ -10,8 +10,9 @@
 //!      32   closed   u64  by the root: 1 once all members are done
 //! ```
 //!
-//! `ready` comes over the endpoint that carries the blocks. The others come over an endpoint of their own, which stays when
-//! the blocks' endpoints are closed; only the root has one to every member. A row is 64 bytes.
+//! `ready` comes over an endpoint beside the one that carries the blocks, which it would have to wait for there. The others come
+//! over an endpoint of their own, which stays when those two are closed; only the root has one to every member. A row is 64
+//! bytes.
 
 use squall_fabric::{
     EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Source, Target,
@@ -72,21 +73,32 @@ impl Control {
         self.region.load(ROW * from.index())
     }
 
-    /// What a member says. Nothing of it is believed that makes no sense.
-    pub(crate) fn notice(&self, from: Rank) -> Notice {
-        let word = |at| self.region.load(ROW * from.index() + at);
-        let failed = match word(FAILED) {
+    /// Whom a member thinks to have failed. Any word that names nobody says that it does not know.
+    pub(crate) fn failed(&self, from: Rank) -> Option<Suspect> {
+        match self.word(from, FAILED) {
             0 => None,
             rank if rank <= u64::from(self.members) => Some(Suspect::Rank(Rank(rank as u32 - 1))),
             _ => Some(Suspect::Unknown),
-        };
-        let from_root = from == Rank::ROOT;
-        Notice {
-            failed,
-            total: word(TOTAL).checked_sub(1).filter(|_| from_root),
-            done: word(DONE) != 0,
-            closed: from_root && word(CLOSED) != 0,
         }
+    }
+
+    /// How many messages there were, once the root closes the group.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.word(Rank::ROOT, TOTAL).checked_sub(1)
+    }
+
+    /// Whether a member has all messages, and has sent on all that it has to.
+    pub(crate) fn is_done(&self, member: Rank) -> bool {
+        self.word(member, DONE) != 0
+    }
+
+    /// Whether the root says that all are done.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word(Rank::ROOT, CLOSED) != 0
+    }
+
+    fn word(&self, from: Rank, at: usize) -> u64 {
+        self.region.load(ROW * from.index() + at)
     }
 
     /// Tells a peer how many receives are posted for its blocks.

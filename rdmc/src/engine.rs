@@ -27,9 +27,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) rank: Rank,
-    pub(crate) endpoint: EndpointId,
-    /// The peer's control memory, once it is connected.
-    pub(crate) control: Option<RegionKey>,
+    /// Carries blocks.
+    pub(crate) blocks: EndpointId,
+    /// Carries `ready_for_block`, which must not wait behind a block (G1).
+    pub(crate) ready: EndpointId,
+    /// Whether blocks can be sent.
+    blocks_are_up: bool,
+    /// The peer's control memory, once it can be told of receives.
+    control: Option<RegionKey>,
     /// Sends posted since the group began.
     sent: u64,
     /// Receives posted since the group began, and how many of them the peer was told of.
@@ -186,8 +191,13 @@ impl Engine {
         &self.links
     }
 
-    /// A link is up, and the peer's control memory is known.
-    pub(crate) fn connected(&mut self, link: usize, control: RegionKey) {
+    /// Blocks can be sent to a peer.
+    pub(crate) fn blocks_connected(&mut self, link: usize) {
+        self.links[link].blocks_are_up = true;
+    }
+
+    /// A peer can be told of receives, in its control memory.
+    pub(crate) fn ready_connected(&mut self, link: usize, control: RegionKey) {
         self.links[link].control = Some(control);
     }
 
@@ -279,7 +289,7 @@ impl Engine {
                 let into = buffer.slice(receive.block as usize * block_bytes, len);
                 let link = link_to(&self.links, receive.peer);
                 let link = &mut self.links[link];
-                if !is_taken(fabric.post(link.endpoint, Op::Recv { into }, SIGNALED))? {
+                if !is_taken(fabric.post(link.blocks, Op::Recv { into }, SIGNALED))? {
                     break;
                 }
                 link.awaiting.push_back(Awaited::Block { message: number, block: receive.block });
@@ -309,7 +319,7 @@ impl Engine {
         let link = link_to(&self.links, from.from);
         let link = &mut self.links[link];
         let into = first.holder.slice(first.offset, block_bytes);
-        let taken = is_taken(fabric.post(link.endpoint, Op::Recv { into }, SIGNALED))?;
+        let taken = is_taken(fabric.post(link.blocks, Op::Recv { into }, SIGNALED))?;
         if taken {
             link.awaiting.push_back(Awaited::First);
             link.posted += 1;
@@ -328,7 +338,7 @@ impl Engine {
         let mut busy = false;
         for link in &mut self.links {
             if let Some(to) = link.control.filter(|_| link.published < link.posted)
-                && is_taken(control.say_ready(fabric, link.endpoint, to, link.posted))?
+                && is_taken(control.say_ready(fabric, link.ready, to, link.posted))?
             {
                 link.published = link.posted;
                 busy = true;
@@ -388,13 +398,13 @@ impl Engine {
                 link.passed = self.searches;
                 let message = &mut self.messages[(pending.message - self.base) as usize];
                 let (Some(buffer), true) = (&message.buffer, message.held.contains(pending.block)) else { continue };
-                if link.control.is_none() || control.ready(link.rank) <= link.sent {
+                if !link.blocks_are_up || control.ready(link.rank) <= link.sent {
                     continue;
                 }
                 let len = message.len_of(pending.block, block_bytes);
                 let source = Source::Region(buffer.slice(pending.block as usize * block_bytes, len));
                 let send = Op::Send { source, imm: Some(message.blocks) };
-                if !is_taken(fabric.post(link.endpoint, send, SIGNALED))? {
+                if !is_taken(fabric.post(link.blocks, send, SIGNALED))? {
                     continue;
                 }
                 link.passed = 0;
@@ -531,10 +541,12 @@ impl Engine {
 }
 
 impl Link {
-    pub(crate) fn new(rank: Rank, endpoint: EndpointId) -> Link {
+    pub(crate) fn new(rank: Rank, blocks: EndpointId, ready: EndpointId) -> Link {
         Link {
             rank,
-            endpoint,
+            blocks,
+            ready,
+            blocks_are_up: false,
             control: None,
             sent: 0,
             posted: 0,
@@ -543,6 +555,14 @@ impl Link {
             sending: VecDeque::new(),
             passed: 0,
         }
+    }
+
+    pub(crate) fn endpoints(&self) -> [EndpointId; 2] {
+        [self.blocks, self.ready]
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.blocks_are_up && self.control.is_some()
     }
 }
 

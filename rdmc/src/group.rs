@@ -16,9 +16,11 @@ use crate::{
     schedule::Rank,
 };
 
-/// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, and of those that outlive them.
+/// The layers' numbers in a [`GroupTag`]: of the endpoints that carry blocks, of those that say who is ready for them, and of
+/// those that outlive both.
 pub(crate) const BLOCKS: u32 = 3;
-pub(crate) const CONTROL: u32 = 4;
+pub(crate) const READY: u32 = 4;
+pub(crate) const CONTROL: u32 = 5;
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -175,9 +177,11 @@ impl Group {
     }
 
     fn connect_links(&self, fabric: &mut impl Fabric, course: &Course) -> Vec<Link> {
+        let control = [self.control.region().clone()];
         let connect = |rank| {
-            let expose = [self.control.region().clone()];
-            Link::new(rank, fabric.connect(self.node(rank), self.tag(BLOCKS), &expose, &self.hello))
+            let mut to = |layer, expose| fabric.connect(self.node(rank), self.tag(layer), expose, &self.hello);
+            let blocks = to(BLOCKS, &[]);
+            Link::new(rank, blocks, to(READY, &control))
         };
         course.peers().into_iter().map(connect).collect()
     }
@@ -218,7 +222,7 @@ impl Group {
     /// The endpoints whose completions belong to this group. A group that resumes has more of them later: look again after
     /// each step.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
-        let links = self.engine.iter().flat_map(|engine| engine.links().iter().map(|link| link.endpoint));
+        let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(Link::endpoints));
         self.lines.iter().map(|line| line.endpoint).chain(links)
     }
 
@@ -284,8 +288,7 @@ impl Group {
     /// Whether nobody has to hear of this member any more, so that it may be dropped without making others guess.
     pub fn is_quiet(&self) -> bool {
         let knows = |line: &Line| {
-            let failed = self.control.notice(line.rank).failed;
-            line.gone || failed.is_some_and(|suspect| suspect != Suspect::Unknown)
+            line.gone || self.control.failed(line.rank).is_some_and(|suspect| suspect != Suspect::Unknown)
         };
         self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
     }
@@ -339,14 +342,13 @@ impl Group {
         }
         for at in 0..self.lines.len() {
             let rank = self.lines[at].rank;
-            let notice = self.control.notice(rank);
-            if let Some(suspect) = notice.failed
+            if let Some(suspect) = self.control.failed(rank)
                 && (self.state == State::Running || suspect != Suspect::Unknown)
             {
                 self.fail(fabric, suspect, format!("{} says so", self.node(rank)));
                 return true;
             }
-            if rank == Rank::ROOT && notice.closed && self.own.done {
+            if self.own.done && self.control.is_closed() {
                 self.state = State::Destroyed;
                 self.events.push(Event::Destroyed);
                 self.disconnect(fabric);
@@ -392,13 +394,13 @@ impl Group {
         if self.me == Rank::ROOT {
             if self.closing {
                 self.own.total = Some(engine.next());
-                if engine.is_done() && self.lines.iter().all(|line| self.control.notice(line.rank).done) {
+                if engine.is_done() && self.lines.iter().all(|line| self.control.is_done(line.rank)) {
                     self.own.closed = true;
                     self.state = State::Closed;
                     self.end_if_alone();
                 }
             }
-        } else if let Some(total) = self.control.notice(Rank::ROOT).total {
+        } else if let Some(total) = self.control.total() {
             self.own.done = engine.is_done() && engine.next() >= total;
         }
         (self.own, self.closing) != before
@@ -430,7 +432,7 @@ impl Group {
         if self.connected || self.state != State::Running {
             return;
         }
-        let up = |engine: &Engine| engine.links().iter().all(|link| link.control.is_some());
+        let up = |engine: &Engine| engine.links().iter().all(Link::is_up);
         if self.engine.as_ref().is_some_and(up) && self.lines.iter().all(|line| line.remote.is_some()) {
             self.connected = true;
             self.events.push(Event::Connected);
@@ -445,11 +447,15 @@ impl Group {
         }
         // What was reported together with the end of the group comes after it.
         let Some(engine) = self.engine.as_mut().filter(|_| self.state == State::Running) else { return };
-        let Some(at) = engine.links().iter().position(|link| link.endpoint == endpoint) else { return };
-        let rank = engine.links()[at].rank;
+        let Some(at) = engine.links().iter().position(|link| link.endpoints().contains(&endpoint)) else { return };
+        let Link { rank, blocks, .. } = engine.links()[at];
+        let carries_blocks = endpoint == blocks;
         match completion {
+            Completion::Connected { hello, .. } if carries_blocks && *hello == self.hello => {
+                engine.blocks_connected(at)
+            }
             Completion::Connected { remote, hello, .. } => match self.check(remote, hello, 1) {
-                Ok(remote) => self.engine.iter_mut().for_each(|engine| engine.connected(at, remote.control)),
+                Ok(remote) => self.engine.iter_mut().for_each(|engine| engine.ready_connected(at, remote.control)),
                 Err(reason) => self.fail(fabric, Suspect::Rank(rank), reason),
             },
             Completion::Done { result: Ok(()), .. } => engine.on_sent(at),
@@ -516,7 +522,7 @@ impl Group {
             tracing::debug!(group = ?self.config.id, ?suspect, reason, "a group fails");
             self.state = State::Failing;
             // From here on nothing lands in memory that the application gets back.
-            let links = self.engine.iter().flat_map(|engine| engine.links().iter().map(|link| link.endpoint));
+            let links = self.engine.iter().flat_map(|engine| engine.links().iter().flat_map(Link::endpoints));
             for endpoint in links.collect::<Vec<_>>() {
                 fabric.disconnect(endpoint);
             }

@@ -7,7 +7,7 @@ use squall_fabric::{
 
 use crate::{
     Buffer, Event, Group, GroupConfig, GroupId,
-    group::{BLOCKS, CONTROL},
+    group::{BLOCKS, CONTROL, READY},
 };
 
 const BLOCK: usize = 100;
@@ -36,9 +36,10 @@ impl Pair {
         let member = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
         let words = root.register(RegionKind::Polled, 128).expect("memory");
         let source = root.register(RegionKind::Bulk, 10 * BLOCK).expect("memory");
-        let mut connect =
-            |layer| root.connect(NodeId(1), member.tag(layer), std::slice::from_ref(&words), &config.hello(0));
-        let (blocks, control) = (connect(BLOCKS), connect(CONTROL));
+        let expose = [words.clone()];
+        let mut connect = |layer, expose| root.connect(NodeId(1), member.tag(layer), expose, &config.hello(0));
+        let (blocks, control) = (connect(BLOCKS, &[]), connect(CONTROL, &expose[..]));
+        connect(READY, &expose);
         let mut pair =
             Pair { net, root, blocks, control, words, source, target: None, fabric, member, events: Vec::new() };
         pair.run();
@@ -53,7 +54,7 @@ impl Pair {
             self.root.poll(now, &mut completions);
             for completion in completions.drain(..) {
                 if let Completion::Connected { remote, .. } = completion {
-                    self.target = Some(remote[0].key);
+                    self.target = remote.first().map(|region| region.key).or(self.target);
                 }
             }
             self.fabric.poll(now, &mut completions);
