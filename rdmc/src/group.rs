@@ -452,7 +452,7 @@ impl Group {
         let carries_blocks = endpoint == blocks;
         match completion {
             Completion::Connected { hello, .. } if carries_blocks && *hello == self.hello => {
-                engine.blocks_connected(at)
+                engine.blocks_connected(at);
             }
             Completion::Connected { remote, hello, .. } => match self.check(remote, hello, 1) {
                 Ok(remote) => self.engine.iter_mut().for_each(|engine| engine.ready_connected(at, remote.control)),
