@@ -11,12 +11,12 @@
 //! ```
 //!
 //! `ready` comes over an endpoint beside the one that carries the blocks, which it would have to wait for there. The others come
-//! over an endpoint of their own, which stays when those two are closed; only the root has one to every member. A row is 64
-//! bytes.
+//! over an endpoint of their own, which stays when those two are closed; only the root has one to every member. They are written
+//! with an immediate, so that who has many groups need not look at all of them. A row is 64 bytes.
 
 use squall_fabric::{
-    EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Source, Target,
-    Token,
+    EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Slice, Source,
+    Target, Token,
 };
 
 use crate::schedule::Rank;
@@ -26,6 +26,9 @@ const FAILED: usize = 8;
 const TOTAL: usize = 16;
 const DONE: usize = 24;
 const CLOSED: usize = 32;
+/// How often a member says something to another, at most: that somebody failed, and then who; or that it is done, or how many
+/// messages there were; and that the group is closed.
+const CHANGES: usize = 4;
 
 /// What a member says to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,6 +136,15 @@ impl Control {
             to.copy_from_slice(&word.to_ne_bytes());
         }
         let target = Target { region: to, offset: ROW * self.me.index() + FAILED };
-        fabric.post(on, Op::Write { source: Source::Inline(&bytes), target }, Token::UNSIGNALED)
+        fabric.post(on, Op::WriteWithImm { source: Source::Inline(&bytes), target, imm: 0 }, Token::UNSIGNALED)
+    }
+
+    /// Posts the receives by which this member notices what is [said](Control::say) to it.
+    pub(crate) fn listen(&self, fabric: &mut impl Fabric, on: EndpointId) {
+        for _ in 0..CHANGES {
+            let into = Slice { region: &self.region, offset: 0, len: 0 };
+            // A new endpoint takes some; one that is broken already says so by itself.
+            let _ = fabric.post(on, Op::Recv { into }, Token(0));
+        }
     }
 }

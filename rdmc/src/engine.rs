@@ -216,6 +216,13 @@ impl Engine {
         self.messages.is_empty()
     }
 
+    /// Whether it waits for nothing but a completion or a message.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waits = self.first.is_some() || self.course.first_block().is_none();
+        let told = |link: &Link| link.published == link.posted || link.control.is_none();
+        self.messages.is_empty() && waits && self.links.iter().all(told)
+    }
+
     fn message(&mut self, number: u64) -> Option<&mut Message> {
         self.messages.get_mut(usize::try_from(number.checked_sub(self.base)?).ok()?)
     }

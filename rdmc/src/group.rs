@@ -171,6 +171,7 @@ impl Group {
             let holdings = group.exchange.as_ref().map(Exchange::region);
             let expose: Vec<_> = [Some(group.control.region()), holdings].into_iter().flatten().cloned().collect();
             let endpoint = fabric.connect(group.node(rank), group.tag(CONTROL), &expose, &group.hello);
+            group.control.listen(fabric, endpoint);
             group.lines.push(Line { rank, endpoint, remote: None, said: Notice::default(), told: false, gone: false });
         }
         group
@@ -291,6 +292,13 @@ impl Group {
             line.gone || self.control.failed(line.rank).is_some_and(|suspect| suspect != Suspect::Unknown)
         };
         self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
+    }
+
+    /// Whether another step would do nothing until a completion is reported, or something is asked of the group.
+    pub(crate) fn is_idle(&self) -> bool {
+        let said = |line: &Line| line.gone || line.remote.is_none() || line.said == self.own;
+        let at_rest = self.is_ended() || self.engine.as_ref().is_some_and(Engine::is_idle);
+        self.events.is_empty() && at_rest && self.lines.iter().all(said)
     }
 
     /// Leaves the group, which fails for the others unless it has ended. Returns the messages that this member has not

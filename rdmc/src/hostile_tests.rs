@@ -40,6 +40,10 @@ impl Pair {
         let mut connect = |layer, expose| root.connect(NodeId(1), member.tag(layer), expose, &config.hello(0));
         let (blocks, control) = (connect(BLOCKS, &[]), connect(CONTROL, &expose[..]));
         connect(READY, &expose);
+        for _ in 0..4 {
+            let into = Slice { region: &words, offset: 0, len: 0 };
+            root.post(control, Op::Recv { into }, Token(2)).expect("a new endpoint");
+        }
         let mut pair =
             Pair { net, root, blocks, control, words, source, target: None, fabric, member, events: Vec::new() };
         pair.run();
@@ -84,7 +88,7 @@ impl Pair {
     /// Writes a word of the root's row.
     fn say(&mut self, offset: usize, word: u64) {
         let target = Target { region: self.target.expect("is connected"), offset };
-        let write = Op::Write { source: Source::Inline(&word.to_ne_bytes()), target };
+        let write = Op::WriteWithImm { source: Source::Inline(&word.to_ne_bytes()), target, imm: 0 };
         self.root.post(self.control, write, Token::UNSIGNALED).expect("is connected");
         self.run();
     }

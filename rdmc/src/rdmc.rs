@@ -1,6 +1,6 @@
 //! Many groups on one fabric.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use squall_fabric::{Completion, EndpointId, Fabric};
 
@@ -14,6 +14,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Rdmc {
     groups: BTreeMap<GroupId, Group>,
+    /// The groups that a step may do something for: one with nothing to do costs nothing.
+    active: BTreeSet<GroupId>,
     /// Groups that the application is done with, whose members still have to hear something.
     leaving: Vec<Group>,
     /// Whose completions go where. What belongs to a leaving group is not here.
@@ -54,18 +56,23 @@ impl Rdmc {
 
     fn add(&mut self, group: Group) {
         self.routes.extend(group.endpoints().map(|endpoint| (endpoint, group.id())));
+        self.active.insert(group.id());
         self.groups.insert(group.id(), group);
     }
 
     /// A group, unless it was removed.
     pub fn group(&mut self, id: GroupId) -> Option<&mut Group> {
-        self.groups.get_mut(&id)
+        let group = self.groups.get_mut(&id)?;
+        // Something may be asked of it.
+        self.active.insert(id);
+        Some(group)
     }
 
     /// Forgets a group, and [leaves](Group::leave) it if it has not ended. The others still hear why from here, as long as
     /// this is stepped.
     pub fn remove(&mut self, fabric: &mut impl Fabric, id: GroupId) -> Vec<Interrupted> {
         let Some(mut group) = self.groups.remove(&id) else { return Vec::new() };
+        self.active.remove(&id);
         group.endpoints().for_each(|endpoint| _ = self.routes.remove(&endpoint));
         let interrupted = group.leave(fabric);
         self.leaving.push(group);
@@ -81,7 +88,10 @@ impl Rdmc {
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> bool {
         let endpoint = completion.endpoint();
         let group = match self.routes.get(&endpoint) {
-            Some(id) => self.groups.get_mut(id),
+            Some(&id) => {
+                self.active.insert(id);
+                self.groups.get_mut(&id)
+            }
             None => self.leaving.iter_mut().find(|group| group.endpoints().any(|own| own == endpoint)),
         };
         let Some(group) = group else { return false };
@@ -89,19 +99,21 @@ impl Rdmc {
         true
     }
 
-    /// Steps all groups: see [`Group::step`]. Returns whether anything changed.
+    /// Steps all groups that may have something to do: see [`Group::step`]. Returns whether anything changed.
     pub fn step(&mut self, fabric: &mut impl Fabric, out: &mut Vec<(GroupId, Event)>) -> bool {
-        let mut busy = false;
-        for (&id, group) in &mut self.groups {
+        let mut any = false;
+        let Rdmc { groups, active, routes, events, .. } = self;
+        active.retain(|&id| {
+            let Some(group) = groups.get_mut(&id) else { return false };
             let resuming = !group.has_links();
-            if group.step(fabric, &mut self.events) {
-                busy = true;
-            }
+            let busy = group.step(fabric, events);
             if resuming && group.has_links() {
-                self.routes.extend(group.endpoints().map(|endpoint| (endpoint, id)));
+                routes.extend(group.endpoints().map(|endpoint| (endpoint, id)));
             }
-            out.extend(self.events.drain(..).map(|event| (id, event)));
-        }
+            out.extend(events.drain(..).map(|event| (id, event)));
+            any |= busy;
+            busy || !group.is_idle()
+        });
         for group in &mut self.leaving {
             group.step(fabric, &mut self.events);
             self.events.clear();
@@ -110,6 +122,6 @@ impl Rdmc {
             }
         }
         self.leaving.retain(|group| !group.is_quiet());
-        busy
+        any
     }
 }
