@@ -28,7 +28,7 @@ fn transfer(n: usize, k: usize, algorithm: Algorithm, prepare: impl FnOnce(&Worl
     let began = world.net.now();
     let root = world.root();
     let buffer = Buffer::phantom(&mut root.fabric, k * BLOCK).expect("a size");
-    root.group.send(Arc::new(buffer), k * BLOCK).expect("the root may");
+    root.group().send(Arc::new(buffer), k * BLOCK).expect("the root may");
     world.kick();
     while world.alive().skip(1).any(|member| member.received.is_empty()) {
         assert!(world.step(), "all receive it");

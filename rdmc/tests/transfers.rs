@@ -47,7 +47,7 @@ fn random_transfer(seed: u64) {
         if member.fabric.node() != NodeId(0) && rng.bool() {
             for _ in 0..rng.usize(1..4) {
                 let buffer = Buffer::register(&mut member.fabric, rng.usize(1..=20 * block_bytes)).expect("memory");
-                member.group.provide(buffer);
+                member.group().provide(buffer);
             }
         }
     }
@@ -61,7 +61,7 @@ fn random_transfer(seed: u64) {
     for &len in &lens {
         world.send(len);
     }
-    world.root().group.destroy().expect("the root may");
+    world.root().group().destroy().expect("the root may");
     world.run();
     for (rank, member) in world.alive().enumerate() {
         assert!(member.failures.is_empty(), "{what}: {:?} at rank {rank}", member.failures);
@@ -91,7 +91,7 @@ fn a_large_group_with_one_receive_ahead_and_one_send_in_flight_gets_through() {
         let mut world = World::new(SimConfig::fast(), 1, &config);
         world.send(5000);
         world.send(77);
-        world.root().group.destroy().expect("the root may");
+        world.root().group().destroy().expect("the root may");
         world.run();
         assert!(world.alive().all(|member| member.destroyed == 1));
         assert!(world.alive().skip(1).all(|member| member.received.len() == 2));
@@ -108,7 +108,7 @@ fn until_memory_is_given_the_message_waits_and_nothing_is_lost() {
     let member = world.members[2].as_mut().expect("alive");
     assert_eq!(member.received.len(), 1);
     let buffer = Buffer::register(&mut member.fabric, 10).expect("memory");
-    let refused = member.group.accept(0, buffer).unwrap_err().to_string();
+    let refused = member.group().accept(0, buffer).unwrap_err().to_string();
     assert_eq!(refused, "message 0 does not wait for memory: it has some, or the group has failed");
 }
 
@@ -120,7 +120,7 @@ fn a_group_without_its_end_stays_open_and_its_destruction_means_that_all_have_al
     assert!(world.alive().all(|member| !member.has_ended() && member.connected == 1));
     // Whoever is destroyed first, all have all.
     world.send(50);
-    world.root().group.destroy().expect("the root may");
+    world.root().group().destroy().expect("the root may");
     world.kick();
     while world.alive().all(|member| member.destroyed == 0) {
         assert!(world.step(), "somebody is destroyed");
@@ -134,7 +134,7 @@ fn a_group_without_its_end_stays_open_and_its_destruction_means_that_all_have_al
 fn a_frozen_member_holds_up_the_end_and_nothing_is_lost_when_it_goes_on() {
     let mut world = World::new(SimConfig::fast(), 11, &GroupConfig { block_bytes: 1000, ..config(6) });
     world.send(40_000);
-    world.root().group.destroy().expect("the root may");
+    world.root().group().destroy().expect("the root may");
     world.kick();
     (0..40).for_each(|_| _ = world.step());
     world.net.pause(NodeId(3));
@@ -150,15 +150,15 @@ fn only_the_root_sends_and_only_what_lies_in_a_buffer() {
     let mut world = World::new(SimConfig::fast(), 3, &GroupConfig { block_bytes: 100, ..config(2) });
     let member = world.members[1].as_mut().expect("alive");
     let buffer = std::sync::Arc::new(Buffer::register(&mut member.fabric, 10).expect("memory"));
-    assert!(matches!(member.group.send(buffer.clone(), 10), Err(SendError::NotTheRoot(_))));
-    assert!(member.group.destroy().is_err());
+    assert!(matches!(member.group().send(buffer.clone(), 10), Err(SendError::NotTheRoot(_))));
+    assert!(member.group().destroy().is_err());
     let root = world.root();
-    assert_eq!(root.group.send(buffer, 11), Err(SendError::Buffer { len: 11, capacity: 10 }));
-    root.group.destroy().expect("the root may");
+    assert_eq!(root.group().send(buffer, 11), Err(SendError::Buffer { len: 11, capacity: 10 }));
+    root.group().destroy().expect("the root may");
     world.run();
     let root = world.root();
     let buffer = std::sync::Arc::new(Buffer::register(&mut root.fabric, 10).expect("memory"));
-    assert_eq!(root.group.send(buffer, 1), Err(SendError::Closed));
+    assert_eq!(root.group().send(buffer, 1), Err(SendError::Closed));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_slow_link_delays_nothing_for_ever() {
     let slow = squall_fabric::sim::Link { bytes_per_s: Some(1_000_000), latency: None };
     world.net.set_link(NodeId(2), NodeId(3), slow);
     world.send(64_000);
-    world.root().group.destroy().expect("the root may");
+    world.root().group().destroy().expect("the root may");
     world.run();
     assert!(world.alive().all(|member| member.destroyed == 1));
 }

@@ -7,7 +7,7 @@ use squall_fabric::{
     Completion, Fabric, NodeId, Time,
     sim::{SimConfig, SimFabric, SimNet},
 };
-use squall_rdmc::{Buffer, Event, Failure, Group, GroupConfig, GroupId, Interrupted};
+use squall_rdmc::{Buffer, Event, Failure, Group, GroupConfig, GroupId, Interrupted, Rdmc};
 
 /// A message's bytes, which tell blocks and messages apart.
 pub(crate) fn content(message: u64, len: usize) -> Vec<u8> {
@@ -16,7 +16,8 @@ pub(crate) fn content(message: u64, len: usize) -> Vec<u8> {
 
 pub(crate) struct Member {
     pub(crate) fabric: SimFabric,
-    pub(crate) group: Group,
+    pub(crate) rdmc: Rdmc,
+    pub(crate) id: GroupId,
     pub(crate) received: Vec<(u64, Arc<Buffer>, usize)>,
     pub(crate) released: Vec<u64>,
     pub(crate) failures: Vec<Failure>,
@@ -25,10 +26,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    fn new(fabric: SimFabric, group: Group) -> Member {
+    fn new(fabric: SimFabric, rdmc: Rdmc, id: GroupId) -> Member {
         Member {
             fabric,
-            group,
+            rdmc,
+            id,
             received: Vec::new(),
             released: Vec::new(),
             failures: Vec::new(),
@@ -37,15 +39,19 @@ impl Member {
         }
     }
 
+    pub(crate) fn group(&mut self) -> &mut Group {
+        self.rdmc.group(self.id).expect("was created, and not removed")
+    }
+
     fn step(&mut self, now: Time, phantom: bool) {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
-            self.group.on_completion(&mut self.fabric, completion);
+            self.rdmc.on_completion(&mut self.fabric, completion);
         }
         let mut events = Vec::new();
-        while self.group.step(&mut self.fabric, &mut events) {
-            for event in events.drain(..) {
+        while self.rdmc.step(&mut self.fabric, &mut events) {
+            for (_, event) in events.drain(..) {
                 assert!(self.failures.is_empty() && self.destroyed == 0, "{event:?} after the last event");
                 match event {
                     Event::Connected => self.connected += 1,
@@ -53,7 +59,7 @@ impl Member {
                         let register = if phantom { Buffer::phantom } else { Buffer::register };
                         let buffer = register(&mut self.fabric, max_bytes.max(1)).expect("memory");
                         // The group may have failed meanwhile.
-                        let _ = self.group.accept(message, buffer);
+                        let _ = self.group().accept(message, buffer);
                     }
                     Event::Received { message, buffer, len } => self.received.push((message, buffer, len)),
                     Event::Released { message } => self.released.push(message),
@@ -88,8 +94,9 @@ impl World {
         let net = SimNet::new(sim, seed);
         let members = config.members.iter().map(|&node| {
             let mut fabric = net.fabric(node);
-            let group = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
-            Some(Member::new(fabric, group))
+            let mut rdmc = Rdmc::new();
+            rdmc.create(&mut fabric, config.clone()).expect("a sound configuration");
+            Some(Member::new(fabric, rdmc, config.id))
         });
         World { members: members.collect(), net, phantom: config.phantom }
     }
@@ -104,10 +111,10 @@ impl World {
         let resumed = members.iter_mut().flatten().filter(|member| config.members.contains(&member.fabric.node()));
         for member in resumed {
             // Whoever has failed leaves its old group behind.
-            member.group.disconnect(&mut member.fabric);
+            member.rdmc.remove(&mut member.fabric, member.id);
             let interrupted = what(member.fabric.node(), &mut member.fabric);
-            let group = Group::resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
-            member.group = group;
+            member.rdmc.resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
+            member.id = config.id;
             member.failures.clear();
             member.destroyed = 0;
             member.received.clear();
@@ -128,10 +135,10 @@ impl World {
     pub(crate) fn send(&mut self, len: usize) -> Arc<Buffer> {
         let root = self.root();
         let mut buffer = Buffer::register(&mut root.fabric, len.max(1)).expect("memory");
-        let message = root.group.progress().message;
+        let message = root.group().progress().message;
         buffer[..len].copy_from_slice(&content(message, len));
         let buffer = Arc::new(buffer);
-        assert_eq!(root.group.send(Arc::clone(&buffer), len).expect("the root may send"), message);
+        assert_eq!(root.group().send(Arc::clone(&buffer), len).expect("the root may send"), message);
         buffer
     }
 
