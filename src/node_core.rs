@@ -196,7 +196,7 @@ impl<F: Fabric> NodeCore<F> {
     }
 
     fn on_completion(&mut self, completion: &Completion) {
-        match self.owners.get(&completion.endpoint()) {
+        match completion.endpoint().and_then(|endpoint| self.owners.get(&endpoint)) {
             Some(Owner::Membership) => {
                 self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
             }

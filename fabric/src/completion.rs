@@ -1,11 +1,12 @@
 //! What a fabric reports.
 
 use crate::{
+    graph::GraphFailure,
     ids::{EndpointId, NodeId, Token},
     region::RemoteRegion,
 };
 
-/// Something that happened on an endpoint.
+/// Something that happened, on an endpoint or to a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached. The first that is
@@ -43,6 +44,13 @@ pub enum Completion {
         /// The endpoint.
         endpoint: EndpointId,
     },
+    /// A [work graph](crate::graph) has ended. Exactly one for each graph that was posted.
+    GraphDone {
+        /// The graph's token.
+        token: Token,
+        /// Whether all its requests are complete.
+        result: Result<(), GraphFailure>,
+    },
     /// The endpoint is no more. The last that is ever reported of it.
     Broken {
         /// The endpoint.
@@ -55,14 +63,15 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// The endpoint that it happened on.
-    pub fn endpoint(&self) -> EndpointId {
+    /// The endpoint that it happened on; none for a graph.
+    pub fn endpoint(&self) -> Option<EndpointId> {
         match self {
             Completion::Connected { endpoint, .. }
             | Completion::Done { endpoint, .. }
             | Completion::Received { endpoint, .. }
             | Completion::Room { endpoint }
-            | Completion::Broken { endpoint, .. } => *endpoint,
+            | Completion::Broken { endpoint, .. } => Some(*endpoint),
+            Completion::GraphDone { .. } => None,
         }
     }
 }

@@ -58,6 +58,12 @@ pub enum PostError {
         /// The region's size, in bytes.
         region_bytes: usize,
     },
+    /// The token is the fabric's.
+    #[error("work can't be posted with the token {token:#x}: those from 2^63 up are the fabric's, take a lower one")]
+    ReservedToken {
+        /// What was given.
+        token: u64,
+    },
     /// Inline bytes beyond the limit.
     #[error("{len} bytes can't be posted inline: at most {INLINE_BYTES} can; put them into a region")]
     InlineTooLong {

@@ -39,4 +39,14 @@ impl Token {
     /// Work whose end nobody waits for: no completion is reported when it succeeds, nor when it is flushed. (Receives are
     /// always reported, whatever their token.)
     pub const UNSIGNALED: Token = Token(u64::MAX);
+
+    /// Tokens from this one up are the fabric's own, for requests of [work graphs](crate::graph); only
+    /// [`UNSIGNALED`](Token::UNSIGNALED) among them can be posted.
+    pub const RESERVED: Token = Token(1 << 63);
+
+    /// Whether work with this token is a graph's.
+    #[inline]
+    pub(crate) fn is_reserved(self) -> bool {
+        self >= Token::RESERVED && self != Token::UNSIGNALED
+    }
 }

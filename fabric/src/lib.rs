@@ -31,6 +31,7 @@
 mod completion;
 mod error;
 mod fingerprint;
+pub mod graph;
 mod ids;
 mod op;
 mod region;
@@ -42,6 +43,7 @@ mod wait;
 pub use completion::{BreakReason, Completion, Flushed};
 pub use error::{PostError, RegisterError};
 pub use fingerprint::Fingerprint;
+pub use graph::{GraphError, GraphFailure, WorkGraph};
 pub use ids::{EndpointId, GroupTag, NodeId, Token};
 pub use op::{INLINE_BYTES, Op, Slice, Source, Target};
 pub use region::{Region, RegionKey, RegionKind, RemoteRegion};
@@ -87,8 +89,20 @@ pub trait Fabric {
     /// Receives may be posted from `connect` on, everything else from [`Completion::Connected`] on. A post that carries
     /// [`Token::UNSIGNALED`] is not reported, whether it succeeds or is flushed; receives are always reported.
     ///
+    /// Tokens from [`Token::RESERVED`] up are the fabric's.
+    ///
     /// After [`PostError::Full`], a later poll reports [`Completion::Room`] once when posts are possible again.
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError>;
+
+    /// Posts a graph of requests, which the fabric carries out on its own; `token` (not reserved, nor
+    /// [`Token::UNSIGNALED`]) comes back with [`Completion::GraphDone`]. See [`graph`] for what holds of it.
+    ///
+    /// Its memory belongs to the fabric until then. A graph that is refused has taken no effect. A fabric that runs no
+    /// graphs refuses all.
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        let _ = (graph, token);
+        Err(GraphError::Unsupported)
+    }
 
     /// Hands posted work to the network, and appends what happened to `out`, without blocking.
     ///

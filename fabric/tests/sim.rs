@@ -4,7 +4,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, Slice, Source, Target, Time,
-    Token,
+    Token, WorkGraph,
     sim::{Link, Racks, SimConfig, SimFabric, SimNet, TraceEvent},
 };
 
@@ -339,6 +339,36 @@ fn small_writes_pass_between_large_ones() {
     let table = c.regions[2][1].clone();
     c.until(|_| table.load(0) != 0);
     assert!(c.net.now().since(since) < Duration::from_micros(10));
+}
+
+/// A graph is the interface's work: it goes on while its node's process does not run.
+#[test]
+fn a_graph_goes_on_while_its_process_is_paused() {
+    for seed in 0..100 {
+        let mut c = Cluster::new(SimConfig::nasty(), seed, 3, &[(RegionKind::Bulk, 64)]);
+        let [from, via, to] = [0, 1, 2].map(|node| c.regions[node][0].clone());
+        from.write(0, &[7; 64]);
+        let whole = |region| Slice { region, offset: 0, len: 64 };
+        let mut relay = WorkGraph::new();
+        let received = relay.add(c.ends[1][0], Op::Recv { into: whole(&via) }, &[]).expect("an operation");
+        let send = Op::Send { source: Source::Region(whole(&via)), imm: None };
+        relay.add(c.ends[1][2], send, &[received]).expect("an operation");
+        c.nodes[1].post_graph(relay, Token(1)).expect("a graph");
+        c.nodes[2].post(c.ends[2][1], Op::Recv { into: whole(&to) }, Token(2)).expect("a post");
+        c.poll(2);
+        c.net.pause(NodeId(1));
+        c.nodes[0]
+            .post(c.ends[0][1], Op::Send { source: Source::Region(whole(&from)), imm: None }, Token(3))
+            .expect("a post");
+        c.poll(0);
+        c.until(|c| c.seen[2].iter().any(|seen| matches!(seen, Completion::Received { token: Token(2), .. })));
+        assert!(c.seen[1].is_empty(), "seed {seed}: a paused process heard of it");
+        let mut came = [0; 64];
+        to.read(0, &mut came);
+        assert_eq!(came, [7; 64], "seed {seed}");
+        c.net.resume(NodeId(1));
+        c.until(|c| c.seen[1] == [Completion::GraphDone { token: Token(1), result: Ok(()) }]);
+    }
 }
 
 #[test]

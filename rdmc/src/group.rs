@@ -449,7 +449,7 @@ impl Group {
 
     /// Takes note of a completion of one of this group's [endpoints](Group::endpoints).
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) {
-        let endpoint = completion.endpoint();
+        let Some(endpoint) = completion.endpoint() else { return };
         if let Some(at) = self.lines.iter().position(|line| line.endpoint == endpoint) {
             return self.on_line(fabric, at, completion);
         }
@@ -473,7 +473,7 @@ impl Group {
                 }
             }
             // What was outstanding is told of by the break that follows; room is found by trying again.
-            Completion::Done { result: Err(_), .. } | Completion::Room { .. } => {}
+            Completion::Done { result: Err(_), .. } | Completion::Room { .. } | Completion::GraphDone { .. } => {}
             // Whoever is done may close first: the root knows whether all are.
             Completion::Broken { .. } if self.own.done => {}
             Completion::Broken { reason: BreakReason::PeerClosed, .. } => {
@@ -500,7 +500,10 @@ impl Group {
                     self.fail(fabric, Suspect::Rank(rank), reason.to_string());
                 }
             }
-            Completion::Done { .. } | Completion::Received { .. } | Completion::Room { .. } => {}
+            Completion::Done { .. }
+            | Completion::Received { .. }
+            | Completion::Room { .. }
+            | Completion::GraphDone { .. } => {}
         }
     }
 

@@ -95,6 +95,7 @@ mod control;
 mod course;
 mod engine;
 mod events;
+pub mod graph;
 mod group;
 #[cfg(test)]
 mod hostile_tests;

@@ -86,7 +86,7 @@ impl Rdmc {
 
     /// Takes note of a completion. Returns whether it is one of these groups'.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> bool {
-        let endpoint = completion.endpoint();
+        let Some(endpoint) = completion.endpoint() else { return false };
         let group = match self.routes.get(&endpoint) {
             Some(&id) => {
                 self.active.insert(id);

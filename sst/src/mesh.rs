@@ -106,7 +106,7 @@ impl Mesh {
 
     /// Takes note of a completion of one of this mesh's endpoints.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<MeshEvent> {
-        let of = completion.endpoint();
+        let of = completion.endpoint()?;
         let index = self.links.iter().position(|link| link.endpoint == Some(of))?;
         match completion {
             Completion::Connected { remote, hello, .. } => {
@@ -125,7 +125,7 @@ impl Mesh {
                 self.links[index].state = State::Down;
                 Some(MeshEvent::Down(index, reason.clone()))
             }
-            Completion::Done { .. } | Completion::Received { .. } => None,
+            Completion::Done { .. } | Completion::Received { .. } | Completion::GraphDone { .. } => None,
         }
     }
 

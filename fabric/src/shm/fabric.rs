@@ -24,8 +24,8 @@ use super::{
     stats::ShmStats,
 };
 use crate::{
-    BreakReason, Completion, EndpointId, Fabric, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, RegionKind,
-    RegisterError, Time, Token, Wait, Waker,
+    BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
+    RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, graph::Executor,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -34,13 +34,14 @@ use crate::{
 pub struct ShmFabric {
     config: ShmConfig,
     pub(super) core: Core,
-    endpoints: Endpoints,
+    pub(super) endpoints: Endpoints,
     /// The living endpoint of a peer and tag.
     tags: HashMap<(NodeId, GroupTag), EndpointId>,
     /// Connects that the next poll announces.
     new: Vec<EndpointId>,
     /// Endpoints that never came to life, for the next poll to report.
     stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
+    pub(super) graphs: Executor,
     bell: Arc<Doorbell>,
     control: ControlThread,
 }
@@ -79,6 +80,7 @@ impl ShmFabric {
             tags: HashMap::new(),
             new: Vec::new(),
             stillborn: Vec::new(),
+            graphs: Executor::default(),
             bell,
             control,
         })
@@ -283,6 +285,7 @@ impl Fabric for ShmFabric {
         }
         let Some(endpoint) = self.remove(on) else { return };
         endpoint.close();
+        self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
         // Of one that was not announced yet, the control thread knows nothing.
         if endpoint.sending.handle.is_none() {
@@ -294,11 +297,19 @@ impl Fabric for ShmFabric {
 
     #[inline]
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if token.is_reserved() {
+            return Err(PostError::ReservedToken { token: token.0 });
+        }
         let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
         endpoint.post(&mut self.core, op, token)
     }
 
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        self.start_graph(graph, token)
+    }
+
     fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
+        let before = out.len();
         self.core.unfinished = false;
         if self.control.events.are_pending() {
             self.take_events(out);
@@ -313,6 +324,9 @@ impl Fabric for ShmFabric {
         // For what was posted since the last poll; and, after pulling, for what the peers wait to hear of.
         self.core.peers.ring(&mut self.core.stats);
         self.serve(out);
+        if !self.graphs.is_idle() {
+            self.run_graphs(before, out);
+        }
         self.core.peers.ring(&mut self.core.stats);
         if !self.core.commands.is_empty() {
             self.control.control.send(self.core.commands.drain(..));

@@ -40,6 +40,7 @@ mod doorbell;
 mod endpoint;
 mod endpoints;
 mod fabric;
+mod graph;
 mod memory;
 mod peer;
 mod post;

@@ -345,7 +345,7 @@ impl OwnedSource {
 }
 
 #[inline]
-fn check_source(source: Source<'_>) -> Result<(), PostError> {
+pub(super) fn check_source(source: Source<'_>) -> Result<(), PostError> {
     match source {
         Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
         Source::Inline(_) => Ok(()),
@@ -354,7 +354,7 @@ fn check_source(source: Source<'_>) -> Result<(), PostError> {
 }
 
 #[inline]
-fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
+pub(super) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
     let Slice { region, offset, len } = slice;
     if region.kind() == RegionKind::Phantom {
         // Only the simulator moves them; here they have no bytes.

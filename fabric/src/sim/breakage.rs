@@ -10,7 +10,7 @@ use super::{
     trace::TraceEvent,
     world::World,
 };
-use crate::{BreakReason, Completion, EndpointId, Flushed, NodeId, Time, Token};
+use crate::{BreakReason, Completion, EndpointId, Flushed, NodeId, Time, Token, graph::Executor};
 
 /// Operations longer than this do not survive their poster's side: there is no use in a copy.
 const KEPT_BYTES: usize = 64 * 1024;
@@ -51,10 +51,11 @@ impl World {
     pub(super) fn close(&mut self, node: NodeIx, e: EndpointId) {
         // Also what is left of an endpoint that has broken by itself.
         if !self.sabotaged(Sabotage::ReportAfterDisconnect) {
-            self.node(node).completions.retain(|completion| completion.endpoint() != e);
+            self.node(node).completions.retain(|completion| completion.endpoint() != Some(e));
         }
         let news = self.one_way();
         if let Some(side) = self.remove_side(e, BreakReason::PeerClosed, news) {
+            self.graphs_lose(node, e);
             let peer = side.peer_node;
             self.trace(|w| TraceEvent::Disconnected { node: w.id(node), peer, endpoint: e });
         }
@@ -145,6 +146,7 @@ impl World {
         node.paused = false;
         node.unsent.clear();
         node.completions.clear();
+        node.graphs = Executor::default();
     }
 
     pub(super) fn cut(&mut self, from: NodeId, to: NodeId) {

@@ -20,7 +20,7 @@ impl World {
     pub(super) fn schedule_done(&mut self, e: EndpointId) {
         let now = self.now;
         let Some(side) = self.side(e) else { return };
-        if side.done_scheduled || side.signaled == 0 && !side.send_was_full {
+        if side.done_scheduled || side.signaled == 0 && !side.send_was_full && !side.graph_waits {
             return;
         }
         if let Some(at) = side.pending.front().and_then(|first| first.ready_at) {
@@ -48,6 +48,8 @@ impl World {
             let Some(done) = side.pending.pop_front() else { return };
             side.pending_base += 1;
             let room = std::mem::take(&mut side.send_was_full) && !no_room;
+            self.graphs_may_go_on(e);
+            let Some(side) = self.side(e) else { return };
             let signaled = done.token != Token::UNSIGNALED || signal_all;
             side.signaled -= usize::from(signaled);
             if signaled {

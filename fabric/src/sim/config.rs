@@ -206,11 +206,23 @@ pub enum Sabotage {
     PostsUnchecked,
     /// Sizes of regions are not checked.
     SizesUnchecked,
+    /// A graph's requests do not wait for others.
+    GraphUnordered,
+    /// A graph is reported as done before its last request is.
+    GraphEarly,
+    /// A graph is reported as done twice.
+    GraphTwice,
+    /// A graph whose endpoint is gone is not reported.
+    GraphLost,
+    /// A graph's request that finds its queue full is dropped.
+    GraphDrops,
+    /// A graph's requests are reported.
+    GraphTells,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 39] = {
+    pub const ALL: [Sabotage; 45] = {
         use Sabotage::*;
         [
             Overtake,
@@ -252,6 +264,12 @@ impl Sabotage {
             CutLoses,
             PostsUnchecked,
             SizesUnchecked,
+            GraphUnordered,
+            GraphEarly,
+            GraphTwice,
+            GraphLost,
+            GraphDrops,
+            GraphTells,
         ]
     };
 }

@@ -54,6 +54,7 @@ impl World {
             done_scheduled: false,
             send_was_full: false,
             recv_was_full: false,
+            graph_waits: false,
             unsent: true,
             serving: Vec::new(),
             returning: Vec::new(),
@@ -131,5 +132,6 @@ impl World {
         let (remote, hello) = (side.remote.clone(), std::mem::take(&mut side.peer_hello));
         self.trace(|w| TraceEvent::Connected { node: w.id(node), peer, endpoint: e });
         self.report(node, Completion::Connected { endpoint: e, remote, hello });
+        self.graphs_may_go_on(e);
     }
 }

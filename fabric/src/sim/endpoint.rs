@@ -56,6 +56,8 @@ pub(super) struct Side {
     /// A send queue, a receive queue that was full: `Room` is owed.
     pub(super) send_was_full: bool,
     pub(super) recv_was_full: bool,
+    /// A graph's request waits for room, or for the connection.
+    pub(super) graph_waits: bool,
     /// Posted work that waits for the next poll.
     pub(super) unsent: bool,
     /// Reads of the peer that are being served here.

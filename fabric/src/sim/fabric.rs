@@ -14,8 +14,8 @@ use super::{
     world::World,
 };
 use crate::{
-    Completion, EndpointId, Fabric, GroupTag, INLINE_BYTES, NodeId, Op, PostError, Region, RegionKey, RegionKind,
-    RegisterError, Slice, Source, Target, Time, Token,
+    Completion, EndpointId, Fabric, GraphError, GroupTag, INLINE_BYTES, NodeId, Op, PostError, Region, RegionKey,
+    RegionKind, RegisterError, Slice, Source, Target, Time, Token, WorkGraph,
 };
 
 /// A node's attachment to a [`SimNet`](super::SimNet): one life of its process.
@@ -82,6 +82,9 @@ impl Fabric for SimFabric {
     }
 
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if token.is_reserved() {
+            return Err(PostError::ReservedToken { token: token.0 });
+        }
         let mut world = self.alive().ok_or(PostError::Broken)?;
         if world.sabotaged(Sabotage::PostsUnchecked) && matches!(op, Op::Recv { .. }) {
             return Ok(());
@@ -143,6 +146,11 @@ impl Fabric for SimFabric {
         world.submit(on, kind, payload, token)
     }
 
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        let broken = GraphError::Request { request: 0, cause: PostError::Broken };
+        self.alive().ok_or(broken)?.post_graph(self.ix, graph, token)
+    }
+
     fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
         if let Some(mut world) = self.alive() {
             world.poll(self.ix, out);
@@ -157,7 +165,7 @@ impl fmt::Debug for SimFabric {
 }
 
 impl World {
-    fn post_recv(&mut self, on: EndpointId, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+    pub(super) fn post_recv(&mut self, on: EndpointId, into: Slice<'_>, token: Token) -> Result<(), PostError> {
         let depth = self.config.recv_depth;
         let drop_when_full = self.sabotaged(Sabotage::DropWhenFull);
         let side = self.side(on).ok_or(PostError::Broken)?;
@@ -170,7 +178,7 @@ impl World {
     }
 }
 
-fn check_source(source: Source<'_>) -> Result<(), PostError> {
+pub(super) fn check_source(source: Source<'_>) -> Result<(), PostError> {
     match source {
         Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
         Source::Inline(_) => Ok(()),
@@ -178,7 +186,7 @@ fn check_source(source: Source<'_>) -> Result<(), PostError> {
     }
 }
 
-fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
+pub(super) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
     let Slice { region, offset, len } = slice;
     if offset > region.len() || len > region.len() - offset {
         return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });

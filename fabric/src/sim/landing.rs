@@ -233,6 +233,7 @@ impl World {
             if std::mem::take(&mut side.recv_was_full) && !no_room {
                 self.report(node, Completion::Room { endpoint: e });
             }
+            self.graphs_may_go_on(e);
             return Some(recv);
         }
         if ignore { None } else { self.refuse(e, BreakReason::ReceiverNotReady) }

@@ -63,6 +63,7 @@ mod config;
 mod connect;
 mod endpoint;
 mod fabric;
+mod graph;
 mod landing;
 mod net;
 mod path;

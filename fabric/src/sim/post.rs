@@ -63,7 +63,8 @@ impl World {
         // When the peer's side is gone, the work goes nowhere, and is flushed when this side hears of it.
         if let Some(peer) = peer {
             self.enqueue(peer, Work { seq, kind, payload, arrival: Time::MAX, torn: false });
-            self.hand_over_or_wait(e, ix, peer);
+            // What a graph posts waits for no poll.
+            if token.is_reserved() { self.hand_over(peer) } else { self.hand_over_or_wait(e, ix, peer) }
         }
         Ok(())
     }

@@ -32,6 +32,8 @@ pub(super) enum Event {
     Close(EndpointId),
     /// A node has something to look at.
     Notice(NodeIx),
+    /// A node's interface goes on with its graphs.
+    Graphs(NodeIx),
 }
 
 #[derive(Debug, Default)]

@@ -90,10 +90,36 @@ impl World {
 
     /// `LateWrite`: nothing is reported any more, but the memory can still be reached.
     pub(super) fn disconnect_in_name_only(&mut self, node: NodeIx, e: EndpointId) {
-        self.node(node).completions.retain(|completion| completion.endpoint() != e);
+        self.node(node).completions.retain(|completion| completion.endpoint() != Some(e));
         self.queue.at(self.now + Duration::from_millis(1), Event::Close(e));
         if let Some(side) = self.side(e) {
             side.state = State::Closing;
+        }
+    }
+
+    /// Spoils what is about to be reported of a node's graphs, from position `from` on.
+    pub(super) fn sabotage_graphs(&mut self, node: NodeIx, from: usize) {
+        let sabotage = self.config.sabotage;
+        let node = self.node(node);
+        let is_end = |completion: &Completion| matches!(completion, Completion::GraphDone { .. });
+        match sabotage {
+            Some(Sabotage::GraphEarly) => {
+                if let Some(end) = node.graphs.almost_done() {
+                    node.completions.push(end);
+                }
+            }
+            Some(Sabotage::GraphTwice) => {
+                let again: Vec<Completion> = node.completions[from..].iter().filter(|c| is_end(c)).cloned().collect();
+                node.completions.extend(again);
+            }
+            Some(Sabotage::GraphLost) => {
+                let mut at = 0;
+                node.completions.retain(|completion| {
+                    at += 1;
+                    at <= from || !matches!(completion, Completion::GraphDone { result: Err(_), .. })
+                });
+            }
+            _ => {}
         }
     }
 

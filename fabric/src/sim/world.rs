@@ -15,7 +15,7 @@ use super::{
     queue::{Event, EventQueue, NodeIx},
     trace::{TraceEvent, Tracer},
 };
-use crate::{Completion, EndpointId, GroupTag, NodeId, Time};
+use crate::{Completion, EndpointId, GroupTag, NodeId, Time, graph::Executor};
 
 pub(super) struct World {
     pub(super) config: SimConfig,
@@ -53,6 +53,9 @@ pub(super) struct Node {
     pub(super) unsent: Vec<EndpointId>,
     /// What the next poll reports.
     pub(super) completions: Vec<Completion>,
+    /// What its interface carries out by itself.
+    pub(super) graphs: Executor,
+    pub(super) graphs_scheduled: bool,
 }
 
 /// How many buffers are kept for use again.
@@ -92,6 +95,8 @@ impl World {
             sides: BTreeSet::new(),
             unsent: Vec::new(),
             completions: Vec::new(),
+            graphs: Executor::default(),
+            graphs_scheduled: false,
         });
         ix
     }
@@ -208,6 +213,7 @@ impl World {
                 self.node(ix).notice_scheduled = false;
                 self.make_ready(ix);
             }
+            Event::Graphs(ix) => self.run_graphs(ix),
         }
     }
 
@@ -237,8 +243,13 @@ impl World {
 
     /// The next poll of `node` reports this.
     pub(super) fn report(&mut self, ix: NodeIx, completion: Completion) {
-        if self.config.sabotage == Some(Sabotage::LateWrite) && self.is_closing(completion.endpoint()) {
+        if self.config.sabotage == Some(Sabotage::LateWrite)
+            && completion.endpoint().is_some_and(|e| self.is_closing(e))
+        {
             return;
+        }
+        if !self.node(ix).graphs.is_idle() {
+            return self.report_past_graphs(ix, completion);
         }
         let node = self.node(ix);
         if node.up {

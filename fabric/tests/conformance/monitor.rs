@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use squall_fabric::{BreakReason, Completion, EndpointId, Op, PostError, RemoteRegion, Token};
+use squall_fabric::{BreakReason, Completion, EndpointId, GraphFailure, Op, PostError, RemoteRegion, Token};
 
 /// A receive completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +40,22 @@ pub(crate) struct Endpoint {
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     endpoints: BTreeMap<EndpointId, Endpoint>,
+    /// Graphs, and how they ended.
+    graphs: BTreeMap<Token, Option<Result<(), GraphFailure>>>,
 }
 
 impl Monitor {
     pub(crate) fn endpoint(&self, e: EndpointId) -> &Endpoint {
         &self.endpoints[&e]
+    }
+
+    /// How a graph ended, if it has.
+    pub(crate) fn graph(&self, token: Token) -> Option<Result<(), GraphFailure>> {
+        self.graphs[&token]
+    }
+
+    pub(crate) fn on_graph(&mut self, token: Token) {
+        self.graphs.insert(token, None);
     }
 
     pub(crate) fn on_connect(&mut self, e: EndpointId) -> Result<(), String> {
@@ -83,7 +94,16 @@ impl Monitor {
     }
 
     pub(crate) fn on_completion(&mut self, completion: &Completion) -> Result<(), String> {
-        let e = completion.endpoint();
+        if let Completion::GraphDone { token, result } = completion {
+            return match self.graphs.get_mut(token) {
+                Some(end @ None) => {
+                    *end = Some(*result);
+                    Ok(())
+                }
+                end => Err(format!("{completion:?}, but of that graph is known {end:?}")),
+            };
+        }
+        let Some(e) = completion.endpoint() else { return Err(format!("of no endpoint: {completion:?}")) };
         let Some(known) = self.endpoints.get_mut(&e) else {
             return Err(format!("reported of an endpoint that does not exist: {completion:?}"));
         };
@@ -151,6 +171,7 @@ impl Monitor {
                 }
                 known.broken = Some(reason.clone());
             }
+            Completion::GraphDone { .. } => unreachable!("taken above"),
         }
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use squall_fabric::{
-    BreakReason, Completion, EndpointId, GroupTag, NodeId, Op, PostError, Region, RegionKind, RemoteRegion, Slice,
-    Source, Target, Time, Token,
+    BreakReason, Completion, EndpointId, GraphError, GraphFailure, GroupTag, NodeId, Op, PostError, Region, RegionKind,
+    RemoteRegion, Slice, Source, Target, Time, Token, WorkGraph,
 };
 
 use crate::{
@@ -154,6 +154,31 @@ impl<'a> Rig<'a> {
         let token = self.token();
         self.post(node, e, op, token)?;
         Ok(token)
+    }
+
+    /// Posts a graph, and tells the monitor.
+    pub(crate) fn try_post_graph(&mut self, node: usize, graph: WorkGraph) -> Result<Token, GraphError> {
+        let token = self.token();
+        self.bed.fabric(node).post_graph(graph, token)?;
+        self.monitors[node].on_graph(token);
+        Ok(token)
+    }
+
+    pub(crate) fn post_graph(&mut self, node: usize, graph: WorkGraph) -> Result<Token, String> {
+        self.try_post_graph(node, graph).map_err(|error| format!("a graph was refused: {error}"))
+    }
+
+    /// How a graph ended, if it has.
+    pub(crate) fn graph(&self, node: usize, token: Token) -> Option<Result<(), GraphFailure>> {
+        self.monitors[node].graph(token)
+    }
+
+    /// Waits for a graph's end, which must be a success.
+    pub(crate) fn graph_done(&mut self, node: usize, token: Token) -> Verdict {
+        self.until("a graph's end", |rig| Ok(rig.graph(node, token).is_some()))?;
+        let end = self.graph(node, token);
+        ensure!(end == Some(Ok(())), "the graph ended as {end:?}");
+        Ok(())
     }
 
     pub(crate) fn endpoint(&self, node: usize, e: EndpointId) -> &Endpoint {

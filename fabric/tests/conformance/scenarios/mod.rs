@@ -10,6 +10,7 @@ mod completion;
 mod connect;
 mod errors;
 mod fencing;
+mod graph;
 mod order;
 mod queue;
 mod words;
@@ -63,5 +64,11 @@ scenarios! {
     bounds { a_wrong_key_breaks, outside_of_a_region_breaks }
     queue { a_full_queue_says_so, a_full_receive_queue_says_so }
     chaos { any_use_keeps_the_rules }
+    graph {
+        a_graph_hands_on_what_it_receives, a_graph_is_done_when_its_last_request_is, a_graph_keeps_the_order_of_its_list,
+        a_graph_goes_behind_earlier_work, a_graph_may_precede_the_connection, a_graph_waits_for_room,
+        a_graph_writes_words, a_graph_fails_once_with_its_endpoint, a_graph_ends_when_its_endpoint_is_closed,
+        a_graph_refuses_a_message_of_another_length, a_refused_graph_takes_no_effect, any_graphs_keep_the_rules,
+    }
     errors { a_refused_post_takes_no_effect, a_region_has_a_size }
 }

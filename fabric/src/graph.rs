@@ -1,0 +1,260 @@
+//! Work graphs: requests that wait for one another in the fabric, not in the process.
+//!
+//! A relay that hands on what it receives need not run for it: it posts the receive, and a send that waits for that
+//! receive, and the NIC does the rest (CORE-Direct's cross-channel wait; RDMC, DSN 2018, §2 and §5.2.3). A [`WorkGraph`] is
+//! a list of such requests. Each may wait for requests before it in the list, so there are no cycles.
+//!
+//! # What holds of a graph
+//!
+//! - A request is handed over once all that it waits for is complete, and the graph's earlier requests of the same queue
+//!   (an endpoint's sends and writes, or its receives) were handed over: a queue keeps the order of the list.
+//! - Receives that wait for nothing are in place when [`Fabric::post_graph`](crate::Fabric::post_graph) returns, if no
+//!   other receive precedes them. That may be before the endpoint is connected: a graph that is posted between
+//!   [`connect`](crate::Fabric::connect) and the next poll is ready for whatever the peer sends (G3). Sends and writes
+//!   wait for the connection, and for room in the queue.
+//! - A send or write is complete locally (G4), a receive once all its bytes are in place (G3). A receive takes a message
+//!   of exactly its length.
+//! - Work that was posted to an endpoint before the graph goes ahead of it. Work that is posted while the graph runs may
+//!   go ahead of requests that still wait, or behind them; so may another graph's.
+//! - None of its requests is reported. The whole is, once: [`Completion::GraphDone`](crate::Completion::GraphDone), when
+//!   the last is complete, or as soon as one can't be any more, because its endpoint broke (before
+//!   [`Broken`](crate::Completion::Broken) is reported) or was closed. Nothing more of a failed graph is handed over; what
+//!   was, stays in force: before its memory is used again, its endpoints are to be closed.
+//! - A NIC carries the graph out whatever its process does; a software engine does within
+//!   [`poll`](crate::Fabric::poll), without a call to the layer above.
+
+mod executor;
+
+use std::sync::Arc;
+
+pub(crate) use executor::{Executor, Next};
+
+use crate::{
+    error::PostError,
+    ids::EndpointId,
+    op::{Op, Slice, Source, Target},
+    region::Region,
+};
+
+/// The place of a request in its [`WorkGraph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u32);
+
+/// Requests that wait for one another. See the [module](self).
+///
+/// ```
+/// # use squall_fabric::{EndpointId, GraphError, Op, Region, Slice, Source, graph::WorkGraph};
+/// /// Hands one block on.
+/// fn relay(from: EndpointId, to: EndpointId, block: Slice<'_>) -> Result<WorkGraph, GraphError> {
+///     let mut graph = WorkGraph::new();
+///     let received = graph.add(from, Op::Recv { into: block }, &[])?;
+///     graph.add(to, Op::Send { source: Source::Region(block), imm: None }, &[received])?;
+///     Ok(graph)
+/// }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct WorkGraph {
+    requests: Vec<Request>,
+    /// What each request waits for, one after the other.
+    after: Vec<u32>,
+}
+
+/// One piece of work, and what must be complete before it is handed over.
+#[derive(Clone, Debug)]
+struct Request {
+    endpoint: EndpointId,
+    work: Work,
+    /// Where its dependencies end in `WorkGraph::after`; they begin where the previous request's end.
+    after_end: usize,
+}
+
+/// An [`Op`] that owns what it names.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Send { source: Bytes, imm: Option<u32> },
+    Write { bytes: Arc<[u8]>, target: Target },
+    Recv { into: Place },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    Region(Place),
+    Inline(Arc<[u8]>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    region: Region,
+    offset: usize,
+    pub(crate) len: usize,
+}
+
+/// The two queues of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Queue {
+    /// First, so that receives go first where both may go.
+    Recv,
+    Send,
+}
+
+/// Why a graph was not built, or not posted. Nothing of it takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// A request can wait for earlier ones of its graph only.
+    #[error("request {request} can't wait for request {after}: only for one that was added to this graph before it")]
+    Dependency {
+        /// The request's index.
+        request: usize,
+        /// The index that it was to wait for.
+        after: usize,
+    },
+    /// Only sends, receives, and writes of inline words.
+    #[error("request {request} can't be part of a graph: only sends, receives and inline writes of whole words can")]
+    Operation {
+        /// The request's index.
+        request: usize,
+    },
+    /// A request can't be posted.
+    #[error("request {request} of the graph can't be posted: {cause}")]
+    Request {
+        /// The request's index.
+        request: usize,
+        /// What is wrong with it.
+        cause: PostError,
+    },
+    /// Receives that wait for nothing are posted at once.
+    #[error(
+        "the graph posts {receives} receives at once on an endpoint that takes {room} more: send fewer, longer messages, \
+         or let later receives wait for earlier ones"
+    )]
+    Receives {
+        /// How many it posts.
+        receives: usize,
+        /// How many the endpoint's queue takes.
+        room: usize,
+    },
+    /// The token is the fabric's.
+    #[error("a graph can't be posted with the token {0:#x}: tokens from 2^63 up are the fabric's, take a lower one")]
+    Token(u64),
+    /// This fabric runs no graphs.
+    #[error("this fabric runs no work graphs: post their requests one by one as their dependencies complete")]
+    Unsupported,
+}
+
+/// Why a graph will never be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphFailure {
+    /// An endpoint of its requests broke, or was closed.
+    #[error("an endpoint of the graph broke or was closed")]
+    Endpoint(EndpointId),
+    /// A receive took a message of another length than its own.
+    #[error("a receive of {wanted} bytes took a message of {bytes} bytes: the two sides' graphs differ")]
+    Length {
+        /// Where.
+        endpoint: EndpointId,
+        /// What came.
+        bytes: usize,
+        /// The receive's length.
+        wanted: usize,
+    },
+}
+
+impl WorkGraph {
+    /// A graph without requests, which is done at once.
+    pub fn new() -> WorkGraph {
+        WorkGraph::default()
+    }
+
+    /// Adds a request that waits for those in `after`: a send, a receive, or a write of whole inline words (a multiple of
+    /// 8 bytes, offset likewise). Inline bytes are captured now, a region's are fetched once it is handed over.
+    pub fn add(&mut self, endpoint: EndpointId, op: Op<'_>, after: &[RequestId]) -> Result<RequestId, GraphError> {
+        let request = self.requests.len();
+        let id = u32::try_from(request).map_err(|_| GraphError::Operation { request })?;
+        if let Some(unknown) = after.iter().find(|after| after.0 >= id) {
+            return Err(GraphError::Dependency { request, after: unknown.0 as usize });
+        }
+        let work = Work::of(op).ok_or(GraphError::Operation { request })?;
+        self.after.extend(after.iter().map(|after| after.0));
+        self.requests.push(Request { endpoint, work, after_end: self.after.len() });
+        Ok(RequestId(id))
+    }
+
+    /// How many requests it has.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// What a request waits for.
+    fn after(&self, request: usize) -> &[u32] {
+        let begin = request.checked_sub(1).map_or(0, |before| self.requests[before].after_end);
+        &self.after[begin..self.requests[request].after_end]
+    }
+
+    /// Has a backend look at each request before any is posted.
+    pub(crate) fn check(
+        &self,
+        mut check: impl FnMut(EndpointId, Op<'_>) -> Result<(), PostError>,
+    ) -> Result<(), GraphError> {
+        self.requests.iter().enumerate().try_for_each(|(request, Request { endpoint, work, .. })| {
+            check(*endpoint, work.op()).map_err(|cause| GraphError::Request { request, cause })
+        })
+    }
+
+    /// For showing that a check bites: the same requests, none of which waits.
+    pub(crate) fn without_dependencies(mut self) -> WorkGraph {
+        self.after.clear();
+        self.requests.iter_mut().for_each(|request| request.after_end = 0);
+        self
+    }
+}
+
+impl Work {
+    fn of(op: Op<'_>) -> Option<Work> {
+        Some(match op {
+            Op::Send { source: Source::Region(slice), imm } => Work::Send { source: Bytes::Region(slice.into()), imm },
+            Op::Send { source: Source::Inline(bytes), imm } => Work::Send { source: Bytes::Inline(bytes.into()), imm },
+            Op::Recv { into } => Work::Recv { into: into.into() },
+            Op::Write { source: Source::Inline(bytes), target }
+                if bytes.len().is_multiple_of(8) && target.offset.is_multiple_of(8) =>
+            {
+                Work::Write { bytes: bytes.into(), target }
+            }
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn op(&self) -> Op<'_> {
+        match self {
+            Work::Send { source: Bytes::Region(place), imm } => {
+                Op::Send { source: Source::Region(place.slice()), imm: *imm }
+            }
+            Work::Send { source: Bytes::Inline(bytes), imm } => Op::Send { source: Source::Inline(bytes), imm: *imm },
+            Work::Write { bytes, target } => Op::Write { source: Source::Inline(bytes), target: *target },
+            Work::Recv { into } => Op::Recv { into: into.slice() },
+        }
+    }
+
+    fn queue(&self) -> Queue {
+        match self {
+            Work::Recv { .. } => Queue::Recv,
+            Work::Send { .. } | Work::Write { .. } => Queue::Send,
+        }
+    }
+}
+
+impl From<Slice<'_>> for Place {
+    fn from(Slice { region, offset, len }: Slice<'_>) -> Place {
+        Place { region: region.clone(), offset, len }
+    }
+}
+
+impl Place {
+    fn slice(&self) -> Slice<'_> {
+        Slice { region: &self.region, offset: self.offset, len: self.len }
+    }
+}
