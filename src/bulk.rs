@@ -41,14 +41,12 @@
 //! # }
 //! ```
 
+use std::time::Duration;
+
 use squall_fabric::{Completion, Fabric, Time, Wait, Waker};
 use squall_rdmc::{CreateError, Event, Group, GroupConfig, GroupId, Interrupted, Rdmc};
 
-use crate::{
-    config::Spin,
-    room::Room,
-    runtime::{Idle, Rest},
-};
+use crate::{config::Spin, room::Room, runtime::Rest};
 
 /// The groups of one node on one fabric, for the thread that drives them.
 #[derive(Debug)]
@@ -56,15 +54,15 @@ pub struct Bulk<F> {
     fabric: F,
     groups: Rdmc,
     completions: Vec<Completion>,
-    idle: Idle,
+    patience: Patience,
     armed: bool,
 }
 
 impl<F: Fabric + Wait> Bulk<F> {
     /// Takes a fabric. `spin` decides how [`rest`](Bulk::rest) waits, on a host that runs `nodes` nodes.
     pub fn new(fabric: F, spin: Spin, nodes: usize) -> Bulk<F> {
-        let idle = Idle::new(spin, Room::of_this_host(nodes));
-        Bulk { fabric, groups: Rdmc::new(), completions: Vec::new(), idle, armed: false }
+        let patience = Patience::new(spin, Room::of_this_host(nodes));
+        Bulk { fabric, groups: Rdmc::new(), completions: Vec::new(), patience, armed: false }
     }
 
     /// The fabric, to register memory with.
@@ -115,7 +113,7 @@ impl<F: Fabric + Wait> Bulk<F> {
             if std::mem::take(&mut self.armed) {
                 self.fabric.disarm();
             }
-            self.idle.found();
+            self.patience.found();
         }
         busy
     }
@@ -129,12 +127,77 @@ impl<F: Fabric + Wait> Bulk<F> {
             // Armed, looked once more, and found nothing: what comes from now on ends this.
             return self.fabric.wait(until);
         }
-        match self.idle.rest() {
+        match self.patience.rest(Time::boot_clock()) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep => {
                 self.fabric.arm();
                 self.armed = true;
+            }
+        }
+    }
+}
+
+/// How long a thread that waits for a block yields before it sleeps: several times what a block takes, so that it sleeps
+/// between messages only. (Waking it takes as long as copying half a megabyte; the engines of
+/// [`Node`](crate::Node)s, which wait for messages and not for parts of one, give up sooner.)
+const YIELDS_FOR: Duration = Duration::from_micros(200);
+
+/// Decides how the thread waits, by how long it has found nothing.
+#[derive(Debug)]
+struct Patience {
+    /// What it does before it sleeps.
+    awake: Rest,
+    lasts: Duration,
+    /// When it first found nothing since it found something.
+    since: Option<Time>,
+}
+
+impl Patience {
+    fn new(spin: Spin, room: Room) -> Patience {
+        let (awake, lasts) = match (spin, room) {
+            (Spin::Never, _) => (Rest::Sleep, Duration::ZERO),
+            (Spin::Auto, _) => (Rest::Yield, YIELDS_FOR),
+            (Spin::Always, Room::Ample) => (Rest::Spin, Duration::MAX),
+            // Else those that it waits for could not run.
+            (Spin::Always, Room::Tight | Room::Crowded) => (Rest::Yield, Duration::MAX),
+        };
+        Patience { awake, lasts, since: None }
+    }
+
+    fn found(&mut self) {
+        self.since = None;
+    }
+
+    fn rest(&mut self, now: Time) -> Rest {
+        let since = *self.since.get_or_insert(now);
+        if now.since(since) < self.lasts { self.awake } else { Rest::Sleep }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_yields_for_a_while_and_sleeps_until_something_comes() {
+        let mut patience = Patience::new(Spin::Auto, Room::Crowded);
+        let began = Time::from_nanos(1_000);
+        assert_eq!(patience.rest(began), Rest::Yield);
+        assert_eq!(patience.rest(began + YIELDS_FOR / 2), Rest::Yield);
+        assert_eq!(patience.rest(began + YIELDS_FOR), Rest::Sleep);
+        patience.found();
+        assert_eq!(patience.rest(began + YIELDS_FOR), Rest::Yield);
+    }
+
+    #[test]
+    fn only_always_never_sleeps() {
+        for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
+            for room in [Room::Ample, Room::Tight, Room::Crowded] {
+                let mut patience = Patience::new(spin, room);
+                patience.rest(Time::from_nanos(0));
+                let later = patience.rest(Time::from_nanos(3_600_000_000_000));
+                assert_eq!(later == Rest::Sleep, sleeps, "{spin:?}, {room:?}");
             }
         }
     }

@@ -37,6 +37,7 @@ fn help_teaches_by_example() {
         ("bench --help", "yardsticks"),
         ("bench ordered --help", "squall bench ordered --nodes 3"),
         ("bench calls --help", "squall bench calls --nodes 3"),
+        ("bench bulk --help", "squall bench bulk --nodes 4 --size 256MiB"),
     ] {
         let output = squall(arguments);
         assert!(output.status.success());
@@ -91,6 +92,73 @@ fn callers_are_answered_and_reads_under_a_lease_wake_nobody() {
     assert!(reads[0]["switches_per_call"].as_f64() < Some(0.1), "{}", reads[0]);
 }
 
+/// The rows of a bulk benchmark.
+fn moved(arguments: &str) -> Vec<Value> {
+    let figures = figures(&format!("bench bulk {arguments} --json"));
+    figures.into_iter().filter(|figure| figure["bench"] == "bulk").collect()
+}
+
+#[test]
+fn bulk_data_reaches_every_process_by_every_algorithm() {
+    let ways = ["sequential", "interleaved", "chain", "tree", "pipeline", "hybrid"];
+    // A message whose last block and last word are short.
+    let rows = moved(&format!(
+        "--nodes 2,5 --size 100001 --block 4KiB --algorithm {} --iterations 2 --warm-up 1",
+        ways.join(",")
+    ));
+    let algorithms: Vec<_> = rows.iter().map(|row| row["algorithm"].as_str().expect("a name")).collect();
+    assert_eq!(algorithms, [ways, ways].concat());
+    for row in &rows {
+        assert_eq!((number(row, "size_bytes"), number(row, "block_bytes")), (100_001.0, 4096.0));
+        let seconds = number(row, "seconds_median");
+        assert!(seconds > 0.0 && (number(row, "bytes_per_second") * seconds / 100_001.0 - 1.0).abs() < 1e-6, "{row}");
+        assert!((0.0..=seconds * 1e3).contains(&number(row, "skew_ms")), "{row}");
+        assert!(number(row, "cpu_seconds") > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn a_bulk_benchmark_chooses_what_suits_shared_memory() {
+    let rows = moved("--size 1,1MiB,32MiB --iterations 2");
+    let blocks: Vec<_> = rows.iter().map(|row| number(row, "block_bytes")).collect();
+    assert!(blocks.is_sorted() && blocks[0] < blocks[2] && blocks[2] < 33_554_432.0, "{blocks:?}");
+    for row in &rows {
+        assert_eq!(
+            (&row["algorithm"], &row["fabric"], number(row, "nodes")),
+            (&"interleaved".into(), &"shm".into(), 4.0)
+        );
+        assert!(row["share_least"].is_null(), "one group shares with nobody: {row}");
+    }
+}
+
+#[test]
+fn groups_of_several_roots_move_their_messages_at_once() {
+    for (arguments, groups) in
+        [("--senders all", 3.0), ("--senders half", 1.0), ("--senders all --groups 7", 7.0), ("--groups 2", 2.0)]
+    {
+        let rows = moved(&format!("--nodes 3 --size 300KiB --iterations 2 {arguments}"));
+        let row = &rows[0];
+        assert_eq!(number(row, "groups"), groups, "{arguments}");
+        let total = groups * number(row, "size_bytes");
+        assert!((number(row, "bytes_per_second") * number(row, "seconds_median") / total - 1.0).abs() < 1e-6, "{row}");
+        if groups > 1.0 {
+            let [least, most] = ["share_least", "share_most"].map(|field| number(row, field));
+            assert!(0.0 < least && least <= 1.0 && 1.0 <= most && most <= groups, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_sweep_tries_blocks_up_to_the_whole_message() {
+    let rows = moved("--nodes 2 --size 256KiB --sweep --iterations 1 --warm-up 0");
+    let blocks = |algorithm: &str| -> Vec<f64> {
+        rows.iter().filter(|row| row["algorithm"] == algorithm).map(|row| number(row, "block_bytes")).collect()
+    };
+    for algorithm in ["interleaved", "pipeline"] {
+        assert_eq!(blocks(algorithm), [65_536.0, 262_144.0]);
+    }
+}
+
 #[test]
 fn impossible_arguments_are_refused_with_a_remedy() {
     for (arguments, named) in [
@@ -101,6 +169,15 @@ fn impossible_arguments_are_refused_with_a_remedy() {
         ("bench ordered --window 0", &["--window 0"]),
         ("bench ordered --rate -1", &["-1"]),
         ("bench ordered --spin sometimes", &["sometimes", "auto"]),
+        ("bench bulk --fabric tcp", &["tcp", "shm", "later"]),
+        ("bench bulk --fabric sim", &["squall sim"]),
+        ("bench bulk --share", &["--share", "later"]),
+        ("bench bulk --size 0", &["'0'", "1 byte"]),
+        ("bench bulk --size many", &["many"]),
+        ("bench bulk --nodes 1", &["--nodes", "2..=64"]),
+        ("bench bulk --block 2GiB", &["--block 2147483648", "1073741824"]),
+        ("bench bulk --size 8GiB --block 1", &["--size 8589934592", "--block 1", "larger"]),
+        ("bench bulk --sweep --block 1MiB", &["--sweep", "--block"]),
         ("bench", &["Usage"]),
         ("benhc", &["benhc"]),
     ] {
@@ -133,10 +210,14 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A benchmark that would take an hour, and the processes of its three nodes.
-fn long_benchmark() -> (Child, Vec<u32>) {
+/// Benchmarks that would take an hour.
+const LONG: [&str; 2] =
+    ["bench ordered --nodes 3 --rate 10 --seconds 3600", "bench bulk --nodes 3 --size 16MiB --iterations 1000000"];
+
+/// A benchmark of three nodes, and their processes.
+fn started(arguments: &str) -> (Child, Vec<u32>) {
     let bench = Command::new(env!("CARGO_BIN_EXE_squall"))
-        .args("bench ordered --nodes 3 --rate 10 --seconds 3600 --json".split_whitespace())
+        .args(arguments.split_whitespace())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -153,19 +234,23 @@ fn kill(process: u32) {
 
 #[test]
 fn a_node_that_dies_fails_the_benchmark_and_is_named() {
-    let (bench, nodes) = long_benchmark();
-    kill(nodes[1]);
-    let output = bench.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    let error = text(&output.stderr);
-    assert!(error.contains("node 1") && error.contains("signal"), "{error}");
-    until("the end of the other nodes", || !nodes.iter().any(|&node| is_running(node)));
+    for arguments in LONG {
+        let (bench, nodes) = started(arguments);
+        kill(nodes[1]);
+        let output = bench.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(1));
+        let error = text(&output.stderr);
+        assert!(error.contains("node 1") && error.contains("signal"), "{arguments}: {error}");
+        until("the end of the other nodes", || !nodes.iter().any(|&node| is_running(node)));
+    }
 }
 
 #[test]
 fn nodes_do_not_outlive_the_benchmark() {
-    let (mut bench, nodes) = long_benchmark();
-    bench.kill().expect("it runs");
-    bench.wait().expect("it ends");
-    until("the end of all nodes", || !nodes.iter().any(|&node| is_running(node)));
+    for arguments in LONG {
+        let (mut bench, nodes) = started(arguments);
+        bench.kill().expect("it runs");
+        bench.wait().expect("it ends");
+        until("the end of all nodes", || !nodes.iter().any(|&node| is_running(node)));
+    }
 }

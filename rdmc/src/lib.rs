@@ -88,6 +88,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod block;
 mod block_set;
 mod buffer;
 mod config;

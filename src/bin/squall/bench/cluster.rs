@@ -10,13 +10,19 @@ use std::{
 
 use squall_fabric::Time;
 
-use super::job::{Go, Job, Outcome, Said};
+use super::{
+    bulk::{BulkJob, Round},
+    job::{Go, Job, Outcome, Said, Work},
+};
 
 /// How long workers may take beyond what they are asked to do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The time between the start of sending and the start of measuring.
 const WARM_UP: Duration = Duration::from_millis(500);
+
+/// How long it may take to write a byte, or to copy or compare it, on a host that does much else.
+const NANOS_PER_BYTE_AT_WORST: u64 = 10;
 
 /// Why a run gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +39,25 @@ pub(crate) enum RunError {
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
 pub(crate) fn run(jobs: &[Job], measure: Duration) -> Result<Vec<Outcome>, RunError> {
-    let mut workers = Workers::start(jobs)?;
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered))?;
     workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     workers.tell(Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
     workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
         Said::Done(outcome) => Some(outcome),
+        _ => None,
+    })
+}
+
+/// Runs a bulk job for each node in a process of its own, and returns the rounds that they saw, by node.
+pub(crate) fn run_bulk(jobs: &[BulkJob]) -> Result<Vec<Vec<Round>>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk))?;
+    let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
+    let once = PATIENCE + Duration::from_nanos(copies * NANOS_PER_BYTE_AT_WORST);
+    workers.until_all(once, |said| matches!(said, Said::Ready).then_some(()))?;
+    let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
+    workers.until_all(once * rounds, |said| match said {
+        Said::Moved(rounds) => Some(rounds),
         _ => None,
     })
 }
@@ -56,15 +75,15 @@ struct Worker {
 }
 
 impl Workers {
-    fn start(jobs: &[Job]) -> Result<Workers, RunError> {
+    fn start(works: impl Iterator<Item = Work>) -> Result<Workers, RunError> {
         let program = std::env::current_exe().map_err(RunError::Spawn)?;
         let (say, said) = mpsc::channel();
         let mut workers = Workers { workers: Vec::new(), said };
-        for (node, job) in jobs.iter().enumerate() {
-            let job = serde_json::to_string(job).expect("a job is plain data");
+        for (node, work) in works.enumerate() {
+            let work = serde_json::to_string(&work).expect("a job is plain data");
             let mut command = Command::new(&program);
             command
-                .args(["bench", "worker", &job, &std::process::id().to_string()])
+                .args(["bench", "worker", &work, &std::process::id().to_string()])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             let mut child = command.spawn().map_err(RunError::Spawn)?;

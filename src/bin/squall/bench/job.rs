@@ -1,10 +1,22 @@
 //! What a benchmark's parent and its workers tell each other.
 //!
-//! The parent gives each worker its [`Job`] as an argument. Then the worker says [`Ready`](Said::Ready), the parent
-//! answers with a [`Go`], and the worker says how it went: one line of JSON each. A worker whose input ends, stops.
+//! The parent gives each worker its [`Work`] as an argument. Then the worker says [`Ready`](Said::Ready), the parent
+//! answers with a [`Go`], and the worker says how it went: one line of JSON each. A worker whose input ends, stops. (Workers
+//! that move bulk data agree among themselves when to go.)
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use squall::Spin;
+
+use super::bulk::{BulkJob, Round};
+
+/// What a worker is given to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Work {
+    Ordered(Job),
+    Bulk(BulkJob),
+}
 
 /// Which nodes send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -12,7 +24,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Senders {
     /// Every node
     All,
-    /// The first node only; the others give up their turns
+    /// The first half of the nodes
+    Half,
+    /// The first node only
     One,
 }
 
@@ -21,6 +35,7 @@ impl Senders {
     pub(crate) fn of(self, nodes: u32) -> u32 {
         match self {
             Senders::All => nodes,
+            Senders::Half => (nodes / 2).max(1),
             Senders::One => 1,
         }
     }
@@ -36,6 +51,16 @@ pub(crate) enum Spinning {
     Always,
     /// Sleep as soon as there is nothing to do
     Never,
+}
+
+impl From<Spinning> for Spin {
+    fn from(spinning: Spinning) -> Spin {
+        match spinning {
+            Spinning::Auto => Spin::Auto,
+            Spinning::Always => Spin::Always,
+            Spinning::Never => Spin::Never,
+        }
+    }
 }
 
 /// What one worker does.
@@ -90,6 +115,8 @@ pub(crate) enum Said {
     /// Its group is formed.
     Ready,
     Done(Outcome),
+    /// What it saw of each round of bulk data.
+    Moved(Vec<Round>),
     /// The sentence says why it gave up.
     Failed(String),
 }

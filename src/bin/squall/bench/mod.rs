@@ -1,5 +1,6 @@
 //! `squall bench`: what this machine and the group on it can do.
 
+mod bulk;
 mod caller;
 mod calls;
 mod cluster;
@@ -27,6 +28,7 @@ pub(crate) struct BenchCommand {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Ordered(ordered::OrderedArgs),
+    Bulk(bulk::BulkArgs),
     Calls(calls::CallsArgs),
     Yardsticks(YardsticksArgs),
     #[command(hide = true)]
@@ -50,6 +52,7 @@ impl BenchCommand {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self.bench {
             Bench::Ordered(args) => args.run(),
+            Bench::Bulk(args) => args.run(),
             Bench::Calls(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
             Bench::Worker(args) => args.run(),

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
+use bytesize::ByteSize;
 use serde::Serialize;
 
 use super::{
+    bulk::Way,
     job::{Senders, Spinning},
     yardsticks::Yardstick,
 };
@@ -51,6 +53,30 @@ pub(crate) struct CallsRow {
     pub(crate) latency_p99_us: Option<f64>,
     pub(crate) switches_per_call: Option<f64>,
     pub(crate) cpu_us_per_call: Option<f64>,
+}
+
+/// What one run of `bench bulk` came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct BulkRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: &'static str,
+    pub(crate) nodes: u32,
+    pub(crate) algorithm: Way,
+    pub(crate) groups: u32,
+    pub(crate) senders: Senders,
+    pub(crate) size_bytes: usize,
+    pub(crate) block_bytes: usize,
+    pub(crate) spin: Spinning,
+    pub(crate) iterations: u32,
+    pub(crate) seconds_median: f64,
+    pub(crate) seconds_least: f64,
+    pub(crate) seconds_most: f64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) skew_ms: f64,
+    pub(crate) cpu_seconds: f64,
+    /// None for one group.
+    pub(crate) share_least: Option<f64>,
+    pub(crate) share_most: Option<f64>,
 }
 
 /// Where figures go: each is printed as soon as it is known.
@@ -101,6 +127,37 @@ impl Report {
         ))
     }
 
+    pub(crate) fn bulk(&mut self, row: &BulkRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print(
+                "nodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share",
+            )?;
+        }
+        let millis = |seconds: f64| format!("{:.3}", seconds * 1e3);
+        let share = match (row.share_least, row.share_most) {
+            (Some(least), Some(most)) => format!("{least:.2} {most:.2}"),
+            _ => "-".into(),
+        };
+        print(&format!(
+            "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}",
+            row.nodes,
+            row.groups,
+            row.algorithm.name(),
+            binary(row.size_bytes),
+            binary(row.block_bytes),
+            millis(row.seconds_median),
+            millis(row.seconds_least),
+            millis(row.seconds_most),
+            row.bytes_per_second / 1e6,
+            row.skew_ms,
+            row.cpu_seconds * 1e3,
+        ))
+    }
+
     pub(crate) fn calls(&mut self, row: &CallsRow) -> Result<(), CommandError> {
         if self.json {
             return print_json(row);
@@ -124,6 +181,10 @@ impl Report {
             small(row.cpu_us_per_call),
         ))
     }
+}
+
+fn binary(bytes: usize) -> String {
+    ByteSize(bytes as u64).display().iec().to_string()
 }
 
 fn figure(value: Option<f64>) -> String {

@@ -19,12 +19,13 @@ use rustix::{
     process::{Pid, Signal, getppid, set_parent_process_death_signal},
     time::{ClockId, clock_gettime},
 };
-use squall::{Config, Group, Invalid, Message, Node, Service, Spin, SubmitError};
+use squall::{Config, Group, Invalid, Message, Node, Service, SubmitError};
 use squall_fabric::{NodeId, Time};
 
 use super::{
+    bulk::{BulkJob, Mover},
     caller,
-    job::{Go, Job, Outcome, Said, Spinning},
+    job::{Go, Job, Outcome, Said, Work},
     latency, load,
     tally::Tally,
 };
@@ -33,14 +34,14 @@ use crate::CommandError;
 /// One node of a benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// A job, as JSON.
-    #[arg(value_parser = parse_job)]
-    job: Job,
+    /// What to do, as JSON.
+    #[arg(value_parser = parse_work)]
+    work: Work,
     /// The process that started this one.
     parent: i32,
 }
 
-fn parse_job(text: &str) -> Result<Job, serde_json::Error> {
+fn parse_work(text: &str) -> Result<Work, serde_json::Error> {
     serde_json::from_str(text)
 }
 
@@ -53,21 +54,29 @@ impl WorkerArgs {
             return Ok(());
         }
         let told = listen();
-        match work(&self.job, &told) {
-            // Let nobody see this node go before all have measured.
-            Ok(node) => drop((told.recv(), node)),
-            Err(Stopped::Told) => {}
-            Err(Stopped::Failed(why)) => {
-                say(&Said::Failed(why));
-                let _ = told.recv();
-            }
+        match &self.work {
+            Work::Ordered(job) => end(work(job, &told), &told),
+            Work::Bulk(job) => end(move_bulk(job, &told), &told),
         }
         Ok(())
     }
 }
 
+/// What is done is done once the parent says so.
+fn end<T>(done: Result<T, Stopped>, told: &Receiver<Go>) {
+    match done {
+        // Let nobody see this node go before all have measured.
+        Ok(node) => drop((told.recv(), node)),
+        Err(Stopped::Told) => {}
+        Err(Stopped::Failed(why)) => {
+            say(&Said::Failed(why));
+            let _ = told.recv();
+        }
+    }
+}
+
 /// Why a worker did not finish.
-enum Stopped {
+pub(crate) enum Stopped {
     /// Its parent wants no more of it, or is gone.
     Told,
     Failed(String),
@@ -139,17 +148,21 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     Ok(node)
 }
 
+fn move_bulk<'a>(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
+    let mut mover = Mover::new(job, told)?;
+    mover.connect()?;
+    say(&Said::Ready);
+    let rounds = mover.run()?;
+    say(&Said::Moved(rounds));
+    Ok(mover)
+}
+
 /// Forms the group, of which every node's service only looks at its messages.
 fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
-    let spin = match job.spin {
-        Spinning::Auto => Spin::Auto,
-        Spinning::Always => Spin::Always,
-        Spinning::Never => Spin::Never,
-    };
     let config = Config::builder(&*job.cluster, job.node)
         .members(0..job.nodes)
         .formation_timeout(FORMATION_TIMEOUT)
-        .spin(spin)
+        .spin(job.spin.into())
         .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))
         .group(GROUP, |group| _ = group.ring_bytes(job.ring_bytes).senders(0..job.senders.of(job.nodes)))
         .build()
@@ -244,8 +257,8 @@ fn switches() -> u64 {
     threads.flatten().filter_map(|thread| of(thread.path())).sum()
 }
 
-/// Processor time that this process has taken.
-fn processor_seconds() -> f64 {
+/// Processor time that this process has taken, in seconds.
+pub(crate) fn processor_seconds() -> f64 {
     let taken = clock_gettime(ClockId::ProcessCPUTime);
     taken.tv_sec as f64 + taken.tv_nsec as f64 * 1e-9
 }

@@ -1,0 +1,71 @@
+//! What is in a message, so that its receivers can tell it from any other.
+
+/// A word in every page is enough to tell which message it is of, and touches few of its cache lines.
+const PAGE: usize = 4096;
+
+/// One group's message of one round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contents {
+    seed: u64,
+    every: usize,
+}
+
+impl Contents {
+    /// In the first round every byte is written and compared, later a word of each page.
+    pub(super) fn of(group: u32, round: u32) -> Contents {
+        let every = if round == 0 { 8 } else { PAGE };
+        Contents { seed: u64::from(group) << 32 | u64::from(round), every }
+    }
+
+    fn word(self, offset: usize) -> [u8; 8] {
+        // SplitMix64's mixing: neighbours have nothing in common.
+        let mut word = (self.seed << 8).wrapping_add(offset as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (word ^ word >> 27).to_le_bytes()
+    }
+
+    pub(super) fn write(self, bytes: &mut [u8]) {
+        for (at, chunk) in bytes.chunks_mut(self.every).enumerate() {
+            let len = chunk.len().min(8);
+            chunk[..len].copy_from_slice(&self.word(at * self.every)[..len]);
+        }
+    }
+
+    /// Where the first word is that was not written so.
+    pub(super) fn first_difference(self, bytes: &[u8]) -> Option<usize> {
+        let differs = |(at, chunk): (usize, &[u8])| {
+            let len = chunk.len().min(8);
+            (chunk[..len] != self.word(at * self.every)[..len]).then_some(at * self.every)
+        };
+        bytes.chunks(self.every).enumerate().find_map(differs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_is_wrong_is_found_in_the_first_round_and_a_page_that_is_wrong_in_any() {
+        let mut message = vec![0; 3 * PAGE + 5];
+        Contents::of(0, 0).write(&mut message);
+        assert_eq!(Contents::of(0, 0).first_difference(&message), None);
+        message[PAGE + 17] ^= 1;
+        assert_eq!(Contents::of(0, 0).first_difference(&message), Some(PAGE + 16));
+
+        Contents::of(0, 1).write(&mut message);
+        assert_eq!(Contents::of(0, 1).first_difference(&message), None);
+        let last = message.len() - 5;
+        message[last] ^= 1;
+        assert_eq!(Contents::of(0, 1).first_difference(&message), Some(3 * PAGE));
+    }
+
+    #[test]
+    fn messages_of_other_rounds_and_groups_differ() {
+        let mut message = vec![0; 2 * PAGE];
+        Contents::of(1, 7).write(&mut message);
+        for other in [Contents::of(1, 8), Contents::of(2, 7)] {
+            assert_eq!(other.first_difference(&message), Some(0));
+        }
+    }
+}

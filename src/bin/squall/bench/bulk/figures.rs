@@ -1,0 +1,105 @@
+//! What the rounds come to.
+
+use super::job::{BulkJob, Round};
+use crate::bench::{job::Senders, report::BulkRow};
+
+/// What one iteration came to, in seconds from the first send.
+struct Iteration {
+    seconds: f64,
+    skew: f64,
+    /// The least and the greatest of the groups' speeds, where 1 is their mean.
+    shares: (f64, f64),
+}
+
+impl Iteration {
+    /// Puts together what the nodes saw.
+    fn of(groups: usize, seen: &[&Round]) -> Iteration {
+        let began = seen.iter().filter_map(|round| round.sent).min().expect("there is a root");
+        let spans: Vec<(f64, f64)> = (0..groups)
+            .map(|group| {
+                let receipts = || seen.iter().filter_map(|round| round.received[group]);
+                let after = |nanos: u64| nanos.saturating_sub(began) as f64 * 1e-9;
+                let (first, last) = (receipts().min(), receipts().max());
+                (after(first.expect("there are receivers")), after(last.expect("there are receivers")))
+            })
+            .collect();
+        let greatest = |of: &dyn Fn(&(f64, f64)) -> f64| spans.iter().map(of).fold(f64::NEG_INFINITY, f64::max);
+        let speeds = spans.iter().map(|(_, last)| 1.0 / last.max(1e-9));
+        let mean = speeds.clone().sum::<f64>() / groups as f64;
+        Iteration {
+            seconds: greatest(&|(_, last)| *last),
+            skew: greatest(&|(first, last)| last - first),
+            shares: (
+                speeds.clone().fold(f64::INFINITY, f64::min) / mean,
+                speeds.fold(f64::NEG_INFINITY, f64::max) / mean,
+            ),
+        }
+    }
+}
+
+/// Puts together what the nodes, by index, saw of each iteration.
+pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> BulkRow {
+    let groups = job.groups as usize;
+    let iterations: Vec<Iteration> = (0..job.iterations as usize)
+        .map(|number| Iteration::of(groups, &rounds.iter().map(|of_node| &of_node[number]).collect::<Vec<_>>()))
+        .collect();
+    let sorted = |of: fn(&Iteration) -> f64| {
+        let mut values: Vec<f64> = iterations.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let median = |of| {
+        let values = sorted(of);
+        (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+    };
+    let seconds = sorted(|iteration| iteration.seconds);
+    let seconds_median = median(|iteration| iteration.seconds);
+    let several = groups > 1;
+    BulkRow {
+        bench: "bulk",
+        fabric: "shm",
+        nodes: job.nodes,
+        algorithm: job.way,
+        groups: job.groups,
+        senders,
+        size_bytes: job.size_bytes,
+        block_bytes: job.block_bytes,
+        spin: job.spin,
+        iterations: job.iterations,
+        seconds_median,
+        seconds_least: seconds[0],
+        seconds_most: seconds[seconds.len() - 1],
+        bytes_per_second: groups as f64 * job.size_bytes as f64 / seconds_median,
+        skew_ms: median(|iteration| iteration.skew) * 1e3,
+        cpu_seconds: rounds.iter().flatten().map(|round| round.cpu_seconds).sum::<f64>() / f64::from(job.iterations),
+        share_least: several.then(|| median(|iteration| iteration.shares.0)),
+        share_most: several.then(|| median(|iteration| iteration.shares.1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saw(sent: Option<u64>, received: &[Option<u64>]) -> Round {
+        Round { sent, received: received.to_vec(), cpu_seconds: 0.0 }
+    }
+
+    #[test]
+    fn a_message_takes_until_its_last_receiver_has_it() {
+        let rounds = [saw(Some(1_000), &[None]), saw(None, &[Some(3_000)]), saw(None, &[Some(6_000)])];
+        let iteration = Iteration::of(1, &rounds.iter().collect::<Vec<_>>());
+        assert!((iteration.seconds - 5e-6).abs() < 1e-12);
+        assert!((iteration.skew - 3e-6).abs() < 1e-12);
+        assert_eq!(iteration.shares, (1.0, 1.0));
+    }
+
+    #[test]
+    fn a_group_that_is_served_first_has_the_greater_share() {
+        let rounds = [saw(Some(0), &[None, Some(2_000)]), saw(Some(500), &[Some(1_000), None])];
+        let iteration = Iteration::of(2, &rounds.iter().collect::<Vec<_>>());
+        assert!((iteration.seconds - 2e-6).abs() < 1e-12, "all groups count, from the first send");
+        let (least, most) = iteration.shares;
+        assert!((most / least - 2.0).abs() < 1e-9 && (least + most - 2.0).abs() < 1e-9, "{least} {most}");
+    }
+}
