@@ -134,6 +134,11 @@ impl Region {
         &*self.0.owner
     }
 
+    /// What keeps the memory alive, if this is the only handle to it.
+    pub(crate) fn into_owner(self) -> Result<Box<dyn Any + Send + Sync>, Region> {
+        Arc::try_unwrap(self.0).map(|memory| memory.owner).map_err(Region)
+    }
+
     /// Where the memory begins.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.0.base

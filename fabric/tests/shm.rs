@@ -10,6 +10,8 @@ mod figures;
 mod leaks;
 #[path = "shm/processes.rs"]
 mod processes;
+#[path = "shm/sharing.rs"]
+mod sharing;
 #[path = "shm/strangers.rs"]
 mod strangers;
 #[path = "shm/waking.rs"]

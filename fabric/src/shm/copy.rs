@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering, fence},
 };
 
+use super::stream::{STREAM_BYTES, copy_past_cache};
+
 /// One end of a copy.
 #[derive(Clone, Copy)]
 pub(super) struct End {
@@ -12,6 +14,8 @@ pub(super) struct End {
     pub(super) at: *mut u8,
     /// Whether the memory is polled: accessed in whole aligned words, atomically.
     pub(super) polled: bool,
+    /// Whether it lies in memory that is too large to stay in the cache.
+    pub(super) uncached: bool,
 }
 
 /// Copies `len` bytes.
@@ -29,7 +33,12 @@ pub(super) unsafe fn copy(from: End, to: End, len: usize) {
     if !from.polled && !to.polled {
         // SAFETY: the caller's promise. Nothing in this process holds a reference to such memory, and what a peer
         // writes meanwhile into the source makes for other bytes only, which the contract permits.
-        return unsafe { ptr::copy_nonoverlapping(from.at, to.at, len) };
+        return unsafe {
+            match to.uncached && len >= STREAM_BYTES {
+                true => copy_past_cache(from.at, to.at, len),
+                false => ptr::copy_nonoverlapping(from.at, to.at, len),
+            }
+        };
     }
     if to.polled {
         fence(Ordering::Release);
@@ -101,6 +110,20 @@ unsafe fn store(to: End, offset: usize, word: u64) {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_goes_past_the_cache_is_copied_the_same() {
+        let source: Vec<u8> = (0..=250).cycle().take(STREAM_BYTES + 100).collect();
+        for (skip, len) in [(0, STREAM_BYTES), (1, STREAM_BYTES + 99), (3, STREAM_BYTES - 1)] {
+            let mut target = vec![0xee; STREAM_BYTES + 200];
+            let from = End { at: source.as_ptr().cast_mut(), polled: false, uncached: false };
+            let to = End { at: target[skip..].as_mut_ptr(), polled: false, uncached: true };
+            // SAFETY: `skip + len` lies within the target, `len` within the source, which is only read.
+            unsafe { copy(from, to, len) };
+            assert!(target[skip..skip + len] == source[..len], "{len} bytes to {skip}");
+            assert!(target[..skip].iter().chain(&target[skip + len..]).all(|&byte| byte == 0xee));
+        }
+    }
+
     #[repr(align(8))]
     struct Aligned([u8; 64]);
 
@@ -110,8 +133,8 @@ mod tests {
             for len in 0..=48 {
                 let mut from = Aligned(std::array::from_fn(|i| i as u8 + 1));
                 let mut to = Aligned([0xee; 64]);
-                let from = End { at: from.0.as_mut_ptr(), polled: from_polled };
-                let end = End { at: to.0.as_mut_ptr(), polled: to_polled };
+                let from = End { at: from.0.as_mut_ptr(), polled: from_polled, uncached: false };
+                let end = End { at: to.0.as_mut_ptr(), polled: to_polled, uncached: false };
                 // SAFETY: both are 64 aligned bytes of this test's own.
                 unsafe { copy(from, end, len) };
                 let expected: Vec<u8> = (1..=len as u8).collect();

@@ -8,6 +8,7 @@ use super::{
     post::Dest,
     pull::Pull,
     ring,
+    share::{Lease, Share},
 };
 use crate::{BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, Target, Token};
 
@@ -54,8 +55,15 @@ pub(super) struct Recv {
 pub(super) struct Pending {
     pub(super) end: u64,
     pub(super) token: Token,
-    /// Keeps the memory that the peer pulls from.
-    pub(super) _source: Option<Region>,
+    /// Keeps what the peer is to find.
+    pub(super) _keep: Option<Keep>,
+}
+
+/// What the peer needs until the work is complete.
+pub(super) enum Keep {
+    /// Memory that it pulls from.
+    Region(#[expect(dead_code, reason = "held")] Region),
+    Share(#[expect(dead_code, reason = "held")] Lease),
 }
 
 /// Work that waits its turn.
@@ -68,6 +76,10 @@ pub(super) enum DeferredWork {
     Transfer {
         source: OwnedSource,
         into: Dest,
+    },
+    Share {
+        share: Share,
+        imm: Option<u32>,
     },
     Read {
         from: Target,

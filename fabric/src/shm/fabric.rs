@@ -14,18 +14,19 @@ use rustix::{
 
 use super::{
     config::{ShmConfig, ShmError},
-    control::{Command, Connect, Connected, ControlThread, Event},
+    control::{Command, Connect, Connected, Control, ControlThread, Event},
     doorbell::{self, Doorbell},
     endpoint::{Endpoint, Sending, Up},
     endpoints::Endpoints,
     memory::{self, OwnMemory},
     peer::Peers,
     ring,
+    share::{Share, SharedCopy},
     stats::ShmStats,
 };
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
-    RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, graph::Executor,
+    RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, graph::Executor,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -56,6 +57,10 @@ pub(super) struct Core {
     /// The last poll left work behind that nobody would signal.
     pub(super) unfinished: bool,
     pub(super) stats: ShmStats,
+    /// What peers have shared, by the receive that each consumed, until the next poll.
+    pub(super) shared: Vec<(EndpointId, Token, SharedCopy)>,
+    /// How many shares were posted.
+    shares: u64,
 }
 
 impl ShmFabric {
@@ -74,6 +79,8 @@ impl ShmFabric {
                 commands: Vec::new(),
                 unfinished: false,
                 stats: ShmStats::default(),
+                shared: Vec::new(),
+                shares: 0,
             },
             config,
             endpoints: Endpoints::default(),
@@ -187,9 +194,15 @@ impl ShmFabric {
                     peer.sources.insert(key, source);
                 }
             }
+            Event::Share { link, key, copy } => {
+                if let Some(peer) = self.core.peers.by_link(link) {
+                    peer.shares.insert(key, copy);
+                }
+            }
             Event::Forget { link, key } => {
                 if let Some(peer) = self.core.peers.by_link(link) {
                     peer.sources.remove(&key);
+                    peer.shares.remove(&key);
                 }
             }
         }
@@ -203,6 +216,21 @@ impl ShmFabric {
         let remote = set_up.remote.iter().map(|memory| memory.describe).collect();
         endpoint.up = Some(Up { peer, remote: set_up.remote, ring: set_up.ring, pulling: None });
         out.push(Completion::Connected { endpoint: id, remote, hello: set_up.hello });
+    }
+
+    /// Posts what `share` makes of a new key.
+    pub(super) fn post_share(
+        &mut self,
+        on: EndpointId,
+        share: impl FnOnce(RegionKey, Control) -> Share,
+        imm: Option<u32>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
+        self.core.shares += 1;
+        // Unlike a region's, it gives access to nothing.
+        let share = share(RegionKey(self.core.shares), self.control.control.clone());
+        endpoint.share(&mut self.core, share, imm, token)
     }
 
     fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
@@ -311,6 +339,7 @@ impl Fabric for ShmFabric {
     fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
         let before = out.len();
         self.core.unfinished = false;
+        self.core.shared.clear();
         if self.control.events.are_pending() {
             self.take_events(out);
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, ftruncate, memfd_create},
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
     io::Errno,
 };
 
@@ -208,6 +208,49 @@ fn memory_that_is_smaller_than_announced_is_refused() {
 }
 
 #[test]
+fn a_share_of_memory_that_could_change_is_refused() {
+    const BYTES: u64 = 8192;
+    let (writable, _mapping) = memory::create("writable", BYTES as usize, Access::ReadOnly).unwrap();
+    let resizable = unsealed(BYTES);
+    fcntl_add_seals(&resizable, SealFlags::WRITE).unwrap();
+    let sealed = unsealed(BYTES);
+    fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let cases = [
+        ("can still be written", &writable, BYTES, BYTES),
+        ("size is not sealed", &resizable, BYTES, BYTES),
+        ("announced 8193 bytes of memory and handed over 8192", &sealed, BYTES + 1, BYTES + 1),
+        ("announced 0 bytes", &sealed, 0, 0),
+        ("of another size than it said", &sealed, BYTES, BYTES - 1),
+    ];
+    for (index, (text, fd, announced, described)) in cases.into_iter().enumerate() {
+        let mut world = World::new(&format!("share-{index}"));
+        let into = world.node.register(RegionKind::Bulk, 64).unwrap();
+        let (end, mut ring) = world.connected(&[]);
+        world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 8 } }, Token(1)).unwrap();
+        let from = Origin::Region { key: RegionKey(1), offset: 0 };
+        ring.push(&Descriptor { kind: Kind::Share { imm: None }, from, len: described }, &[]);
+        world.poll();
+        assert_eq!(world.seen.len(), 1, "a share whose memory is not there yet waits for it");
+        world.send(&Frame::Share { key: RegionKey(1), bytes: announced }, &[fd.as_fd()]);
+        world.failed_with(text);
+        assert!(world.node.take_shared(end, Token(1)).is_none(), "{text}");
+        world.check_undisturbed();
+    }
+}
+
+#[test]
+fn sealed_memory_can_not_be_mapped_writable_by_who_is_handed_it() {
+    let mut world = World::new("sealed");
+    let region = world.node.register(RegionKind::Bulk, 4096).unwrap();
+    let memory = world.node.seal(region).unwrap();
+    let (end, _ring) = world.connected(&[]);
+    world.node.share(end, &memory, None, Token(1)).unwrap();
+    let Some((Frame::Share { bytes: 4096, .. }, fds)) = recv(&world.socket) else { panic!("nothing shared") };
+    let error = memory::map_foreign(fds[0].as_fd(), 4096, Access::ReadWrite).unwrap_err();
+    assert!(matches!(error, memory::ForeignError::System { cause: Errno::PERM, .. }), "{error:?}");
+}
+
+#[test]
 fn a_ring_that_makes_no_sense_breaks_its_endpoint() {
     let mut world = World::new("corrupt");
     let end = world.offered(&[]);
@@ -275,6 +318,7 @@ fn a_packet_that_no_node_sends_ends_the_link() {
         Frame::Confirm { mine: 1, yours: 1 },
         Frame::Offer(SetUp { endpoint: 1, tag: TAG, ring_slots: 64, hello: Vec::new() }),
         Frame::Source(RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 1 }),
+        Frame::Share { key: RegionKey(1), bytes: 1 },
         Frame::Expose {
             endpoint: 1,
             regions: vec![RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 1 }],

@@ -22,6 +22,7 @@ use super::{
     control::{Command, Control},
     copy::End,
     peer::LinkId,
+    stream::UNCACHED_BYTES,
 };
 use crate::{Region, RegionKey, RegionKind, RemoteRegion};
 
@@ -70,8 +71,17 @@ impl Mapping {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        Mapping::with(fd, bytes, prot, MapFlags::SHARED)
+    }
+
+    /// A mapping of which pages become this process's own when they are written.
+    pub(super) fn private(fd: impl AsFd, bytes: usize) -> Result<Mapping, Errno> {
+        Mapping::with(fd, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }
+
+    fn with(fd: impl AsFd, bytes: usize, prot: ProtFlags, flags: MapFlags) -> Result<Mapping, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd, 0) }?;
+        let base = unsafe { mmap(ptr::null_mut(), bytes, prot, flags, fd, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         Ok(Mapping { base, bytes })
     }
@@ -96,7 +106,7 @@ impl Drop for Mapping {
 }
 
 /// Rounds up to whole pages.
-fn whole_pages(bytes: usize) -> Result<usize, Errno> {
+pub(super) fn whole_pages(bytes: usize) -> Result<usize, Errno> {
     bytes.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::FBIG)
 }
 
@@ -106,12 +116,12 @@ pub(super) fn create(name: &str, bytes: usize, peers: Access) -> Result<(OwnedFd
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, bytes as u64)?;
     let mapping = Mapping::new(&fd, bytes, Access::ReadWrite)?;
-    let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    if peers == Access::ReadOnly {
-        // The mapping above stays writable, no other can be.
-        seals |= SealFlags::FUTURE_WRITE;
-    }
-    fcntl_add_seals(&fd, seals)?;
+    let more = match peers {
+        // The mapping above stays writable, no other can be; and its owner may seal it against that one, too.
+        Access::ReadOnly => SealFlags::FUTURE_WRITE,
+        Access::ReadWrite => SealFlags::SEAL,
+    };
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | more)?;
     Ok((fd, mapping))
 }
 
@@ -120,6 +130,8 @@ pub(super) fn create(name: &str, bytes: usize, peers: Access) -> Result<(OwnedFd
 pub(super) enum ForeignError {
     #[error("it handed over memory whose size is not sealed")]
     Unsealed,
+    #[error("it shared memory that can still be written")]
+    Writable,
     #[error("it announced {announced} bytes of memory and handed over {actual}")]
     Size { announced: u64, actual: u64 },
     #[error("its memory of {bytes} bytes could not be mapped: {cause}{}", hint(*cause))]
@@ -128,10 +140,16 @@ pub(super) enum ForeignError {
 
 /// Maps `bytes` of memory that a peer handed over, after looking at what it really is.
 pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Mapping, ForeignError> {
+    let (pages, _) = check_foreign(fd, bytes)?;
+    Mapping::new(fd, pages, access).map_err(|cause| ForeignError::System { bytes, cause })
+}
+
+/// Looks at memory of `bytes` that a peer handed over. Returns how much to map, and its seals.
+pub(super) fn check_foreign(fd: BorrowedFd<'_>, bytes: u64) -> Result<(usize, SealFlags), ForeignError> {
     let system = |cause| ForeignError::System { bytes, cause };
-    let required = SealFlags::SHRINK | SealFlags::GROW;
     // What is no such file at all has no seals either.
-    if !fcntl_get_seals(fd).unwrap_or(SealFlags::empty()).contains(required) {
+    let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err(ForeignError::Unsealed);
     }
     let actual = fstat(fd).map_err(system)?.st_size as u64;
@@ -139,19 +157,19 @@ pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Res
     if bytes == 0 || actual < pages as u64 {
         return Err(ForeignError::Size { announced: bytes, actual });
     }
-    Mapping::new(fd, pages, access).map_err(system)
+    Ok((pages, seals))
 }
 
 /// Memory that a fabric registered: what keeps a [`Region`] of it alive.
 pub(super) struct OwnMemory {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Arc<OwnedFd>,
     pub(super) describe: RemoteRegion,
     /// The fabric that it was registered with.
     pub(super) incarnation: u64,
     control: Control,
     /// The links over which it was handed out as a source of pulls, to be taken back when it goes.
     lent: Mutex<Vec<LinkId>>,
-    _mapping: Mapping,
+    mapping: Mapping,
 }
 
 impl OwnMemory {
@@ -168,18 +186,33 @@ impl OwnMemory {
             RegionKind::Bulk | RegionKind::Phantom => Access::ReadOnly,
         };
         let (fd, mapping) = create("squall-region", bytes, peers)?;
-        let base = mapping.base();
         let memory = OwnMemory {
-            fd,
+            fd: Arc::new(fd),
             describe: RemoteRegion { key, kind, bytes },
             incarnation,
             control: control.clone(),
             lent: Mutex::default(),
-            _mapping: mapping,
+            mapping,
         };
+        Ok(OwnMemory::region(Arc::new(memory)))
+    }
+
+    /// The region over memory that has none.
+    pub(super) fn region(memory: Arc<OwnMemory>) -> Region {
+        let (RemoteRegion { key, kind, bytes }, base) = (memory.describe, memory.mapping.base());
         // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and lives as long as
         // `memory`. Nothing else in this process uses it.
-        Ok(unsafe { Region::from_raw(kind, key, base, bytes, Box::new(Arc::new(memory))) })
+        unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) }
+    }
+
+    /// The memory behind a region of a fabric, if nothing else holds it.
+    pub(super) fn reclaim(region: Region) -> Result<OwnMemory, Region> {
+        let (describe, base) = (region.describe(), region.base());
+        match region.into_owner()?.downcast::<Arc<OwnMemory>>() {
+            Ok(memory) => Arc::try_unwrap(*memory).map_err(OwnMemory::region),
+            // SAFETY: the region was over this memory a moment ago.
+            Err(owner) => Err(unsafe { Region::from_raw(describe.kind, describe.key, base, describe.bytes, owner) }),
+        }
     }
 
     /// The memory behind a region of this fabric.
@@ -237,7 +270,7 @@ impl PeerMemory {
         assert!(offset <= self.describe.bytes);
         // SAFETY: the offset lies inside the mapping, which holds at least the described bytes.
         let at = unsafe { self.mapping.base().as_ptr().add(offset) };
-        End { at, polled: self.describe.kind == RegionKind::Polled }
+        end_at(at, self.describe.kind, self.describe.bytes)
     }
 }
 
@@ -247,7 +280,13 @@ pub(super) fn local_end(region: &Region, offset: usize) -> End {
     assert!(offset <= region.len());
     // SAFETY: the offset lies inside the region.
     let at = unsafe { region.base().as_ptr().add(offset) };
-    End { at, polled: region.kind() == RegionKind::Polled }
+    end_at(at, region.kind(), region.len())
+}
+
+/// A place in memory of that kind and size.
+#[inline]
+fn end_at(at: *mut u8, kind: RegionKind, bytes: usize) -> End {
+    End { at, polled: kind == RegionKind::Polled, uncached: bytes >= UNCACHED_BYTES }
 }
 
 /// A descriptor that is passed to a peer, by whoever keeps it open.

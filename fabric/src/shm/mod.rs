@@ -21,6 +21,9 @@
 //! `post` and `poll` make no system call and take no lock, except the first time that memory is sent from, and to wake
 //! a peer that sleeps.
 //!
+//! Receivers may also be given the pages of one sealed copy in place of copies of their own: see
+//! [`ShmFabric::share`], and [`SharedCopy`] for what they hold.
+//!
 //! # Who is trusted
 //!
 //! Only processes of the same user get past the greeting. What nodes send is checked before it is used: packets,
@@ -46,8 +49,10 @@ mod peer;
 mod post;
 mod pull;
 mod ring;
+mod share;
 mod socket;
 mod stats;
+mod stream;
 mod wire;
 
 #[cfg(test)]
@@ -55,7 +60,8 @@ mod hostile_tests;
 
 pub use config::{CLUSTER_BYTES, MAX_QUEUE_DEPTH, ShmConfig, ShmError};
 pub use fabric::ShmFabric;
+pub use share::{SealError, SealedMemory, SharedCopy};
 pub use stats::ShmStats;
 
 /// The version of what nodes say to each other: the packets, the rings, and the doorbells.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
-use super::{doorbell::PeerBell, memory::PeerMemory, stats::ShmStats};
+use super::{doorbell::PeerBell, memory::PeerMemory, share::SharedCopy, stats::ShmStats};
 use crate::{NodeId, RegionKey};
 
 /// One connection between two processes, never used again for another.
@@ -23,6 +23,8 @@ pub(super) struct Peer {
     pub(super) link: LinkId,
     pub(super) node: NodeId,
     pub(super) sources: HashMap<RegionKey, Source>,
+    /// Sealed memory that the peer shares, until it is taken; or why it could not be mapped.
+    pub(super) shares: HashMap<RegionKey, Result<SharedCopy, String>>,
     bell: PeerBell,
     touched: bool,
 }
@@ -37,7 +39,7 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn add(&mut self, link: LinkId, node: NodeId, bell: PeerBell) {
-        let peer = Peer { link, node, sources: HashMap::new(), bell, touched: false };
+        let peer = Peer { link, node, sources: HashMap::new(), shares: HashMap::new(), bell, touched: false };
         match self.slots.iter_mut().find(|slot| slot.is_none()) {
             Some(slot) => *slot = Some(peer),
             None => self.slots.push(Some(peer)),
@@ -57,6 +59,11 @@ impl Peers {
     #[inline]
     pub(super) fn get(&self, PeerIx(ix): PeerIx) -> Option<&Peer> {
         self.slots.get(ix)?.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, PeerIx(ix): PeerIx) -> Option<&mut Peer> {
+        self.slots.get_mut(ix)?.as_mut()
     }
 
     pub(super) fn by_link(&mut self, link: LinkId) -> Option<&mut Peer> {

@@ -8,10 +8,11 @@
 use super::{
     control::Command,
     copy::{End, copy},
-    endpoint::{Deferred, DeferredWork, Endpoint, OwnedSource, Pending, Recv, Sending, Up},
+    endpoint::{Deferred, DeferredWork, Endpoint, Keep, OwnedSource, Pending, Recv, Sending, Up},
     fabric::Core,
     memory::{OwnMemory, PeerMemory, local_end},
     ring::{Descriptor, Kind, MAX_SLOTS, Origin},
+    share::Share,
 };
 use crate::{BreakReason, INLINE_BYTES, Op, PostError, Region, RegionKind, Slice, Source, Target, Token};
 
@@ -76,6 +77,29 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Posts a share.
+    pub(super) fn share(
+        &mut self,
+        core: &mut Core,
+        share: Share,
+        imm: Option<u32>,
+        token: Token,
+    ) -> Result<(), PostError> {
+        let up = self.up.as_ref().ok_or(PostError::NotConnected)?;
+        if self.sending.outstanding() >= core.depth {
+            self.sending.was_full = true;
+            return Err(PostError::Full);
+        }
+        let issued = match self.sending.backlog.is_empty() {
+            true => self.sending.hand_over_share(up, core, &share, imm, token),
+            false => Issued::NotYet,
+        };
+        if let Issued::NotYet = issued {
+            self.sending.backlog.push_back(Deferred { work: DeferredWork::Share { share, imm }, token });
+        }
+        Ok(())
+    }
+
     fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
         check_slice(into)?;
         if self.recvs.len() >= depth {
@@ -110,6 +134,7 @@ impl Endpoint {
         while let Some(mut first) = sending.backlog.pop_front() {
             let issued = match &mut first.work {
                 DeferredWork::Transfer { source, into } => sending.issue(up, core, source.borrow(), *into, first.token),
+                DeferredWork::Share { share, imm } => sending.hand_over_share(up, core, share, *imm, first.token),
                 DeferredWork::Read { from, into, into_offset, len, done } => {
                     sending.read(up, core, *from, (into, *into_offset, *len), done, budget, first.token)
                 }
@@ -139,19 +164,23 @@ const READ_AT_ONCE: usize = 16 * 1024;
 impl Sending {
     /// Notes work that is complete once the ring is consumed as far as it is filled now.
     #[inline]
-    fn note(&mut self, token: Token, source: Option<Region>, always: bool) {
+    fn note(&mut self, token: Token, keep: Option<Keep>, always: bool) {
         if always || token != Token::UNSIGNALED {
-            self.pending.push_back(Pending { end: self.ring.tail(), token, _source: source });
+            self.pending.push_back(Pending { end: self.ring.tail(), token, _keep: keep });
         }
+    }
+
+    /// Notes work for a peer that is done with this endpoint, while the news of that are on their way.
+    fn note_lost(&mut self, token: Token) -> Issued {
+        self.pending.push_back(Pending { end: u64::MAX, token, _keep: None });
+        Issued::Yes
     }
 
     /// Hands work over, or carries it out.
     #[inline]
     fn issue(&mut self, up: &Up, core: &mut Core, source: Source<'_>, into: Dest, token: Token) -> Issued {
         if self.ring.is_closed() {
-            // The peer is done with this endpoint, and the news of that are on their way. Nothing arrives any more.
-            self.pending.push_back(Pending { end: u64::MAX, token, _source: None });
-            return Issued::Yes;
+            return self.note_lost(token);
         }
         let len = source.len();
         match into {
@@ -229,7 +258,7 @@ impl Sending {
                 {
                     core.commands.push(Command::Lend { link: peer.link, memory: memory.clone() });
                 }
-                (Origin::Region { key: region.key(), offset: offset as u64 }, &[], Some(region.clone()))
+                (Origin::Region { key: region.key(), offset: offset as u64 }, &[], Some(Keep::Region(region.clone())))
             }
         };
         self.ring.push(&Descriptor { kind, from, len: len as u64 }, inline);
@@ -240,6 +269,25 @@ impl Sending {
         core.stats.descriptors += 1 + u64::from(then.is_some());
         core.stats.sends += u64::from(matches!(kind, Kind::Send { .. }));
         self.note(token, keep, true);
+        core.peers.touch(up.peer);
+        Issued::Yes
+    }
+
+    /// Hands a share to the peer.
+    fn hand_over_share(&mut self, up: &Up, core: &mut Core, share: &Share, imm: Option<u32>, token: Token) -> Issued {
+        if self.ring.is_closed() {
+            return self.note_lost(token);
+        }
+        let Some(peer) = core.peers.get(up.peer) else { return self.note_lost(token) };
+        if !self.ring.has_room(1) {
+            return Issued::NotYet;
+        }
+        let lease = share.lend(peer.link);
+        let from = Origin::Region { key: share.key, offset: 0 };
+        self.ring.push(&Descriptor { kind: Kind::Share { imm }, from, len: share.bytes as u64 }, &[]);
+        core.stats.descriptors += 1;
+        core.stats.shares += 1;
+        self.note(token, Some(Keep::Share(lease)), true);
         core.peers.touch(up.peer);
         Issued::Yes
     }
@@ -305,7 +353,9 @@ impl Place<'_> {
     fn push(&self, core: &mut Core, source: Source<'_>) {
         let Place::At(memory, offset) = self else { return };
         let (from, len) = match source {
-            Source::Inline(bytes) => (End { at: bytes.as_ptr().cast_mut(), polled: false }, bytes.len()),
+            Source::Inline(bytes) => {
+                (End { at: bytes.as_ptr().cast_mut(), polled: false, uncached: false }, bytes.len())
+            }
             Source::Region(slice) => (local_end(slice.region, slice.offset), slice.len),
         };
         // SAFETY: `find` made sure that the memory, which is polled and so mapped writable, holds the range, and

@@ -7,6 +7,7 @@ use super::{
     memory::local_end,
     peer::Peer,
     ring::{Descriptor, Kind, Origin},
+    share::SharedCopy,
 };
 use crate::{BreakReason, Completion, Region, RegionKey, RegionKind};
 
@@ -53,7 +54,7 @@ impl Endpoint {
         out: &mut Vec<Completion>,
     ) -> Result<(), BreakReason> {
         let Some(up) = &mut self.up else { return Ok(()) };
-        let Some(peer) = core.peers.get(up.peer) else { return Ok(()) };
+        let Some(peer) = core.peers.get_mut(up.peer) else { return Ok(()) };
         let mut result = Ok(());
         loop {
             let mut pull = match up.pulling.take() {
@@ -96,12 +97,17 @@ impl Endpoint {
             let descriptor = pull.descriptor;
             let received = match descriptor.kind {
                 Kind::Send { imm } => Some((descriptor.len as usize, imm)),
-                Kind::Write { imm: imm @ Some(_), .. } => Some((0, imm)),
+                Kind::Write { imm: imm @ Some(_), .. } | Kind::Share { imm } => Some((0, imm)),
                 Kind::Write { .. } => None,
             };
             if let Some((bytes, imm)) = received
                 && let Some(recv) = self.recvs.pop_front()
             {
+                if let Kind::Share { .. } = descriptor.kind
+                    && let Some(copy) = peer.take_share(&descriptor)
+                {
+                    core.shared.push((self.id, recv.token, copy));
+                }
                 out.push(Completion::Received { endpoint: self.id, token: recv.token, bytes, imm });
             }
             up.ring.advance(&descriptor);
@@ -113,6 +119,30 @@ impl Endpoint {
     }
 }
 
+impl Peer {
+    /// Whether what a descriptor shares has come.
+    fn check_share(&self, descriptor: &Descriptor) -> Result<(), Stop> {
+        let failed = |text: &str| Err(Stop::Break(BreakReason::Failed(format!("{}: {text}", self.node))));
+        match share_of(descriptor).map(|key| self.shares.get(&key)) {
+            Some(Some(Ok(copy))) if copy.len() as u64 == descriptor.len => Ok(()),
+            Some(Some(Ok(_))) => failed("it shared memory of another size than it said"),
+            Some(Some(Err(text))) => failed(text),
+            _ => Err(Stop::NoSource),
+        }
+    }
+
+    fn take_share(&mut self, descriptor: &Descriptor) -> Option<SharedCopy> {
+        self.shares.remove(&share_of(descriptor)?)?.ok()
+    }
+}
+
+fn share_of(descriptor: &Descriptor) -> Option<RegionKey> {
+    match descriptor.from {
+        Origin::Region { key, .. } => Some(key),
+        Origin::Inline => None,
+    }
+}
+
 /// Where a descriptor's bytes go, if it may be carried out. Nothing of it is believed.
 fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Result<Place, BreakReason> {
     let Ok(len) = usize::try_from(descriptor.len) else { return Err(BreakReason::Access) };
@@ -121,6 +151,8 @@ fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Re
             Some(recv) if len <= recv.len => Ok(Place::Recv),
             _ => Err(BreakReason::ReceiverNotReady),
         },
+        Kind::Share { .. } if recv.is_some() => Ok(Place::Nowhere),
+        Kind::Share { .. } => Err(BreakReason::ReceiverNotReady),
         Kind::Write { imm: Some(_), .. } if recv.is_none() => Err(BreakReason::ReceiverNotReady),
         Kind::Write { .. } if len == 0 => Ok(Place::Nowhere),
         Kind::Write { to, offset, .. } => exposed_at(exposed, to, offset, len).ok_or(BreakReason::Access),
@@ -148,6 +180,9 @@ impl Pull {
         budget: &mut usize,
     ) -> Result<(), Stop> {
         let len = self.descriptor.len as usize;
+        if let Kind::Share { .. } = self.descriptor.kind {
+            return peer.check_share(&self.descriptor);
+        }
         let to = match self.place {
             Place::Nowhere => return Ok(()),
             Place::Exposed(index, offset) => local_end(&exposed[index], offset + self.done),
@@ -159,7 +194,7 @@ impl Pull {
         match self.descriptor.from {
             Origin::Inline => {
                 let words = up.ring.inline(len);
-                let from = End { at: words.as_ptr().cast_mut().cast(), polled: false };
+                let from = End { at: words.as_ptr().cast_mut().cast(), polled: false, uncached: false };
                 // SAFETY: `place` made sure that `len` bytes fit, and of inline bytes `peek` that they are no more than
                 // `words` holds. `copy` only reads from its source.
                 unsafe { copy(from, to, len) };

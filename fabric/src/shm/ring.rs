@@ -12,12 +12,12 @@
 //! A descriptor takes one slot, and as many more as its inline bytes need:
 //!
 //! ```text
-//! word 0   kind (byte 0: 1 write, 2 write with immediate, 3 send), flags (byte 1: 1 inline, 2 has an immediate),
+//! word 0   kind (byte 0: 1 write, 2 write with immediate, 3 send, 4 share), flags (byte 1: 1 inline, 2 has an immediate),
 //!          slots (byte 2), immediate (bytes 4..8)
 //!      1   length in bytes
 //!      2   key of the target region         (not for sends)
-//!      3   offset in the target region
-//!      4   key of the source region         (or inline bytes from here on, through the following slots)
+//!      3   offset in the target region      (nor for shares)
+//!      4   key of the source region, or share (or inline bytes from here on, through the following slots)
 //!      5   offset in the source region
 //! ```
 //!
@@ -51,8 +51,18 @@ const fn file_bytes(slots: u64) -> usize {
 /// What the receiver is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Write { to: RegionKey, offset: u64, imm: Option<u32> },
-    Send { imm: Option<u32> },
+    Write {
+        to: RegionKey,
+        offset: u64,
+        imm: Option<u32>,
+    },
+    Send {
+        imm: Option<u32>,
+    },
+    /// The bytes are those of a share, to be taken as they are.
+    Share {
+        imm: Option<u32>,
+    },
 }
 
 /// Where the receiver finds the bytes.
@@ -173,6 +183,7 @@ impl Sender {
             Kind::Write { to, offset, imm: None } => (1, to.0, offset, None),
             Kind::Write { to, offset, imm } => (2, to.0, offset, imm),
             Kind::Send { imm } => (3, 0, 0, imm),
+            Kind::Share { imm } => (4, 0, 0, imm),
         };
         let flags = u8::from(descriptor.from == Origin::Inline) | u8::from(imm.is_some()) << 1;
         let imm = imm.unwrap_or(0).to_ne_bytes();
@@ -241,6 +252,7 @@ impl Receiver {
             (1, None) => Kind::Write { to: RegionKey(get(2)), offset: get(3), imm },
             (2, Some(_)) => Kind::Write { to: RegionKey(get(2)), offset: get(3), imm },
             (3, _) => Kind::Send { imm },
+            (4, _) if flags & 1 == 0 => Kind::Share { imm },
             _ => return Err(Corrupt("a descriptor is of no known kind")),
         };
         let from = match flags & 1 {

@@ -12,6 +12,8 @@ pub struct ShmStats {
     pub descriptors: u64,
     /// The sends among them.
     pub sends: u64,
+    /// Messages whose memory peers were given, in place of a send.
+    pub shares: u64,
     /// Bytes that were copied here for the descriptors of peers.
     pub bytes_pulled: u64,
     /// Bytes that were read from peers' memory.

@@ -17,6 +17,7 @@
 //! | 10 | `Source` | key u64, kind u8, bytes u64 | the region |
 //! | 11 | `Forget` | key u64 | |
 //! | 12 | `Goodbye` | | |
+//! | 13 | `Share` | key u64, bytes u64 | the sealed memory |
 //!
 //! A text has its length (u16) before it. The start of a `Hello`, up to `from`, and all of a `Refuse` stay the same in
 //! all versions, so that nodes of different versions can say what is wrong.
@@ -86,6 +87,7 @@ pub(super) enum Frame {
     Source(RemoteRegion),
     Forget(RegionKey),
     Goodbye,
+    Share { key: RegionKey, bytes: u64 },
 }
 
 /// A packet that no node of this version sends.
@@ -114,6 +116,7 @@ impl Frame {
             Frame::Source(region) => to.u8(10).region(region),
             Frame::Forget(key) => to.u8(11).u64(key.0),
             Frame::Goodbye => to.u8(12),
+            Frame::Share { key, bytes } => to.u8(13).u64(key.0).u64(*bytes),
         };
         debug_assert!(to.0.len() <= FRAME_BYTES);
         to.0
@@ -159,6 +162,7 @@ impl Frame {
             10 => Frame::Source(from.region()?),
             11 => Frame::Forget(RegionKey(from.u64()?)),
             12 => Frame::Goodbye,
+            13 => Frame::Share { key: RegionKey(from.u64()?), bytes: from.u64()? },
             _ => return Err(Malformed("it is of no known kind")),
         };
         if from.0.is_empty() { Ok(frame) } else { Err(Malformed("it is longer than its fields")) }
@@ -351,6 +355,7 @@ mod tests {
             Frame::Source(polled),
             Frame::Forget(RegionKey(15)),
             Frame::Goodbye,
+            Frame::Share { key: RegionKey(17), bytes: 18 },
         ];
         for why in [RefuseWhy::Version, RefuseWhy::Cluster, RefuseWhy::Busy] {
             frames.push(Frame::Refuse { version: 2, why, cluster: "other".into() });

@@ -1,7 +1,10 @@
 //! What things cost. These print figures, and are run by hand on an idle host:
 //! `cargo test --release -p squall-fabric --test shm -- --ignored --nocapture --test-threads=1`
 
-use std::time::{Duration, Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Op, RegionKind, Source, Time, Token};
 
@@ -78,5 +81,73 @@ fn pulling_bulk_bytes() {
         });
         let rate = bytes as f64 / time.as_secs_f64() / 1e9;
         eprintln!("a write of {bytes} bytes into bulk memory: {time:?}, {rate:.1} GB/s (one thread for both nodes)");
+    }
+}
+
+/// Page faults of this process that needed no disk.
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // The name, which may hold anything, is in parentheses; then come the third and all other fields.
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    after_name.split_whitespace().nth(10 - 3).unwrap().parse().unwrap()
+}
+
+/// What an application does with a message.
+type Use = (&'static str, fn(&mut [u8]));
+
+const USES: [Use; 3] = [
+    ("read nothing", |_| ()),
+    ("read all", |bytes| {
+        black_box(bytes.chunks_exact(8).fold(0, |sum: u64, c| sum ^ u64::from_ne_bytes(c.try_into().unwrap())));
+    }),
+    ("write all", |bytes| bytes.fill(1)),
+];
+
+#[test]
+#[ignore = "measures"]
+fn sharing_beside_copying() {
+    const BYTES: usize = 256 << 20;
+    for (what, use_it) in USES {
+        let (mut pair, _) = pair(|_| Vec::new());
+        let source = pair.nodes[0].region(RegionKind::Bulk, BYTES);
+        source.write(0, &vec![7; BYTES]);
+        let into = pair.nodes[1].region(RegionKind::Bulk, BYTES);
+        // The application's buffer, which stands for a region that is received in place.
+        let mut message = vec![0; BYTES];
+        let mut token = 0;
+        let copied = shortest(|| {
+            token += 1;
+            pair.post(1, Op::Recv { into: whole(&into) }, token);
+            let began = Instant::now();
+            pair.post(0, Op::Send { source: Source::Region(whole(&source)), imm: None }, token);
+            pair.done(0, token);
+            use_it(&mut message);
+            began.elapsed()
+        });
+        let began = Instant::now();
+        let memory = pair.nodes[0].fabric.seal(source).unwrap();
+        let sealing = began.elapsed();
+        let mut faults = 0;
+        let shared = shortest(|| {
+            token += 1;
+            pair.post(1, Op::Recv { into: whole(&into) }, token);
+            let (began, before) = (Instant::now(), page_faults());
+            let Pair { nodes, ends } = &mut pair;
+            nodes[0].fabric.share(ends[0], &memory, None, Token(token)).unwrap();
+            let mut copy = None;
+            until(nodes, "a share", |nodes| {
+                copy = nodes[1].fabric.take_shared(ends[1], Token(token));
+                copy.is_some()
+            });
+            let mut copy = copy.unwrap();
+            use_it(&mut copy);
+            // Its pages are given back, as those of a receive buffer are not.
+            drop(copy);
+            faults = page_faults() - before;
+            began.elapsed()
+        });
+        eprintln!(
+            "256 MiB, {what}: {copied:?} copied; {shared:?} shared, {faults} page faults; {sealing:?} more for sealing"
+        );
     }
 }

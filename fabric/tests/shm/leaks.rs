@@ -1,6 +1,6 @@
 //! A fabric that is gone leaves nothing behind.
 
-use squall_fabric::{Op, RegionKind, Source};
+use squall_fabric::{Op, RegionKind, Source, Token};
 
 use crate::{
     child::{self, Process},
@@ -24,8 +24,16 @@ fn live() {
     let target = pair.target(0, 0, 0);
     pair.post(0, Op::Write { source: Source::Region(whole(&source)), target }, 1);
     pair.done(0, 1);
-    // The peer lets go of memory that it has pulled from, too.
     let before = mappings();
+    let shared = pair.nodes[0].region(RegionKind::Bulk, 1 << 16);
+    let sealed = pair.nodes[0].fabric.seal(shared).unwrap();
+    let recv = pair.nodes[1].region(RegionKind::Bulk, 64);
+    pair.post(1, Op::Recv { into: whole(&recv) }, 2);
+    pair.nodes[0].fabric.share(pair.ends[0], &sealed, None, Token(2)).unwrap();
+    pair.done(0, 2);
+    drop((sealed, recv));
+    pair.until("what was shared and not taken to be unmapped", |_, _| mappings() == before);
+    // The peer lets go of memory that it has pulled from, too.
     drop(source);
     pair.until("the memory to be unmapped on both sides", |_, _| mappings() == before - 2);
 }

@@ -111,10 +111,10 @@ fn refusals(cluster: &str, other: impl Fn(&mut ShmConfig)) -> [String; 2] {
 #[test]
 fn another_protocol_version_is_refused_on_both_sides() {
     assert_eq!(
-        refusals(&cluster(), |config| config.protocol = 2),
+        refusals(&cluster(), |config| config.protocol = 3),
         [
-            "node 2 speaks protocol 2, this node 1: run the same release of Squall on both",
-            "node 1 speaks protocol 1, this node 2: run the same release of Squall on both",
+            "node 2 speaks protocol 3, this node 2: run the same release of Squall on both",
+            "node 1 speaks protocol 2, this node 3: run the same release of Squall on both",
         ]
     );
 }

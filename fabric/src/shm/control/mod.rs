@@ -27,7 +27,9 @@ use super::{
     doorbell::{self, Doorbell, PeerBell},
     memory::{Handle, OwnMemory, PeerMemory},
     peer::{LinkId, Source},
-    ring, socket,
+    ring,
+    share::SharedCopy,
+    socket,
 };
 use crate::{BreakReason, EndpointId, GroupTag, NodeId, RegionKey};
 
@@ -39,7 +41,9 @@ pub(super) enum Command {
     Close { endpoint: EndpointId, reason: BreakReason },
     /// Let the peer pull from this memory.
     Lend { link: LinkId, memory: Arc<OwnMemory> },
-    /// That memory is gone.
+    /// Let the peer have sealed memory, under this key.
+    Share { link: LinkId, key: RegionKey, bytes: usize, fd: Arc<OwnedFd> },
+    /// That memory is gone, or that share complete.
     Forget { key: RegionKey, links: Vec<LinkId> },
     /// The fabric is dropped.
     Shutdown,
@@ -78,7 +82,13 @@ pub(super) enum Event {
         key: RegionKey,
         source: Source,
     },
-    /// The peer has given that memory up.
+    /// Sealed memory that a peer shares, or why it could not be mapped.
+    Share {
+        link: LinkId,
+        key: RegionKey,
+        copy: Result<SharedCopy, String>,
+    },
+    /// The peer has given that memory up, or what it shares was taken.
     Forget {
         link: LinkId,
         key: RegionKey,

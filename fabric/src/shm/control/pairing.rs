@@ -31,6 +31,7 @@ use crate::{
         memory::{Access, Handle, PeerMemory},
         peer::LinkId,
         ring,
+        share::SharedCopy,
         wire::{EXPOSE_REGIONS, Frame, Malformed, SetUp},
     },
 };
@@ -105,6 +106,11 @@ impl Thread {
                 if let Some(link) = self.links.get_mut(&link) {
                     let frame = Frame::Source(memory.describe);
                     link.send(&frame, vec![Handle::Memory(memory)]);
+                }
+            }
+            Command::Share { link, key, bytes, fd } => {
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.send(&Frame::Share { key, bytes: bytes as u64 }, vec![Handle::Plain(fd)]);
                 }
             }
             Command::Forget { key, links } => {
@@ -259,6 +265,17 @@ impl Thread {
                 link.sources.insert(region.key);
                 let source = PeerMemory::map(fd.as_fd(), region, Access::ReadOnly).map_err(|e| e.to_string());
                 self.events.send(Event::Source { link: id, key: region.key, source });
+            }
+            Frame::Share { key, bytes } => {
+                if link.sources.len() >= MAX_SOURCES {
+                    return Err(Malformed("it shares more memory at a time than a node may"));
+                }
+                let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("a share came without memory"))?;
+                if !link.sources.insert(key) {
+                    return Err(Malformed("it shares memory under a key that it uses"));
+                }
+                let copy = SharedCopy::map_foreign(fd.as_fd(), bytes).map_err(|error| error.to_string());
+                self.events.send(Event::Share { link: id, key, copy });
             }
             Frame::Forget(key) => {
                 if link.sources.remove(&key) {

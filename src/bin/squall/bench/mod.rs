@@ -4,6 +4,7 @@ mod bulk;
 mod caller;
 mod calls;
 mod cluster;
+mod copies;
 mod job;
 mod latency;
 mod load;
@@ -35,7 +36,8 @@ enum Bench {
     Worker(worker::WorkerArgs),
 }
 
-/// Measures what this machine itself can do: copying memory, one core telling another, one thread waking another.
+/// Measures what this machine itself can do: copying memory to one place and to three, one core telling another, one
+/// thread waking another.
 #[derive(Debug, Args)]
 struct YardsticksArgs {
     /// Print one JSON object per line

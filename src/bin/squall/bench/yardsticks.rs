@@ -1,6 +1,7 @@
 //! What the machine itself can do, to hold the other figures against.
 
 use std::{
+    borrow::Cow,
     hint::{black_box, spin_loop},
     io,
     sync::{
@@ -20,13 +21,16 @@ use rustix::{
 };
 use serde::Serialize;
 
-use super::report::Report;
+use super::{
+    copies::{BYTES, Best, Copies},
+    report::Report,
+};
 use crate::CommandError;
 
 /// Larger than a cache, so that memory is measured.
 const COPY_BYTES: usize = 64 << 20;
 
-/// Each yardstick is the best of so many samples: what the machine can do when nothing else disturbs it.
+/// Each yardstick, but for those of `copies`, is the best of so many samples: what the machine can do when nothing else disturbs it.
 const SAMPLES: usize = 15;
 
 /// In one sample; some milliseconds each.
@@ -41,12 +45,17 @@ pub(crate) struct Yardstick {
     /// None if this machine can't show it; the note says why.
     pub(crate) value: Option<f64>,
     pub(crate) unit: &'static str,
-    pub(crate) note: &'static str,
+    pub(crate) note: Cow<'static, str>,
 }
 
 impl Yardstick {
-    fn new(name: &'static str, value: Option<f64>, unit: &'static str, note: &'static str) -> Yardstick {
-        Yardstick { bench: "yardstick", name, value, unit, note }
+    fn new(
+        name: &'static str,
+        value: Option<f64>,
+        unit: &'static str,
+        note: impl Into<Cow<'static, str>>,
+    ) -> Yardstick {
+        Yardstick { bench: "yardstick", name, value, unit, note: note.into() }
     }
 }
 
@@ -77,7 +86,18 @@ fn measure() -> io::Result<Vec<Yardstick>> {
     let far = Yardstick::new("eventfd_round_trip_two_cores", far, "us", note(two_cores, "two sleeping threads"));
     let near = Some(micros(eventfd_round_trip(one, one)?));
     let near = Yardstick::new("eventfd_round_trip_one_core", near, "us", "two sleeping threads");
-    Ok(vec![copy, line, far, near])
+    let mut copies = Copies::new();
+    let thrice = copies_to_three("copy_to_three_one_core", copies.best(&cores[..1])?);
+    let thrice_by_two = match two_cores {
+        Some(_) => copies_to_three("copy_to_three_two_cores", copies.best(&cores[..2])?),
+        None => Yardstick::new("copy_to_three_two_cores", None, "ms", note(None, "")),
+    };
+    Ok(vec![copy, line, far, near, thrice, thrice_by_two])
+}
+
+fn copies_to_three(name: &'static str, Best { time, block_bytes }: Best) -> Yardstick {
+    let note = format!("{} MiB to three places, median, best in blocks of {} KiB", BYTES >> 20, block_bytes >> 10);
+    Yardstick::new(name, Some(micros(time) / 1000.0), "ms", note)
 }
 
 fn note(second_core: Option<usize>, what: &'static str) -> &'static str {
@@ -172,10 +192,10 @@ fn round_trip(
 }
 
 /// This thread stays on one core until this is dropped.
-struct Pinned(CpuSet);
+pub(crate) struct Pinned(CpuSet);
 
 impl Pinned {
-    fn to(core: usize) -> io::Result<Pinned> {
+    pub(crate) fn to(core: usize) -> io::Result<Pinned> {
         let before = sched_getaffinity(None)?;
         let mut set = CpuSet::new();
         set.set(core);
