@@ -285,11 +285,17 @@ fn rate(c: &mut Cluster, pairs: &[(usize, usize)], len: usize, count: u64) -> f6
 #[test]
 fn interfaces_are_full_duplex_and_shared() {
     const RATE: u64 = 10_000_000_000;
-    const BLOCK: usize = 1 << 30;
     let config = SimConfig::ideal(RATE, Duration::from_micros(2));
+    rates_are_shared(RATE, config.clone());
+    rates_are_shared(RATE, SimConfig { segment_bytes: 8 << 20, ..config });
+}
+
+fn rates_are_shared(rate_of_each: u64, config: SimConfig) {
+    const BLOCK: usize = 1 << 30;
     let cluster = |config: &SimConfig| Cluster::new(config.clone(), 1, 4, &[(RegionKind::Phantom, BLOCK)]);
-    let share =
-        |config: &SimConfig, pairs: &[(usize, usize)]| rate(&mut cluster(config), pairs, BLOCK, 20) / RATE as f64;
+    let share = |config: &SimConfig, pairs: &[(usize, usize)]| {
+        rate(&mut cluster(config), pairs, BLOCK, 20) / rate_of_each as f64
+    };
     let near = |got: f64, expected: f64| assert!((got / expected - 1.0).abs() < 0.01, "{got} instead of {expected}");
     near(share(&config, &[(0, 1)]), 1.0);
     near(share(&config, &[(0, 1), (1, 0)]), 2.0);
@@ -297,15 +303,15 @@ fn interfaces_are_full_duplex_and_shared() {
     near(share(&config, &[(0, 2), (1, 2)]), 1.0);
     near(share(&config, &[(0, 1), (2, 3)]), 2.0);
     // Two racks of two nodes, whose uplink carries half of what one node sends.
-    let racks = Some(Racks { nodes_per_rack: 2, uplink_bytes_per_s: RATE / 2 });
+    let racks = Some(Racks { nodes_per_rack: 2, uplink_bytes_per_s: rate_of_each / 2 });
     let racked = SimConfig { racks, ..config };
     near(share(&racked, &[(0, 1), (2, 3)]), 2.0);
     near(share(&racked, &[(0, 2), (1, 3)]), 0.5);
     // A slow link slows down what passes it, and nothing else.
     let mut c = cluster(&SimConfig { racks: None, ..racked });
-    c.net.set_link(NodeId(0), NodeId(1), Link { bytes_per_s: Some(RATE / 4), latency: None });
-    near(rate(&mut c, &[(0, 1)], BLOCK, 20) / RATE as f64, 0.25);
-    near(rate(&mut c, &[(0, 2)], BLOCK, 20) / RATE as f64, 1.0);
+    c.net.set_link(NodeId(0), NodeId(1), Link { bytes_per_s: Some(rate_of_each / 4), latency: None });
+    near(rate(&mut c, &[(0, 1)], BLOCK, 20) / rate_of_each as f64, 0.25);
+    near(rate(&mut c, &[(0, 2)], BLOCK, 20) / rate_of_each as f64, 1.0);
 }
 
 #[test]
@@ -324,6 +330,50 @@ fn endpoints_of_one_node_take_turns() {
     c.until(|c| c.done(0, Token(102)));
     let ahead = (0..30).filter(|i| c.done(0, Token(*i))).count();
     assert!(ahead <= 4, "{ahead} blocks to one peer went before 3 to the other");
+}
+
+/// Two blocks that meet at a target's interface: how long each takes, in block times.
+fn meeting(segment_bytes: usize) -> [f64; 2] {
+    const RATE: u64 = 1_000_000_000;
+    const BLOCK: usize = 1 << 20;
+    let config = SimConfig { segment_bytes, ..SimConfig::ideal(RATE, Duration::from_micros(2)) };
+    let mut c = Cluster::new(config, 1, 3, &[(RegionKind::Phantom, BLOCK)]);
+    let since = c.net.now();
+    for from in [0, 1] {
+        let phantom = c.regions[from][0].clone();
+        c.write(from, 2, Source::Region(Slice { region: &phantom, offset: 0, len: BLOCK }), 0, 0, Token(0));
+    }
+    [0, 1].map(|from| {
+        c.until(|c| c.done(from, Token(0)));
+        c.net.now().since(since).as_secs_f64() * RATE as f64 / BLOCK as f64
+    })
+}
+
+#[test]
+fn whole_operations_queue_where_they_meet_and_segments_take_turns() {
+    let near = |got: [f64; 2], expected: [f64; 2]| {
+        let off = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
+        assert!(off < 0.1, "{got:?} instead of {expected:?}");
+    };
+    near(meeting(0), [1.0, 2.0]);
+    near(meeting(64 << 10), [2.0, 2.0]);
+}
+
+#[test]
+fn a_segment_that_is_held_up_leaves_the_ports_before_it_to_others() {
+    const RATE: u64 = 1_000_000_000;
+    const BLOCK: usize = 1 << 20;
+    let config = SimConfig { segment_bytes: 64 << 10, ..SimConfig::ideal(RATE, Duration::from_micros(2)) };
+    let mut c = Cluster::new(config, 1, 3, &[(RegionKind::Phantom, BLOCK)]);
+    c.net.set_link(NodeId(0), NodeId(1), Link { bytes_per_s: Some(RATE / 10), latency: None });
+    let phantom = c.regions[0][0].clone();
+    let source = Source::Region(Slice { region: &phantom, offset: 0, len: BLOCK });
+    let since = c.net.now();
+    c.write(0, 1, source, 0, 0, Token(1));
+    c.write(0, 2, source, 0, 0, Token(2));
+    c.until(|c| c.done(0, Token(2)));
+    let blocks = c.net.now().since(since).as_secs_f64() * RATE as f64 / BLOCK as f64;
+    assert!(blocks < 1.25, "the block beside the slow link took {blocks} block times");
 }
 
 #[test]

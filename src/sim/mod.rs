@@ -34,6 +34,7 @@
 //!
 //! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
 
+pub mod bulk;
 mod check;
 mod clock;
 mod cluster;

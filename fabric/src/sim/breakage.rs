@@ -118,6 +118,7 @@ impl World {
         flow.departed = flow.queue.len();
         flow.handed = flow.departed;
         flow.sending = false;
+        flow.passing = None;
         self.schedule_land(e);
     }
 

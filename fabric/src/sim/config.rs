@@ -14,6 +14,11 @@ pub struct SimConfig {
     /// Operations up to this size pass between the packets of larger ones, as a NIC that serves its queue pairs in turn
     /// lets them; larger ones wait for each other. In bytes.
     pub packet_bytes: usize,
+    /// Larger writes and sends pass each interface, uplink and slow link in segments of this size, in bytes, and those that
+    /// meet there take turns: they share its rate, as the packets of several queue pairs do. At least
+    /// [`packet_bytes`](SimConfig::packet_bytes). Off at 0: an operation then has all ports on its way reserved in one piece
+    /// as it is sent, which costs fewer events, but keeps others from gaps before it.
+    pub segment_bytes: usize,
     /// From one interface to another, without queueing.
     pub latency: Duration,
     /// A random time on top of the latency, drawn for each operation.
@@ -73,6 +78,7 @@ impl SimConfig {
         SimConfig {
             bytes_per_s: 12_500_000_000,
             packet_bytes: 4096,
+            segment_bytes: 0,
             latency: Duration::from_micros(2),
             jitter: Duration::from_micros(3),
             rare_delay: Duration::from_millis(1),

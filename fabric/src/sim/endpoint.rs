@@ -93,11 +93,25 @@ pub(super) struct Flow {
     pub(super) handed: usize,
     /// A large operation is passing the bottleneck.
     pub(super) sending: bool,
+    /// How far it is, where it goes in segments.
+    pub(super) passing: Option<Passing>,
     /// An event will look at the front.
     pub(super) scheduled: bool,
     /// What has begun to land.
     pub(super) landing: Option<Landing>,
     pub(super) last_arrival: Time,
+}
+
+/// A large operation that passes the ports in segments. One segment at a time is on its way, so that whoever is held up
+/// at one port leaves the ports before it to others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing {
+    /// Bytes that are still to go, those of this segment included.
+    pub(super) left: usize,
+    /// The port that this segment comes to next.
+    pub(super) hop: usize,
+    /// When this segment is through the ports before, in nanoseconds.
+    pub(super) clear: u64,
 }
 
 /// One operation on its way.

@@ -63,6 +63,19 @@ pub(super) struct Passage {
     pub(super) arrive: Time,
 }
 
+/// A segment in a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entered {
+    /// Its first byte is through, and comes to the next port.
+    pub(super) begun: Time,
+    /// Its last byte is through, in nanoseconds.
+    pub(super) end: u64,
+    /// That of the whole way, in nanoseconds.
+    pub(super) latency: u64,
+    /// There is no further port.
+    pub(super) last: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Network {
     /// Each node's interface: what it sends through, and what it receives through.
@@ -99,8 +112,8 @@ impl Network {
         }
     }
 
-    /// Sends `bytes`: every port on the way passes the first byte on as it comes, so the slowest decides.
-    pub(super) fn send(&mut self, now: Time, from: NodeIx, to: NodeIx, bytes: usize, config: &SimConfig) -> Passage {
+    /// The ports on the way, in order, and the latency in nanoseconds.
+    fn way(&mut self, from: NodeIx, to: NodeIx, config: &SimConfig) -> ([Option<&mut Port>; 5], u64) {
         let [from, to] = self.ports.get_disjoint_mut([from as usize, to as usize]).expect("two different nodes");
         let link = if self.links.is_empty() { None } else { self.links.get_mut(&(from.0, to.0)) };
         let latency = link.as_ref().and_then(|l| l.latency).unwrap_or(config.latency.as_nanos() as u64);
@@ -109,9 +122,14 @@ impl Network {
             up = self.uplinks.get_mut(&racks.of(from.0));
             down = self.downlinks.get_mut(&racks.of(to.0));
         }
-        let via = [Some(&mut from.1), up, link.and_then(|l| l.port.as_mut()), down, Some(&mut to.2)];
+        ([Some(&mut from.1), up, link.and_then(|l| l.port.as_mut()), down, Some(&mut to.2)], latency)
+    }
+
+    /// Sends `bytes`: every port on the way passes the first byte on as it comes, so the slowest decides.
+    pub(super) fn send(&mut self, now: Time, from: NodeIx, to: NodeIx, bytes: usize, config: &SimConfig) -> Passage {
+        let (way, latency) = self.way(from, to, config);
         let now = now.as_nanos();
-        let through = via.into_iter().flatten();
+        let through = way.into_iter().flatten();
         let clear = if bytes <= config.packet_bytes {
             now + through.map(|port| port.squeeze(now, bytes)).max().unwrap_or(0)
         } else {
@@ -123,6 +141,22 @@ impl Network {
             })
         };
         Passage { clear: Time::from_nanos(clear), arrive: Time::from_nanos(clear + latency) }
+    }
+
+    /// Lets a segment of `bytes` into the port number `hop` of its way, at the end of that port's queue.
+    pub(super) fn enter(
+        &mut self,
+        now: Time,
+        (from, to): (NodeIx, NodeIx),
+        hop: usize,
+        bytes: usize,
+        config: &SimConfig,
+    ) -> Entered {
+        let (way, latency) = self.way(from, to, config);
+        let mut rest = way.into_iter().flatten().skip(hop);
+        let (begun, end) =
+            rest.next().map_or((now.as_nanos(), now.as_nanos()), |port| port.carry(now.as_nanos(), bytes));
+        Entered { begun: Time::from_nanos(begun), end, latency, last: rest.next().is_none() }
     }
 
     pub(super) fn set_link(&mut self, from: NodeId, to: NodeId, link: Link) {

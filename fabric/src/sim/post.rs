@@ -2,7 +2,7 @@
 
 use super::{
     config::Sabotage,
-    endpoint::{Pending, Work, WorkKind},
+    endpoint::{Passing, Pending, Work, WorkKind},
     payload::{Fetch, Payload},
     queue::{Event, NodeIx},
     trace::TraceEvent,
@@ -136,6 +136,12 @@ impl World {
             }
             let work = &mut flow.queue[flow.departed];
             let bytes = if matches!(work.kind, WorkKind::Read { .. }) { 0 } else { work.payload.len };
+            if self.config.segment_bytes > 0 && bytes > self.config.packet_bytes {
+                flow.sending = true;
+                flow.passing = Some(Passing { left: bytes, hop: 0, clear: 0 });
+                self.hop(target);
+                break;
+            }
             let passage = self.network.send(self.now, from, to, bytes, &self.config);
             work.arrival = (passage.arrive + jitter).max(flow.last_arrival);
             flow.last_arrival = work.arrival;
@@ -145,6 +151,39 @@ impl World {
                 self.queue.at(passage.clear, Event::Pump(target));
             }
         }
+        self.schedule_land(target);
+    }
+
+    /// Moves the segment that is on its way towards `target` into its next port, and after the last port sees to the next
+    /// segment, or to what comes after the whole operation.
+    pub(super) fn hop(&mut self, target: EndpointId) {
+        let (segment_bytes, now) = (self.config.segment_bytes, self.now);
+        let Some(side) = self.sides.get_mut(target.0 as usize).and_then(Option::as_deref_mut) else { return };
+        let way = (side.peer_ix, side.node);
+        // It broke meanwhile.
+        let Some(passing) = side.incoming.passing.as_mut() else { return };
+        let bytes = passing.left.min(segment_bytes);
+        let entered = self.network.enter(now, way, passing.hop, bytes, &self.config);
+        passing.clear = passing.clear.max(entered.end);
+        if !entered.last {
+            passing.hop += 1;
+            return self.queue.at(entered.begun, Event::Hop(target));
+        }
+        let clear = Time::from_nanos(passing.clear);
+        passing.left -= bytes;
+        passing.hop = 0;
+        if passing.left > 0 {
+            return self.queue.at(clear, Event::Hop(target));
+        }
+        let arrive = Time::from_nanos(passing.clear + entered.latency) + self.jitter();
+        let Some(side) = self.side(target) else { return };
+        let flow = &mut side.incoming;
+        flow.passing = None;
+        let work = &mut flow.queue[flow.departed];
+        work.arrival = arrive.max(flow.last_arrival);
+        flow.last_arrival = work.arrival;
+        flow.departed += 1;
+        self.queue.at(clear, Event::Pump(target));
         self.schedule_land(target);
     }
 }

@@ -14,6 +14,8 @@ pub(super) enum Event {
     Land(EndpointId),
     /// A large operation towards this endpoint has left the bottleneck: the next may go.
     Pump(EndpointId),
+    /// A segment of a large operation towards this endpoint comes to its next port.
+    Hop(EndpointId),
     /// The first outstanding work of this endpoint may be complete.
     Done(EndpointId),
     /// This endpoint and its counterpart may meet.

@@ -191,6 +191,7 @@ impl World {
                     self.pump(e);
                 }
             }
+            Event::Hop(e) => self.hop(e),
             Event::Done(e) => {
                 if let Some(side) = self.side(e) {
                     side.done_scheduled = false;

@@ -34,6 +34,7 @@ impl SimBed {
             1 => SimConfig::nasty(),
             _ => SimConfig { recv_depth: 16, ..SimConfig::ideal(1_000_000_000, Duration::from_micros(1)) },
         };
+        config.segment_bytes = if seed % 6 < 3 { 0 } else { 2 * config.packet_bytes };
         config.sabotage = sabotage;
         let failure_timeout = config.failure_timeout;
         let net = SimNet::new(config, seed);

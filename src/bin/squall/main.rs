@@ -1,6 +1,8 @@
-//! The `squall` command: benchmarks of this machine, and simulated clusters.
+//! The `squall` command: benchmarks of this machine, simulated clusters, and multicast schedules to look at.
 
 mod bench;
+mod plot;
+mod rdmc;
 mod sim;
 
 use std::{io, process::ExitCode};
@@ -25,6 +27,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::BenchCommand),
+    Rdmc(rdmc::RdmcCommand),
     Sim(sim::SimCommand),
 }
 
@@ -51,12 +54,13 @@ fn main() -> ExitCode {
         // What a node would warn of is what a scenario is made of.
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
-        Command::Bench(_) => "warn",
+        Command::Bench(_) | Command::Rdmc(_) => "warn",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let done = match cli.command {
         Command::Bench(bench) => bench.run(),
+        Command::Rdmc(rdmc) => rdmc.run(),
         Command::Sim(sim) => sim.run(),
     };
     match done {

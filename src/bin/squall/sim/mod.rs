@@ -1,5 +1,7 @@
 //! `squall sim`: whole clusters in virtual time.
 
+mod rdmc;
+
 use std::{
     io::{self, BufWriter, IsTerminal, Write},
     time::Instant,
@@ -21,6 +23,7 @@ pub(crate) struct SimCommand {
 enum What {
     Check(Check),
     Replay(Replay),
+    Rdmc(rdmc::Rdmc),
 }
 
 /// Run the scenarios of many seeds, and check what must hold: one order everywhere, no gap, no repetition, no stale read,
@@ -53,6 +56,7 @@ impl SimCommand {
         match self.what {
             What::Check(check) => check.run(),
             What::Replay(replay) => replay.run(),
+            What::Rdmc(rdmc) => rdmc.run(),
         }
     }
 }
