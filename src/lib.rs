@@ -64,6 +64,8 @@ mod blocking;
 pub mod bulk;
 mod clock;
 pub mod config;
+#[cfg(feature = "copy")]
+pub mod copy;
 mod custody;
 mod delivery;
 mod encode;

@@ -1,6 +1,8 @@
-//! The `squall` command: benchmarks of this machine, simulated clusters, and multicast schedules to look at.
+//! The `squall` command: benchmarks of this machine, copies to many nodes, simulated clusters, and multicast schedules to look
+//! at.
 
 mod bench;
+mod cp;
 mod plot;
 mod rdmc;
 mod sim;
@@ -27,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::BenchCommand),
+    Cp(cp::CpCommand),
     Rdmc(rdmc::RdmcCommand),
     Sim(sim::SimCommand),
 }
@@ -54,13 +57,14 @@ fn main() -> ExitCode {
         // What a node would warn of is what a scenario is made of.
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
-        Command::Bench(_) | Command::Rdmc(_) => "warn",
+        Command::Bench(_) | Command::Cp(_) | Command::Rdmc(_) => "warn",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let done = match cli.command {
         Command::Bench(bench) => bench.run(),
         Command::Rdmc(rdmc) => rdmc.run(),
+        Command::Cp(cp) => cp.run(),
         Command::Sim(sim) => sim.run(),
     };
     match done {

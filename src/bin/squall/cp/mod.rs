@@ -1,0 +1,61 @@
+//! `squall cp`: files and directories, to many nodes at once.
+
+mod gauge;
+mod push;
+mod serve;
+
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use clap::{Args, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::CommandError;
+
+/// Copies files and directories to many nodes at once, by RDMC.
+#[derive(Debug, Args)]
+#[command(after_help = "Example, with two receivers on this host:
+
+  squall cp serve --dir /srv/a --name a &
+  squall cp serve --dir /srv/b --name b &
+  squall cp push ./release --to a,b
+
+Contents are verified end to end, and a file gets its name only when it is whole. After an interruption, \
+push again with --resume.")]
+pub(crate) struct CpCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Serve(serve::ServeArgs),
+    Push(push::PushArgs),
+}
+
+impl CpCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.what {
+            What::Serve(args) => args.run(),
+            What::Push(args) => args.run(),
+        }
+    }
+}
+
+/// A flag that Ctrl-C sets; a second one ends the process at once.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, CommandError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let register = |signal| {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+    };
+    let registered: io::Result<()> = [SIGINT, SIGTERM].into_iter().try_for_each(|signal| register(signal).map(drop));
+    registered.map_err(|error| CommandError::Failed(format!("signals can't be handled: {error}")))?;
+    Ok(stop)
+}
+
+fn output(error: io::Error) -> CommandError {
+    CommandError::Failed(format!("the output could not be written: {error}"))
+}

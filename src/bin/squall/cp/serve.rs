@@ -1,0 +1,84 @@
+//! `squall cp serve`.
+
+use std::{io::Write, path::PathBuf, sync::atomic::Ordering};
+
+use clap::Args;
+use squall::copy::{Receiver, ServeEvent, ServeOptions};
+
+use super::{
+    gauge::{Gauge, Part},
+    output, stop_on_signals,
+};
+use crate::CommandError;
+
+/// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
+///
+/// Takes one transfer after the other, until Ctrl-C.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// The directory that copies go into
+    #[arg(long)]
+    dir: PathBuf,
+    /// This receiver's name, for `--to`
+    #[arg(long)]
+    name: String,
+    /// Sources and receivers of different clusters never meet
+    #[arg(long, default_value = "cp")]
+    cluster: String,
+    /// End after one transfer; the exit code is 1 if something of it failed
+    #[arg(long)]
+    once: bool,
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl ServeArgs {
+    pub(super) fn run(self) -> Result<(), CommandError> {
+        let ServeArgs { dir, name, cluster, once, quiet } = self;
+        let stop = stop_on_signals()?;
+        let options = ServeOptions { directory: dir, name: name.clone(), cluster };
+        let mut receiver = Receiver::open(&options).map_err(|error| CommandError::Failed(error.to_string()))?;
+        for transfer in receiver.partial() {
+            eprintln!("{name}: transfer {transfer} is not complete; its source can push again with --resume");
+        }
+        // Scripts wait for this line.
+        writeln!(std::io::stdout(), "{name}: ready, copies go into {}", options.directory.display()).map_err(output)?;
+        loop {
+            let mut failures = 0;
+            let (mut gauge, mut total, mut before) = (Gauge::Nothing, 0, 0);
+            let mut tell = |event: ServeEvent| match event {
+                ServeEvent::Began { transfer, files, bytes, held } => {
+                    (total, before) = (bytes, held);
+                    eprintln!("{name}: transfer {transfer}: {files} files, {bytes} bytes, {held} of them here already");
+                    gauge = Gauge::new(quiet, &name, std::slice::from_ref(&name), bytes);
+                }
+                ServeEvent::Progress { written } => {
+                    let part = Part { name: &name, held: before, written, over: None };
+                    gauge.show(total, [part].into_iter());
+                }
+                ServeEvent::Finished { placed, kept, failed } => {
+                    gauge.end();
+                    failures = failed.len();
+                    failed.iter().for_each(|failed| eprintln!("{name}: {failed}"));
+                    eprintln!("{name}: done: {placed} in place, {kept} kept, {failures} failed");
+                }
+                ServeEvent::Interrupted { reason } => {
+                    gauge.end();
+                    failures = 1;
+                    eprintln!("{name}: {reason}");
+                }
+                _ => {}
+            };
+            let took_one = receiver.receive(&stop, &mut tell);
+            if !took_one || stop.load(Ordering::Relaxed) {
+                eprintln!("{name}: stopped");
+                return Ok(());
+            }
+            if once {
+                let failed = format!("{name}: the transfer is not complete");
+                return if failures == 0 { Ok(()) } else { Err(CommandError::Failed(failed)) };
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The groups that move contents, as both sides make them of a [`Join`].
+
+use squall_fabric::NodeId;
+use squall_rdmc::{
+    GroupConfig, GroupId,
+    schedule::{Algorithm, Outer, Racks},
+};
+
+use super::control::{Join, Layer};
+
+impl Join {
+    pub(crate) fn id(&self) -> GroupId {
+        GroupId { group: self.group, instance: self.instance }
+    }
+
+    /// The group's configuration; None if this version does not know its algorithm.
+    pub(crate) fn config(&self) -> Option<GroupConfig> {
+        let mut config = GroupConfig::new(self.id(), self.members.iter().copied().map(NodeId).collect());
+        config.algorithm = self.algorithm.algorithm()?;
+        config.block_bytes = self.block_bytes as usize;
+        // As suits shared memory, where nothing is gained by keeping links in step.
+        (config.receives_ahead, config.sends_in_flight, config.steps_ahead) = (8, 16, u64::MAX);
+        Some(config)
+    }
+}
+
+impl Layer {
+    /// Names an algorithm; `racks` gives each rank's, the source's first, if there are any.
+    pub(crate) fn of(algorithm: &Algorithm, racks: Option<Vec<u32>>) -> Layer {
+        match racks {
+            Some(racks) => Layer { name: "hybrid".to_owned(), racks },
+            None => Layer { name: algorithm.name().to_owned(), racks: Vec::new() },
+        }
+    }
+
+    /// The algorithm, unless this version knows none of the name.
+    pub(crate) fn algorithm(&self) -> Option<Algorithm> {
+        if self.name == "hybrid" {
+            return Racks::new(&self.racks, Outer::default()).ok().map(Algorithm::Hybrid);
+        }
+        flat(&self.name)
+    }
+}
+
+/// The algorithms that need no racks.
+const FLAT: [Algorithm; 5] = [
+    Algorithm::BinomialPipeline,
+    Algorithm::Chain,
+    Algorithm::BinomialTree,
+    Algorithm::Sequential,
+    Algorithm::Interleaved,
+];
+
+/// The algorithm of a name, as [`Algorithm::name`] gives it, among those that need no racks.
+pub fn flat(name: &str) -> Option<Algorithm> {
+    FLAT.into_iter().find(|algorithm| algorithm.name() == name)
+}
+
+/// The names that [`flat`] knows.
+pub fn flat_names() -> impl Iterator<Item = &'static str> {
+    FLAT.iter().map(Algorithm::name)
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_for_its_algorithm() {
+        for algorithm in FLAT {
+            assert_eq!(Layer::of(&algorithm, None).algorithm(), Some(algorithm));
+        }
+        let hybrid = Layer::of(&Algorithm::Chain, Some(vec![0, 0, 1])).algorithm().unwrap();
+        assert_eq!(hybrid.name(), "hybrid");
+        assert_eq!(Layer { name: "pigeons".to_owned(), racks: vec![] }.algorithm(), None);
+    }
+}

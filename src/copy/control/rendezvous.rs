@@ -1,0 +1,178 @@
+//! How a receiver's name leads to its process: the one place that knows addresses.
+//!
+//! Today a name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host; only processes
+//! of the same user are talked to. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under the
+//! context `squall cp 1 node id`, little-endian.
+
+use std::{
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+};
+
+use rustix::{
+    net::{Shutdown, shutdown, sockopt::socket_peercred},
+    process::geteuid,
+};
+use squall_fabric::NodeId;
+
+/// The longest name of a cluster or receiver, in bytes: both are part of a socket's name, which the system limits.
+const NAME_BYTES: usize = 32;
+
+/// Why a receiver can't be reached, or can't be one.
+#[derive(Debug, thiserror::Error)]
+pub enum RendezvousError {
+    /// A name is empty, too long, or has characters that separate names.
+    #[error("{name:?} can't be the name of a {what}: take 1 to {NAME_BYTES} letters, digits, `-`, `_` or `.`")]
+    Name {
+        /// What it should name.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Nobody has the name.
+    #[error(
+        "no receiver {name:?} runs on this host: start it with `squall cp serve --dir DIRECTORY --name {name} --cluster {cluster}`"
+    )]
+    Absent {
+        /// The receiver's name.
+        name: String,
+        /// The cluster's.
+        cluster: String,
+    },
+    /// Another process has the name.
+    #[error("a receiver {name:?} of cluster {cluster:?} runs already on this host: stop it, or take another name")]
+    Taken {
+        /// The receiver's name.
+        name: String,
+        /// The cluster's.
+        cluster: String,
+    },
+    /// The process that has the name belongs to somebody else.
+    #[error("the receiver {name:?} belongs to another user, and is not trusted")]
+    Stranger {
+        /// The receiver's name.
+        name: String,
+    },
+    /// The system refused.
+    #[error("the receiver {name:?} can't be reached: {cause}")]
+    System {
+        /// The receiver's name.
+        name: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// Whether a name can be one.
+pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), RendezvousError> {
+    let fits = (1..=NAME_BYTES).contains(&name.len());
+    if fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        return Ok(());
+    }
+    Err(RendezvousError::Name { what, name: name.to_owned() })
+}
+
+/// The node id that goes with a name.
+pub(crate) fn node_id(cluster: &str, name: &str) -> NodeId {
+    let hash = blake3::derive_key("squall cp 1 node id", format!("{cluster}\0{name}").as_bytes());
+    NodeId(u32::from_le_bytes([hash[0], hash[1], hash[2], hash[3]]))
+}
+
+/// The fabric's cluster: those who copy meet nobody else.
+pub(crate) fn fabric_cluster(cluster: &str) -> String {
+    format!("cp/{cluster}")
+}
+
+fn address(cluster: &str, name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("squall-cp/{}/{cluster}/{name}", geteuid().as_raw()))
+}
+
+fn is_same_user(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+/// Connects to a receiver.
+pub(crate) fn dial(cluster: &str, name: &str) -> Result<UnixStream, RendezvousError> {
+    check_name("cluster", cluster)?;
+    check_name("receiver", name)?;
+    let connected = address(cluster, name).and_then(|address| UnixStream::connect_addr(&address));
+    let stream = connected.map_err(|cause| match cause.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            RendezvousError::Absent { name: name.to_owned(), cluster: cluster.to_owned() }
+        }
+        _ => RendezvousError::System { name: name.to_owned(), cause },
+    })?;
+    if !is_same_user(&stream) {
+        return Err(RendezvousError::Stranger { name: name.to_owned() });
+    }
+    Ok(stream)
+}
+
+/// A name that sources can connect to.
+#[derive(Debug)]
+pub(crate) struct Listener(UnixListener);
+
+impl Listener {
+    /// Takes the name.
+    pub(crate) fn bind(cluster: &str, name: &str) -> Result<Listener, RendezvousError> {
+        check_name("cluster", cluster)?;
+        check_name("receiver", name)?;
+        let bound = address(cluster, name).and_then(|address| UnixListener::bind_addr(&address));
+        bound.map(Listener).map_err(|cause| match cause.kind() {
+            io::ErrorKind::AddrInUse => RendezvousError::Taken { name: name.to_owned(), cluster: cluster.to_owned() },
+            _ => RendezvousError::System { name: name.to_owned(), cause },
+        })
+    }
+
+    /// Ends the thread that waits for sources.
+    pub(crate) fn close(&self) {
+        // It may have ended already.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+
+    /// Waits for the next source of the same user; strangers are hung up on.
+    pub(crate) fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.0.accept()?;
+            if is_same_user(&stream) {
+                return Ok(stream);
+            }
+            tracing::warn!("a process of another user was refused");
+        }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_receiver_is_named_with_how_to_start_it() {
+        let error = dial("test-rendezvous", "nobody").unwrap_err().to_string();
+        assert!(error.contains("squall cp serve --dir DIRECTORY --name nobody --cluster test-rendezvous"), "{error}");
+    }
+
+    #[test]
+    fn a_name_is_taken_once() {
+        let _listener = Listener::bind("test-rendezvous", "once").unwrap();
+        let error = Listener::bind("test-rendezvous", "once").unwrap_err();
+        assert!(matches!(error, RendezvousError::Taken { .. }), "{error}");
+    }
+
+    #[test]
+    fn names_that_could_be_others_are_refused() {
+        for name in ["", "a/b", "a b", "a,b", &"x".repeat(33)] {
+            assert!(matches!(dial("test", name), Err(RendezvousError::Name { .. })), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_name_stays_what_it_is() {
+        assert_ne!(node_id("cp", "a"), node_id("cp", "b"));
+        assert_ne!(node_id("cp", "a"), node_id("other", "a"));
+        assert_eq!(node_id("cp", "a"), NodeId(2_863_337_841));
+    }
+}

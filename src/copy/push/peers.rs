@@ -1,0 +1,287 @@
+//! The receivers, as a source knows them.
+
+use std::{
+    collections::HashSet,
+    io,
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Receiver, unbounded};
+use squall_fabric::{NodeId, Waker};
+
+use super::{
+    super::{
+        control::{FrameError, Heard, Holding, Layer, Link, Over, Report, ToReceiver, ToSource, dial, node_id},
+        feed::Verdicts,
+        plan::{Stage, next_stage},
+    },
+    PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
+};
+
+/// So many verdicts go in one message.
+const VERDICTS: usize = 4096;
+
+/// What a receiver is about.
+#[derive(Debug)]
+enum State {
+    /// It was offered the transfer.
+    Offered,
+    /// It takes part, and holds this.
+    Ready(Holding),
+    Done(Report),
+    Gone(String),
+}
+
+#[derive(Debug)]
+struct Peer {
+    name: String,
+    node: NodeId,
+    rack: u32,
+    link: Option<Link>,
+    state: State,
+    heard: Instant,
+    /// So much of the stream it held before, in bytes.
+    held: u64,
+    written: u64,
+}
+
+/// What matters to a group.
+#[derive(Debug)]
+pub(super) enum Word {
+    /// A member is gone.
+    Lost(usize),
+    /// A group is over for a member.
+    Over(usize, Over),
+}
+
+/// All receivers of a push.
+#[derive(Debug)]
+pub(super) struct Peers {
+    peers: Vec<Peer>,
+    heard: Receiver<Heard<ToSource>>,
+    /// Those given up since the last time that anybody was listened to.
+    lost: Vec<usize>,
+    silence: Duration,
+    bytes: u64,
+    layer: (squall_rdmc::schedule::Algorithm, bool),
+}
+
+impl Peers {
+    /// Connects to all; fails if one is not there, before anything is done.
+    pub(super) fn dial(options: &PushOptions, me: NodeId, waker: Waker) -> Result<Peers, PushError> {
+        let usage = |text: String| Err(PushError::Usage(text));
+        if options.to.is_empty() {
+            return usage("there is nobody to copy to: name at least one receiver".to_owned());
+        }
+        let mut names = HashSet::new();
+        let mut nodes = HashSet::from([me]);
+        let (hear, heard) = unbounded();
+        let mut peers = Vec::new();
+        for racked in options.racks.iter().flatten().flatten() {
+            if !options.to.contains(racked) {
+                return usage(format!("{racked:?} stands in a rack, but is no receiver: name it in both"));
+            }
+        }
+        for (index, name) in options.to.iter().enumerate() {
+            if !names.insert(name) {
+                return usage(format!("the receiver {name:?} is named twice"));
+            }
+            let node = node_id(&options.cluster, name);
+            let stream = dial(&options.cluster, name)?;
+            if !nodes.insert(node) {
+                return usage(format!(
+                    "{name:?} has the node id of another receiver, {}: give it another name",
+                    node.0
+                ));
+            }
+            let rack = options.racks.iter().flatten().position(|rack| rack.contains(name)).unwrap_or(0) as u32;
+            let mut peer = Peer {
+                name: name.clone(),
+                node,
+                rack,
+                link: None,
+                state: State::Offered,
+                heard: Instant::now(),
+                held: 0,
+                written: 0,
+            };
+            match Link::start(stream, index, hear.clone(), waker.clone()) {
+                Ok(link) => peer.link = Some(link),
+                Err(error) => peer.state = State::Gone(error.to_string()),
+            }
+            peers.push(peer);
+        }
+        let layer = (options.algorithm.clone(), options.racks.is_some());
+        Ok(Peers { peers, heard, lost: Vec::new(), silence: options.silence, bytes: 0, layer })
+    }
+
+    /// Sends to all who take part. Who can't be reached is given up.
+    pub(super) fn tell(&mut self, message: &ToReceiver) {
+        (0..self.peers.len()).for_each(|peer| self.tell_one(peer, message));
+    }
+
+    pub(super) fn tell_one(&mut self, peer: usize, message: &ToReceiver) {
+        let at = &mut self.peers[peer];
+        if let Some(link) = &mut at.link
+            && let Err(error) = link.send(message)
+        {
+            match error {
+                // Why it hung up may be on its way here, and comes before the end.
+                FrameError::System(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {}
+                error => self.lose(peer, format!("it does not listen: {error}")),
+            }
+        }
+    }
+
+    /// Sends what files turned out to be.
+    pub(super) fn tell_verdicts(&mut self, verdicts: Verdicts) {
+        for chunk in verdicts.chunks(VERDICTS) {
+            self.tell(&ToReceiver::Verdicts(chunk.to_vec()));
+        }
+    }
+
+    /// Gives a receiver up. Only the first reason counts.
+    pub(super) fn lose(&mut self, peer: usize, reason: String) {
+        let at = &mut self.peers[peer];
+        at.link = None;
+        if !matches!(at.state, State::Gone(_) | State::Done(_)) {
+            tracing::info!(receiver = at.name, reason, "a receiver is given up");
+            at.state = State::Gone(reason);
+            self.lost.push(peer);
+        }
+    }
+
+    /// Takes note of what came. Returns what concerns the current group.
+    pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<Word>) -> bool {
+        let mut busy = false;
+        while let Ok(Heard { peer, message }) = self.heard.try_recv() {
+            busy = true;
+            if matches!(self.peers[peer].state, State::Gone(_) | State::Done(_)) {
+                continue;
+            }
+            self.peers[peer].heard = Instant::now();
+            let at = &mut self.peers[peer];
+            match message {
+                Ok(ToSource::Ready(holding)) if matches!(at.state, State::Offered) => {
+                    (at.held, at.written) = (stream_begin(holding.segments), stream_begin(holding.segments));
+                    at.state = State::Ready(holding);
+                }
+                Ok(ToSource::Progress { written }) => at.written = written,
+                Ok(ToSource::Over(over)) => {
+                    if let State::Ready(holding) = &mut at.state {
+                        let first_open = holding.first_open;
+                        *holding = Holding { first_open, ..over.holding.clone() };
+                    }
+                    words.push(Word::Over(peer, over));
+                }
+                Ok(ToSource::Done(report)) => {
+                    at.written = self.bytes;
+                    at.link = None;
+                    at.state = State::Done(report);
+                }
+                Ok(ToSource::Refused(reason)) => self.lose(peer, format!("it refused: {reason}")),
+                Ok(ToSource::Failed(reason)) => self.lose(peer, reason),
+                Ok(ToSource::Ready(_)) => self.lose(peer, "it broke the protocol: update it".to_owned()),
+                Err(error) => {
+                    self.lose(peer, format!("its process is gone ({error}): start it again, and push with --resume"));
+                }
+            }
+        }
+        for peer in 0..self.peers.len() {
+            if self.peers[peer].link.is_some() && self.peers[peer].heard.elapsed() > self.silence {
+                let seconds = self.silence.as_secs();
+                self.lose(peer, format!("nothing was heard of it for {seconds} s: look whether it runs"));
+            }
+        }
+        busy |= !self.lost.is_empty();
+        words.extend(self.lost.drain(..).map(Word::Lost));
+        busy
+    }
+
+    /// Whether somebody has not answered the offer.
+    pub(super) fn await_answers(&self) -> bool {
+        self.peers.iter().any(|peer| matches!(peer.state, State::Offered))
+    }
+
+    /// Whether somebody takes part and is not done.
+    pub(super) fn any_at_work(&self) -> bool {
+        self.peers.iter().any(|peer| matches!(peer.state, State::Offered | State::Ready(_)))
+    }
+
+    fn ready(&self) -> impl Iterator<Item = (usize, &Holding)> {
+        self.peers.iter().enumerate().filter_map(|(index, peer)| match &peer.state {
+            State::Ready(holding) => Some((index, holding)),
+            _ => None,
+        })
+    }
+
+    /// The first entry whose verdict somebody needs.
+    pub(super) fn first_open(&self) -> usize {
+        self.ready().map(|(_, holding)| holding.first_open as usize).min().unwrap_or(usize::MAX)
+    }
+
+    /// What to move next.
+    pub(super) fn next_stage(&self, segments: u64) -> Option<Stage> {
+        next_stage(self.ready(), segments)
+    }
+
+    /// What all who take part hold together, which grows unless a group achieved nothing.
+    pub(super) fn achieved(&self) -> u64 {
+        self.ready()
+            .map(|(_, holding)| holding.segments.saturating_mul(1000).saturating_add(holding.partial.len() as u64))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Who has a node id.
+    pub(super) fn by_node(&self, node: u32) -> Option<usize> {
+        self.peers.iter().position(|peer| peer.node.0 == node)
+    }
+
+    /// The nodes of a group, the source first; and how contents travel among them.
+    pub(super) fn group(&self, me: NodeId, members: &[usize]) -> (Vec<u32>, Layer) {
+        let nodes = [me.0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].node.0)).collect();
+        let racks = [0].into_iter().chain(members.iter().map(|&peer| self.peers[peer].rack));
+        (nodes, Layer::of(&self.layer.0, self.layer.1.then(|| racks.collect())))
+    }
+
+    /// How many bytes there are to write.
+    pub(super) fn set_bytes(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
+    pub(super) fn progress(&self) -> PushProgress {
+        let progress = |peer: &Peer| ReceiverProgress {
+            name: peer.name.clone(),
+            held: peer.held,
+            written: peer.written,
+            over: match &peer.state {
+                State::Offered | State::Ready(_) => None,
+                State::Done(_) => Some("done".to_owned()),
+                State::Gone(reason) => Some(reason.clone()),
+            },
+        };
+        PushProgress { bytes: self.bytes, receivers: self.peers.iter().map(progress).collect() }
+    }
+
+    pub(super) fn reports(self) -> Vec<ReceiverReport> {
+        let report = |peer: Peer| {
+            let report = ReceiverReport { name: peer.name, held: peer.held, ..ReceiverReport::default() };
+            match peer.state {
+                State::Done(Report { outcome, moved }) => ReceiverReport {
+                    placed: outcome.placed,
+                    kept: outcome.kept,
+                    moved,
+                    failures: outcome.failures,
+                    failed: outcome.failed,
+                    ..report
+                },
+                State::Gone(reason) => ReceiverReport { error: Some(reason), ..report },
+                State::Offered | State::Ready(_) => {
+                    let error = "the push was stopped before it had everything: push again with --resume".to_owned();
+                    ReceiverReport { error: Some(error), ..report }
+                }
+            }
+        };
+        self.peers.into_iter().map(report).collect()
+    }
+}

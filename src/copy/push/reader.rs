@@ -1,0 +1,92 @@
+//! The thread that reads the source's files ahead of what is sent.
+
+use std::thread;
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use squall_fabric::Waker;
+use squall_rdmc::Buffer;
+
+use super::super::feed::{Feed, Verdicts};
+
+/// What the thread is told. There are never more reads than buffers.
+enum Order {
+    Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
+    Finish,
+}
+
+/// What the thread has read.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// A segment is in the buffer.
+    Read { segment: u64, len: usize, buffer: Buffer, attempt: u64 },
+    /// What files turned out to be.
+    Verdicts(Verdicts),
+    /// All files are hashed, and all verdicts given.
+    Finished,
+}
+
+/// The thread, from outside. It ends with its current read when this is dropped.
+#[derive(Debug)]
+pub(super) struct Reader {
+    orders: Option<Sender<Order>>,
+    pub(super) said: Receiver<Said>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Reader {
+    pub(super) fn start(mut feed: Feed, waker: Waker) -> std::io::Result<Reader> {
+        let (orders, ordered) = unbounded();
+        let (say, said) = unbounded();
+        let body = move || {
+            for order in ordered {
+                let mut verdicts = Verdicts::new();
+                let read = match order {
+                    Order::Read { segment, len, mut buffer, attempt } => {
+                        feed.read(segment, &mut buffer[..len], &mut verdicts);
+                        Said::Read { segment, len, buffer, attempt }
+                    }
+                    Order::Finish => {
+                        feed.finish(&mut verdicts);
+                        Said::Finished
+                    }
+                };
+                // Who does not listen any more has given up.
+                let told = say.send(Said::Verdicts(verdicts)).and_then(|()| say.send(read));
+                waker.wake();
+                if told.is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("squall-cp-read".to_owned()).spawn(body)?;
+        Ok(Reader { orders: Some(orders), said, thread: Some(thread) })
+    }
+
+    /// Reads a segment. `attempt` comes back with it.
+    pub(super) fn read(&self, segment: u64, len: usize, buffer: Buffer, attempt: u64) {
+        self.order(Order::Read { segment, len, buffer, attempt });
+    }
+
+    /// Hashes the rest.
+    pub(super) fn finish(&self) {
+        self.order(Order::Finish);
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // It ends only when this is dropped.
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that reads files panicked");
+        }
+    }
+}

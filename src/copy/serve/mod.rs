@@ -1,0 +1,192 @@
+//! A receiver: waits for sources, takes one transfer after the other.
+
+mod transfer;
+mod turn;
+mod writer;
+
+use std::{
+    fmt,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crossbeam::channel::{self, RecvTimeoutError, Sender};
+use squall_fabric::{
+    NodeId,
+    shm::{ShmConfig, ShmError, ShmFabric},
+};
+
+use self::{
+    transfer::{Kept, Transfer},
+    turn::Turn,
+};
+use super::{
+    control::{self, Listener, RendezvousError, ToSource, node_id},
+    root::{Root, RootError},
+};
+use crate::{bulk::Bulk, config::Spin};
+
+/// How often a receiver that waits looks whether it shall stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where a receiver puts files, and how sources find it.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The directory to write into, which exists. Nothing outside it is ever written.
+    pub directory: PathBuf,
+    /// The receiver's name, unique in its cluster on this host.
+    pub name: String,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+/// Why a receiver can't work.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The directory can't be used.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The name can't be used.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The fabric can't be opened.
+    #[error(transparent)]
+    Fabric(#[from] ShmError),
+    /// The system refused a thread.
+    #[error("the system gives no thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// What a receiver tells about its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServeEvent {
+    /// A transfer begins.
+    Began {
+        /// Its id: the name of its directory in `.squall-cp`.
+        transfer: String,
+        /// How many files it has.
+        files: usize,
+        /// How many bytes they have together.
+        bytes: u64,
+        /// How many of them are here from an earlier attempt.
+        held: u64,
+    },
+    /// So many bytes are written.
+    Progress {
+        /// Bytes written, those of an earlier attempt among them.
+        written: u64,
+    },
+    /// The transfer is over, and everything that could be is in place.
+    Finished {
+        /// Files and links that are in place and verified.
+        placed: u64,
+        /// Names that were there, and were kept.
+        kept: u64,
+        /// What failed, each with its name and a reason; at most 100 of them.
+        failed: Vec<String>,
+    },
+    /// The transfer ended before that. What came of it is kept, for a push with `--resume`.
+    Interrupted {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A receiver, waiting under its name.
+pub struct Receiver {
+    root: Arc<Root>,
+    me: NodeId,
+    bulk: Bulk<ShmFabric>,
+    calls: channel::Receiver<UnixStream>,
+    turn: Arc<Turn>,
+    listener: Arc<Listener>,
+    /// Blocks of segments that were interrupted.
+    kept: Option<Kept>,
+}
+
+impl Receiver {
+    /// Takes the name and the directory.
+    pub fn open(options: &ServeOptions) -> Result<Receiver, ServeError> {
+        let ServeOptions { directory, name, cluster } = options;
+        let listener = Arc::new(Listener::bind(cluster, name)?);
+        let root = Arc::new(Root::open(directory)?);
+        let me = node_id(cluster, name);
+        let fabric = ShmFabric::open(ShmConfig::new(control::fabric_cluster(cluster), me))?;
+        // There is a source at least.
+        let bulk = Bulk::new(fabric, Spin::Auto, 2);
+        let (call, calls) = channel::unbounded();
+        let turn = Arc::new(Turn::default());
+        let accept = {
+            let (listener, turn, name) = (Arc::clone(&listener), Arc::clone(&turn), name.clone());
+            move || accept(&listener, &turn, &name, &call)
+        };
+        thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
+        Ok(Receiver { root, me, bulk, calls, turn, listener, kept: None })
+    }
+
+    /// Transfers that were interrupted, by their ids: the names of their directories in `.squall-cp`. A push with `--resume`
+    /// goes on with one if its source is unchanged; else its directory may be removed.
+    pub fn partial(&self) -> Vec<String> {
+        self.root.partial()
+    }
+
+    /// Waits for a source, and takes what it sends, until that transfer is over. Returns false if `stop` was set.
+    ///
+    /// One transfer is taken at a time: another source waits a moment, and is then told that this receiver is busy.
+    pub fn receive(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
+        while !stop.load(Ordering::Relaxed) {
+            let call = match self.calls.recv_timeout(LOOK) {
+                Ok(call) => call,
+                Err(RecvTimeoutError::Timeout) => {
+                    // Others may still have to hear of a group's end from here.
+                    self.bulk.turn(&mut Vec::new());
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
+            };
+            let mut transfer = Transfer::new(&mut self.bulk, &self.turn, Arc::clone(&self.root), self.kept.take());
+            let ended = transfer.run(call, stop, tell);
+            self.kept = transfer.kept();
+            self.turn.end();
+            if ended {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.listener.close();
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({}, {})", self.me, self.root.path().display())
+    }
+}
+
+/// Takes calls, one at a time; refuses others.
+fn accept(listener: &Listener, turn: &Turn, name: &str, calls: &Sender<UnixStream>) {
+    loop {
+        let stream = match listener.accept() {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%error, "no more calls are taken"),
+        };
+        if !turn.take() {
+            let text = format!("{name} is busy with another transfer: push again when that is over");
+            control::refuse(stream, &ToSource::Refused(text));
+        } else if calls.send(stream).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Whose turn it is: a receiver takes one transfer at a time.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long a caller waits for a transfer that goes on. Its source may be gone, which takes a moment to be noticed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long it waits for one that is about to end: less than it would wait to be listened to.
+const ENDING: Duration = Duration::from_secs(8);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    Taken,
+    /// The transfer is over, and what came of it is being written.
+    Ending,
+}
+
+/// Lets one caller in at a time.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Turn {
+    /// Waits for the turn, if it may come soon. Returns whether it came.
+    pub(super) fn take(&self) -> bool {
+        let began = Instant::now();
+        let mut state = self.lock();
+        loop {
+            let patience = match *state {
+                State::Free => break,
+                State::Taken => GRACE,
+                State::Ending => ENDING,
+            };
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *state = State::Taken;
+        true
+    }
+
+    /// The transfer whose turn it is will be over soon.
+    pub(super) fn end_soon(&self) {
+        self.set(State::Ending);
+    }
+
+    /// The next may come.
+    pub(super) fn end(&self) {
+        self.set(State::Free);
+    }
+
+    fn set(&self, state: State) {
+        *self.lock() = state;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is left half done under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,122 @@
+//! The thread that writes a receiver's files: disks are slow, and who moves contents must not wait for them.
+
+use std::{sync::Arc, thread};
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use squall_fabric::Waker;
+use squall_rdmc::Buffer;
+
+use super::super::{
+    control::Offer,
+    manifest::Manifest,
+    root::Root,
+    sink::{Outcome, Sink, SinkError, Verdict, Written},
+};
+
+/// What the thread is told. There are never more writes than buffers.
+enum Order {
+    Write { segment: u64, buffer: Arc<Buffer>, len: usize },
+    Verdicts(Vec<(u32, Verdict)>),
+    Finish,
+}
+
+/// What the thread says.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// It has looked at what was there.
+    Opened(Written),
+    /// A segment is written, and its buffer free; so many are now.
+    Wrote { buffer: Arc<Buffer>, segments: u64 },
+    /// Nothing more can be written.
+    Failed(SinkError),
+    /// All is in place.
+    Done(Outcome),
+}
+
+/// The thread, from outside. It ends, with all that it was told done, when this is dropped.
+#[derive(Debug)]
+pub(super) struct Writer {
+    orders: Option<Sender<Order>>,
+    pub(super) said: Receiver<Said>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        root: Arc<Root>,
+        manifest: Arc<Manifest>,
+        offer: &Offer,
+        waker: Waker,
+    ) -> std::io::Result<Writer> {
+        let (orders, ordered) = unbounded();
+        let (say, said) = unbounded();
+        let (segment_bytes, options, resume) = (offer.segment_bytes as usize, offer.options, offer.resume);
+        let body = move || {
+            let tell = |what| {
+                // Who does not listen any more has given the transfer up.
+                let _ = say.send(what);
+                waker.wake();
+            };
+            let wrote = Sink::open(root, manifest, segment_bytes, options, resume)
+                .and_then(|sink| write(sink, &ordered, &tell));
+            if let Err(error) = wrote {
+                tell(Said::Failed(error));
+            }
+        };
+        let thread = thread::Builder::new().name("squall-cp-write".to_owned()).spawn(body)?;
+        Ok(Writer { orders: Some(orders), said, thread: Some(thread) })
+    }
+
+    pub(super) fn write(&self, segment: u64, buffer: Arc<Buffer>, len: usize) {
+        self.order(Order::Write { segment, buffer, len });
+    }
+
+    pub(super) fn verdicts(&self, verdicts: Vec<(u32, Verdict)>) {
+        self.order(Order::Verdicts(verdicts));
+    }
+
+    pub(super) fn finish(&self) {
+        self.order(Order::Finish);
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // A thread that failed has said so.
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that writes files panicked");
+        }
+    }
+}
+
+fn write(mut sink: Sink, orders: &Receiver<Order>, tell: &impl Fn(Said)) -> Result<(), SinkError> {
+    tell(Said::Opened(sink.written()));
+    for order in orders {
+        match order {
+            Order::Write { segment, buffer, len } => {
+                sink.write(segment, buffer.get(..len).unwrap_or_default())?;
+                tell(Said::Wrote { buffer, segments: sink.segments() });
+            }
+            Order::Verdicts(verdicts) => {
+                for (entry, verdict) in verdicts {
+                    sink.verdict(entry as usize, verdict)?;
+                }
+                sink.commit()?;
+            }
+            Order::Finish => {
+                tell(Said::Done(sink.finish()?));
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}

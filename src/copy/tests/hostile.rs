@@ -1,0 +1,180 @@
+//! Sources that are no sources, at a real receiver.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    thread,
+    time::Duration,
+};
+
+use super::{
+    super::{
+        control::{FrameError, Join, Layer, Offer, ToReceiver, ToSource, dial, expect_greeting, greet, read, write},
+        manifest::{
+            RawEntry,
+            tests::{directory, file, link},
+        },
+        sink::SinkOptions,
+    },
+    network::Cluster,
+};
+
+fn offer(entries: Vec<RawEntry>) -> ToReceiver {
+    let options = SinkOptions { sync: false, clobber: true };
+    ToReceiver::Offer(Offer { entries, segment_bytes: 4096, options, resume: false })
+}
+
+/// The first answer that is no sign of life.
+fn answer(stream: &mut UnixStream) -> Result<ToSource, FrameError> {
+    loop {
+        match read(stream) {
+            Ok(ToSource::Progress { .. }) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Offers entries to receiver `a`, and returns its answer. It may still be busy with who came before.
+fn call(cluster: &Cluster, entries: &[RawEntry]) -> (UnixStream, ToSource) {
+    loop {
+        let mut stream = dial(cluster.name(), "a").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // Who is busy may have hung up already.
+        let _ = greet(&mut stream).and_then(|()| write(&mut stream, &offer(entries.to_vec())));
+        expect_greeting(&mut stream).unwrap();
+        match answer(&mut stream).unwrap() {
+            ToSource::Refused(reason) if reason.contains("busy") => thread::yield_now(),
+            answer => return (stream, answer),
+        }
+    }
+}
+
+/// After whatever a stranger did, an honest source is served, and nothing lies outside the directory.
+fn assert_well(cluster: &Cluster) {
+    fs::write(cluster.from("honest"), "honest").unwrap();
+    // The receiver may not have noticed yet that the stranger is gone.
+    let report = loop {
+        let report = cluster.push(&cluster.options());
+        let error = report.receivers[0].error.clone().unwrap_or_default();
+        if !error.contains("busy") {
+            break report;
+        }
+    };
+    assert!(report.is_complete(), "{report:?}");
+    let mut names: Vec<String> = fs::read_dir(cluster.at("a", ""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, [".squall-cp", "honest"]);
+    let mut beside: Vec<String> = fs::read_dir(cluster.at("", ""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    beside.sort();
+    assert_eq!(beside, ["a", "from"]);
+}
+
+#[test]
+fn a_manifest_with_a_hostile_name_is_refused_by_that_name() {
+    let cluster = Cluster::new(1);
+    let absolute = cluster.at("", "x");
+    for (entries, name) in [
+        (vec![file("../x", 0)], "../x"),
+        (vec![directory("d"), file("d/../../x", 0)], "d/../../x"),
+        (vec![file(absolute.to_str().unwrap(), 0)], absolute.to_str().unwrap()),
+        (vec![directory("..")], ".."),
+        (vec![file(".squall-cp/x", 0)], ".squall-cp/x"),
+        (vec![file("a\0b", 0)], "a\\x00b"),
+        (vec![file("", 0)], "\"\""),
+        (vec![link("l", "../from")], "../from"),
+        (vec![link("l", "."), file("l/x", 0)], "l/x"),
+        (vec![file(&"n".repeat(256), 0)], "nnn"),
+    ] {
+        match call(&cluster, &entries) {
+            (_, ToSource::Refused(reason)) => assert!(reason.contains(name), "{name}: {reason}"),
+            (_, other) => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_well(&cluster);
+}
+
+#[test]
+fn a_second_source_is_told_that_a_receiver_is_busy() {
+    let cluster = Cluster::new(1);
+    let (first, ready) = call(&cluster, &[file("f", 5000)]);
+    assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
+    fs::write(cluster.from("g"), "g").unwrap();
+    let error = cluster.push(&cluster.options()).receivers.remove(0).error.unwrap();
+    assert!(error.contains("a is busy with another transfer: push again when that is over"), "{error}");
+    drop(first);
+    assert!(cluster.push(&cluster.options()).is_complete(), "it comes once the first is gone");
+}
+
+#[test]
+fn garbage_and_broken_protocol_end_the_conversation_only() {
+    let cluster = Cluster::new(1);
+    let layer = Layer { name: "pipeline".to_owned(), racks: Vec::new() };
+    let join = Join {
+        group: 1,
+        instance: 1,
+        members: vec![7],
+        algorithm: layer,
+        block_bytes: 4096,
+        first: 0,
+        end: 1,
+        partial: false,
+    };
+    let impossible = [
+        Join { first: 1, end: 2, ..join.clone() },
+        Join { end: 9, ..join.clone() },
+        Join { block_bytes: 0, ..join.clone() },
+        Join { end: 0, ..join.clone() },
+        Join { algorithm: Layer { name: "pigeons".to_owned(), racks: Vec::new() }, ..join.clone() },
+    ];
+    for join in impossible {
+        let (mut stream, ready) = call(&cluster, &[file("f", 5000)]);
+        assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
+        write(&mut stream, &ToReceiver::Join(join.clone())).unwrap();
+        let answered = answer(&mut stream).unwrap();
+        assert!(matches!(answered, ToSource::Failed(_)), "{join:?}: {answered:?}");
+    }
+    // Not a member of its own group: told as that group's end, which the source may mend.
+    let (mut stream, ready) = call(&cluster, &[file("f", 5000)]);
+    assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
+    write(&mut stream, &ToReceiver::Join(join)).unwrap();
+    assert!(matches!(answer(&mut stream).unwrap(), ToSource::Over(over) if over.failure.is_some()));
+    drop(stream);
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"squallcp\x01\0\0\0\xff\xff\xff\xff", b"squallcp\x01\0\0\0\x08\0\0\0garbage!"]
+    {
+        let mut said = b"busy".to_vec();
+        while said.windows(4).any(|word| word == b"busy") {
+            said.clear();
+            let mut stream = dial(cluster.name(), "a").unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let _ = stream.write_all(garbage);
+            // It hangs up; with a reset, if something was left unread.
+            let _ = stream.read_to_end(&mut said);
+        }
+    }
+    assert_well(&cluster);
+}
+
+#[test]
+fn what_the_source_says_of_unknown_files_is_ignored_and_missing_words_fail_files() {
+    use super::super::sink::Verdict;
+    let cluster = Cluster::new(1);
+    let (mut stream, ready) = call(&cluster, &[directory("d"), file("d/f", 0)]);
+    assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
+    let verdicts =
+        vec![(0, Verdict::Intact([0; 32])), (9, Verdict::Intact([0; 32])), (u32::MAX, Verdict::Damaged("x".into()))];
+    write(&mut stream, &ToReceiver::Verdicts(verdicts)).unwrap();
+    write(&mut stream, &ToReceiver::Finish).unwrap();
+    match answer(&mut stream).unwrap() {
+        ToSource::Done(report) => assert_eq!(report.outcome.failures, 1, "{report:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!cluster.at("a", "d/f").exists());
+}

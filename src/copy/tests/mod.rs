@@ -1,0 +1,5 @@
+//! From a source's directory to a receiver's: without a network, over one, and with sources that lie.
+
+mod files;
+mod hostile;
+mod network;

@@ -1,0 +1,238 @@
+//! Pushes to receivers in threads, over shared memory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    super::{PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push, temporary::Temporary},
+    files::assert_same,
+};
+
+/// Receivers `a`, `b`, … of a cluster of their own, each with a directory, that serve until this is dropped.
+pub(super) struct Cluster {
+    base: Temporary,
+    cluster: String,
+    stop: Arc<AtomicBool>,
+    threads: Vec<(String, JoinHandle<Vec<ServeEvent>>)>,
+}
+
+impl Cluster {
+    pub(super) fn new(receivers: usize) -> Cluster {
+        let base = Temporary::new();
+        let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches("squall-copy-").to_owned();
+        fs::create_dir(base.path().join("from")).unwrap();
+        let mut cluster = Cluster { base, cluster, stop: Arc::default(), threads: Vec::new() };
+        for name in ["a", "b", "c", "d", "e"].into_iter().take(receivers) {
+            fs::create_dir(cluster.base.path().join(name)).unwrap();
+            cluster.serve(name);
+        }
+        cluster
+    }
+
+    fn serve(&mut self, name: &str) {
+        let options = ServeOptions {
+            directory: self.base.path().join(name),
+            name: name.to_owned(),
+            cluster: self.cluster.clone(),
+        };
+        let mut receiver = Receiver::open(&options).unwrap();
+        let stop = Arc::clone(&self.stop);
+        let body = move || {
+            let mut events = Vec::new();
+            while receiver.receive(&stop, &mut |event| events.push(event)) {}
+            events
+        };
+        self.threads.push((name.to_owned(), thread::spawn(body)));
+    }
+
+    pub(super) fn from(&self, name: &str) -> PathBuf {
+        self.base.path().join("from").join(name)
+    }
+
+    pub(super) fn at(&self, receiver: &str, name: &str) -> PathBuf {
+        self.base.path().join(receiver).join(name)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.cluster
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.threads.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Small segments and blocks, so that little data takes many.
+    pub(super) fn options(&self) -> PushOptions {
+        let mut paths: Vec<PathBuf> =
+            fs::read_dir(self.base.path().join("from")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        let mut options = PushOptions::new(paths, self.names(), self.cluster.clone());
+        (options.segment_bytes, options.block_bytes, options.sync) = (64 << 10, 8 << 10, false);
+        options
+    }
+
+    pub(super) fn push(&self, options: &PushOptions) -> PushReport {
+        push(options, &AtomicBool::new(false), &mut |_| {}).unwrap()
+    }
+
+    /// Pushes until every receiver has written about so many bytes, and stops then.
+    fn push_some(&self, options: &PushOptions, bytes: u64) -> PushReport {
+        let stop = AtomicBool::new(false);
+        let mut watch = |progress: &PushProgress| {
+            if progress.receivers.iter().all(|receiver| receiver.written >= bytes) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
+        push(options, &stop, &mut watch).unwrap()
+    }
+
+    /// Removes what was copied. Returns false.
+    fn clear(&self, name: &str) -> bool {
+        self.names().iter().for_each(|receiver| fs::remove_file(self.at(receiver, name)).unwrap());
+        false
+    }
+
+    fn assert_copied(&self, name: &str) {
+        for receiver in self.names() {
+            assert_same(&self.from(name), &self.at(&receiver, name));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for (_, thread) in self.threads.drain(..) {
+            let events = thread.join();
+            if thread::panicking() {
+                eprintln!("{events:?}");
+            }
+        }
+    }
+}
+
+/// Bytes that differ everywhere.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+fn write(path: &Path, seed: u64, len: usize) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, noise(seed, len)).unwrap();
+}
+
+#[test]
+fn files_reach_all_receivers_whatever_the_algorithm() {
+    let cluster = Cluster::new(3);
+    write(&cluster.from("large"), 1, 1_000_000);
+    for i in 0..200 {
+        write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
+    }
+    for name in super::super::flat_names() {
+        let mut options = cluster.options();
+        options.algorithm = super::super::flat(name).unwrap();
+        let report = cluster.push(&options);
+        assert!(report.is_complete(), "{name}: {report:?}");
+        assert!(report.receivers.iter().all(|receiver| receiver.placed == 201), "{report:?}");
+        assert_eq!(report.groups, 1, "{report:?}");
+        assert!(report.multicasts <= 18, "small files share multicasts: {report:?}");
+        cluster.assert_copied("large");
+        cluster.assert_copied("small");
+    }
+    let mut options = cluster.options();
+    options.racks = Some(vec![vec![], vec!["a".to_owned(), "b".to_owned()], vec!["c".to_owned()]]);
+    assert!(cluster.push(&options).is_complete());
+}
+
+#[test]
+fn nothing_but_empty_files_and_directories_takes_no_group() {
+    let cluster = Cluster::new(2);
+    write(&cluster.from("d/empty"), 0, 0);
+    let report = cluster.push(&cluster.options());
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!((report.groups, report.multicasts), (0, 0));
+    cluster.assert_copied("d");
+}
+
+#[test]
+fn a_push_that_was_stopped_resumes_with_what_is_missing() {
+    let cluster = Cluster::new(3);
+    // One of these sizes is not through before it is stopped.
+    let (options, first) = [40_000_000, 160_000_000, 640_000_000]
+        .into_iter()
+        .map(|bytes| {
+            write(&cluster.from("file"), 5, bytes);
+            let options = cluster.options();
+            let report = cluster.push_some(&options, 1);
+            (options, report)
+        })
+        .find(|(_, report)| report.interrupted || cluster.clear("file"))
+        .unwrap();
+    assert!(first.interrupted, "{first:?}");
+    assert!(!cluster.at("a", "file").exists(), "no half file bears the final name");
+    let options = PushOptions { resume: true, ..options };
+    let report = cluster.push(&options);
+    assert!(report.is_complete(), "{report:?}");
+    for receiver in &report.receivers {
+        assert!(receiver.held > 0, "{report:?}");
+        let missing = report.bytes - receiver.held;
+        assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+    }
+    cluster.assert_copied("file");
+}
+
+#[test]
+fn who_is_behind_gets_what_he_lacks_and_nobody_gets_anything_twice() {
+    let cluster = Cluster::new(3);
+    write(&cluster.from("file"), 6, 10_000_000);
+    let mut options = cluster.options();
+    options.to = vec!["b".to_owned()];
+    assert!(cluster.push_some(&options, 1).interrupted || cluster.at("b", "file").exists());
+    options.to = vec!["c".to_owned()];
+    assert!(cluster.push(&options).is_complete());
+    let options = PushOptions { resume: true, ..cluster.options() };
+    let report = cluster.push(&options);
+    assert!(report.is_complete(), "{report:?}");
+    for receiver in &report.receivers {
+        let missing = report.bytes - receiver.held;
+        assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+    }
+    cluster.assert_copied("file");
+}
+
+#[test]
+fn a_receiver_that_is_not_there_is_named_before_anything_moves() {
+    let cluster = Cluster::new(1);
+    write(&cluster.from("file"), 8, 1000);
+    let mut options = cluster.options();
+    options.to.push("nobody".to_owned());
+    let error = push(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("no receiver \"nobody\" runs") && error.contains("squall cp serve"), "{error}");
+    assert!(!cluster.at("a", "file").exists());
+}
+
+#[test]
+fn names_that_make_no_sense_are_usage_errors() {
+    let cluster = Cluster::new(1);
+    write(&cluster.from("file"), 9, 1000);
+    let refused = |change: fn(&mut PushOptions)| {
+        let mut options = cluster.options();
+        change(&mut options);
+        let error = push(&options, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+    };
+    refused(|options| options.to.push("a".to_owned()));
+    refused(|options| options.to.clear());
+    refused(|options| options.to.push("x/y".to_owned()));
+    refused(|options| options.racks = Some(vec![vec!["z".to_owned()]]));
+    refused(|options| options.paths.push(options.paths[0].clone()));
+}
