@@ -11,13 +11,14 @@ use squall_ordered::SubmitRefused;
 pub enum SubmitError {
     /// There was no room, now or until the deadline. Nothing was sent: it may be tried again.
     #[error(
-        "there is no room for the message, and it was not sent: other members have not delivered what fills the ring, or \
-         as many submits wait as may; try again, or configure a larger ring_bytes or max_waiting"
+        "there is no room for the message, and it was not sent: other members have not delivered what fills the ring (or, for a \
+         bulk message, the reserve), or as many submits wait as may; try again, or configure a larger ring_bytes, bulk_reserve or \
+         max_waiting"
     )]
     Full,
     /// The message would never fit. Nothing was sent.
     #[error(
-        "a message of {bytes} bytes is larger than {max} bytes, a quarter of the ring: configure a larger ring_bytes"
+        "a message of {bytes} bytes is larger than {max} bytes, all that is reserved for a sender: configure a larger bulk_reserve"
     )]
     TooLarge {
         /// The message's length, in bytes.

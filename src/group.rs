@@ -179,6 +179,9 @@ pub(crate) trait GroupControl: Send + Sync {
     /// The own ring has more room.
     fn on_freed(&self);
 
+    /// There is more room for bulk messages, and for small ones behind them.
+    fn on_freed_bulk(&self);
+
     /// Whether somebody asked the delivering thread for what it does not notice by itself.
     fn wants_delivery(&self) -> bool;
 
@@ -246,6 +249,10 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn on_freed(&self) {
         self.shared.intake.on_freed();
+    }
+
+    fn on_freed_bulk(&self) {
+        self.shared.intake.on_freed_bulk();
     }
 
     fn wants_delivery(&self) -> bool {

@@ -28,8 +28,10 @@ pub(crate) struct Intake {
     pub(crate) alarms: Alarms,
     started: OnceLock<Started>,
     ended: OnceLock<EndReason>,
-    /// Rings when there is room again.
+    /// Rings when there is room again for messages that are no bulk messages.
     room: Event,
+    /// As `room`, for bulk messages: they need far more of another kind of room, and would use up the notifications of others.
+    bulk_room: Event,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,7 @@ impl Intake {
             started: OnceLock::new(),
             ended: OnceLock::new(),
             room: Event::new(),
+            bulk_room: Event::new(),
         }
     }
 
@@ -110,15 +113,27 @@ impl Intake {
     /// The ring has more room. Wakes nobody for small change: below a quarter of the ring, which takes the largest message,
     /// a producer would fill it at once and sleep again.
     pub(crate) fn on_freed(&self) {
-        let enough = |started: &Started| started.submitter.room() >= started.submitter.max_bytes();
-        if self.started().is_some_and(enough) {
+        if self.started().is_some_and(|started| started.submitter.is_roomy()) {
             self.room.notify(WOKEN.additional());
         }
     }
 
+    /// There is more room for bulk messages, or for small ones behind them.
+    pub(crate) fn on_freed_bulk(&self) {
+        self.bulk_room.notify(WOKEN.additional());
+        self.room.notify(WOKEN.additional());
+    }
+
     /// A reply's slot became free where there had been none.
     pub(crate) fn on_slot(&self) {
+        self.bulk_room.notify(1.additional());
         self.room.notify(1.additional());
+    }
+
+    /// What rings when there may be room for a message.
+    fn room_for(&self, message: &Encoded) -> &Event {
+        let bulk = self.started().is_some_and(|started| started.submitter.is_bulk(message.as_slice().len()));
+        if bulk { &self.bulk_room } else { &self.room }
     }
 
     /// Accepts nothing more, and lets those who wait for room learn it.
@@ -130,6 +145,7 @@ impl Intake {
         }
         // Who listens from now on tries once more before it sleeps, and finds `ended`.
         self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
     }
 }
 
@@ -157,12 +173,13 @@ impl Waiting {
                 std::task::ready!(Pin::new(listener).poll(context));
             }
             // Listen first, then try: room that comes in between is not missed.
-            self.listener = Some(intake.room.listen());
+            let room = intake.room_for(&self.message);
+            self.listener = Some(room.listen());
             match accept(&self.message) {
                 Err(SubmitError::Full) => {}
                 accepted => {
                     self.listener = None;
-                    intake.room.notify(1.additional());
+                    room.notify(1.additional());
                     return Poll::Ready(accepted);
                 }
             }
@@ -179,16 +196,17 @@ impl Waiting {
         let Waiting { message, listener } = self;
         // If it was notified, another waiter is notified in its place.
         drop(listener);
+        let room = intake.room_for(&message);
         loop {
             // On the stack, so that a thread that often waits does not allocate.
-            listener!(intake.room => room);
+            listener!(room => rings);
             match accept(&message) {
                 Err(SubmitError::Full) => match until {
-                    None => room.wait(),
-                    Some(until) => room.wait_deadline(until).ok_or(SubmitError::Full)?,
+                    None => rings.wait(),
+                    Some(until) => rings.wait_deadline(until).ok_or(SubmitError::Full)?,
                 },
                 accepted => {
-                    intake.room.notify(1.additional());
+                    room.notify(1.additional());
                     return accepted;
                 }
             }

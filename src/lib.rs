@@ -102,7 +102,7 @@ pub use squall_membership::{EndReason, Epoch, Seq};
 pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
 pub use squall_rdmc as rdmc;
-pub use status::{GroupCounts, GroupStatus, MemberStatus, Status};
+pub use status::{BulkStatus, GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
 
 /// The README's example must compile.

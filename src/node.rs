@@ -12,6 +12,7 @@ use squall_fabric::{
     shm::{ShmConfig, ShmError, ShmFabric},
 };
 use squall_membership::{EndReason, View};
+use squall_ordered::BulkPath;
 
 use crate::{
     clock::Now,
@@ -76,7 +77,7 @@ impl NodeBuilder {
     pub fn start(self) -> Result<Node, StartError> {
         let NodeBuilder { config, mut groups } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
-        let plan = Plan::new(&config, groups.iter().map(|group| group.name()))?;
+        let plan = Plan::new(&config, BulkPath::SharedMemory, groups.iter().map(|group| group.name()))?;
         let fabric = ShmFabric::open(ShmConfig::new(config.cluster(), config.id()))?;
         let waker = fabric.waker();
         let mut effects = Vec::new();

@@ -21,6 +21,8 @@ pub(crate) enum CoreEffect {
     Deliver(ShardId),
     /// The shard's ring has more room.
     Freed(ShardId),
+    /// So has what the shard keeps for bulk messages.
+    FreedBulk(ShardId),
     /// The shard delivers nothing more: fail whatever waits.
     End { shard: ShardId, undelivered: Vec<Undelivered>, reason: EndReason },
     /// All shards have ended; the node has nothing more to do.
@@ -135,6 +137,12 @@ impl<F: Fabric> NodeCore<F> {
         Some(slot.shard.row(rank))
     }
 
+    /// How many bulk messages of this node some member of a shard has not delivered, and the memory that they take, in bytes.
+    pub(crate) fn bulk_in_flight(&self, shard: ShardId) -> (usize, usize) {
+        let slot = self.shards.iter().find(|slot| slot.shard.id() == shard);
+        slot.map_or((0, 0), |slot| slot.shard.bulk_in_flight())
+    }
+
     /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
         self.membership.deadline()
@@ -179,6 +187,12 @@ impl<F: Fabric> NodeCore<F> {
             }
             if stepped.freed {
                 out.push(CoreEffect::Freed(slot.shard.id()));
+            }
+            if stepped.freed_bulk {
+                out.push(CoreEffect::FreedBulk(slot.shard.id()));
+            }
+            for (node, reason) in slot.shard.take_faulty() {
+                self.membership.input(Input::Broken(node, reason), &mut self.effects);
             }
         }
         if !self.connected && self.shards.iter().all(|slot| slot.shard.is_complete()) {

@@ -1,9 +1,9 @@
 //! What a configuration and the declared groups come to.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use squall_membership::{Settings, ShardId, ShardView};
-use squall_ordered::{Mode, ShardConfig};
+use squall_ordered::{BulkPath, Mode, ShardConfig};
 use squall_sst::Fingerprint;
 
 use crate::config::{Config, GroupConfig};
@@ -27,9 +27,33 @@ pub(crate) struct Plan {
     pub(crate) shards: BTreeMap<ShardId, ShardConfig>,
 }
 
+/// The largest block that bulk messages travel in, in bytes.
+const BLOCK_BYTES: usize = 128 << 10;
+
+/// A small reserve still takes so many messages.
+const MESSAGES: usize = 16;
+
+/// What a group's options come to.
+pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease: Duration) -> ShardConfig {
+    let block = (group.bulk_reserve / MESSAGES).min(BLOCK_BYTES);
+    ShardConfig {
+        mode: group.mode,
+        ring_bytes: group.ring_bytes,
+        bulk_threshold: group.bulk_threshold,
+        bulk_reserve_bytes: group.bulk_reserve,
+        bulk_block_bytes: (block - block % 64).max(64),
+        bulk_path,
+        read_lease,
+    }
+}
+
 impl Plan {
     /// `groups` are the declared names, in their order.
-    pub(crate) fn new<'a>(config: &Config, groups: impl Iterator<Item = &'a str>) -> Result<Plan, PlanError> {
+    pub(crate) fn new<'a>(
+        config: &Config,
+        bulk_path: BulkPath,
+        groups: impl Iterator<Item = &'a str>,
+    ) -> Result<Plan, PlanError> {
         let mut views = Vec::new();
         let mut shards = BTreeMap::new();
         let mut agreed = Fingerprint::default();
@@ -44,16 +68,16 @@ impl Plan {
             let shard = ShardId(index as u32);
             let group: GroupConfig = config.group(name);
             let senders = group.senders.clone().unwrap_or_else(|| config.members().to_vec());
-            agreed.text(name).number(u64::from(group.mode == Mode::Unordered)).number(group.ring_bytes as u64);
+            agreed.text(name).number(u64::from(group.mode == Mode::Unordered));
+            for bytes in [group.ring_bytes, group.bulk_threshold, group.bulk_reserve] {
+                agreed.number(bytes as u64);
+            }
             agreed.number(config.read_lease().as_nanos() as u64);
             for sender in &senders {
                 agreed.number(u64::from(sender.0));
             }
             views.push(ShardView { shard, members: config.members().to_vec(), senders });
-            shards.insert(
-                shard,
-                ShardConfig { mode: group.mode, ring_bytes: group.ring_bytes, read_lease: config.read_lease() },
-            );
+            shards.insert(shard, shard_config(&group, bulk_path, config.read_lease()));
         }
         let settings = Settings {
             members: config.members().to_vec(),

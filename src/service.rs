@@ -23,10 +23,16 @@ impl<R: Replicated> Service for R {
     type Reply = R::Reply;
 
     fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<R::Reply, Invalid> {
-        // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
-        scratch.resize(message.payload.len(), 0);
-        message.payload.read(scratch);
-        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(scratch)?;
+        let bytes = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
+            None => {
+                scratch.resize(message.payload.len(), 0);
+                message.payload.read(scratch);
+                scratch.as_slice()
+            }
+        };
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
         let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
         Ok(self.apply(command, &at))
     }

@@ -25,8 +25,19 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// Whether its application overran the limit for short calls so often that it runs on a thread of its own.
     pub own_thread: bool,
+    /// This node's bulk messages that are under way.
+    pub bulk: BulkStatus,
     /// What was counted at this node.
     pub counts: GroupCounts,
+}
+
+/// Bulk messages that a node has sent, and that some member has not delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BulkStatus {
+    /// How many.
+    pub messages: usize,
+    /// What they take of the reserve, in bytes: a message takes whole blocks.
+    pub bytes: usize,
 }
 
 /// How far a member is, as its row in the shared state table says.

@@ -162,7 +162,7 @@ fn a_sweep_tries_blocks_up_to_the_whole_message() {
 #[test]
 fn impossible_arguments_are_refused_with_a_remedy() {
     for (arguments, named) in [
-        ("bench ordered --size 300000 --ring-bytes 1048576", &["--size 300000", "--ring-bytes 1048576", "262144"][..]),
+        ("bench ordered --size 300000 --bulk-reserve 262144", &["--size 300000", "--bulk-reserve", "262144"][..]),
         ("bench ordered --ring-bytes 1000", &["--ring-bytes 1000", "power of two"]),
         ("bench ordered --size 0", &["--size 0"]),
         ("bench ordered --nodes 65", &["--nodes", "1..=64"]),

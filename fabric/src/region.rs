@@ -92,15 +92,17 @@ impl Region {
     ///
     /// For backends and for tests of what lives in a region.
     pub fn heap(kind: RegionKind, key: RegionKey, bytes: usize) -> Region {
-        /// A cache line, so that the region is aligned to one.
-        #[repr(C, align(64))]
-        #[derive(Clone)]
-        struct Line([u64; 8]);
-        let lines = if kind == RegionKind::Phantom { 0 } else { bytes.div_ceil(64) };
-        let mut memory: Vec<Line> = vec![Line([0; 8]); lines];
-        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).expect("a Vec's pointer is not null");
-        // SAFETY: `base` points into the Vec's buffer, which does not move when the Vec does, holds at least `bytes`
-        // rounded up to whole words, and is only dropped with `owner`. Nobody else has the Vec.
+        const LINE: usize = 64;
+        let words = if kind == RegionKind::Phantom { 0 } else { (bytes.next_multiple_of(8) + LINE) / 8 };
+        // From the allocator as zeros, of which pages that are never used take no memory; those of aligned types are written.
+        let memory = Box::<[u64]>::new_zeroed_slice(words);
+        // SAFETY: zeros are valid words.
+        let mut memory = unsafe { memory.assume_init() };
+        let first = memory.as_mut_ptr().cast::<u8>();
+        let base = first.wrapping_add(first.align_offset(LINE) * usize::from(words > 0));
+        let base = NonNull::new(base).expect("a Box's pointer is not null");
+        // SAFETY: `base` points into the Box's memory, less than a line behind its beginning, so that `bytes` rounded up to whole
+        // words follow. The memory does not move when the Box does, and is only dropped with `owner`. Nobody else has the Box.
         unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) }
     }
 

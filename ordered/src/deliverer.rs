@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use squall_fabric::{NodeId, Region};
 use squall_membership::{Epoch, Seq, ShardView};
-use squall_sst::ring::{Corrupt, Payload, Reader, Ring, Turn};
+use squall_sst::ring::{self, Corrupt, Reader, Ring, Turn};
 
-use crate::{config::Mode, progress::Progress};
+use crate::{
+    Payload,
+    bulk::{Arrivals, Arrived},
+    config::Mode,
+    progress::Progress,
+};
 
 /// A message that is to be delivered.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +48,37 @@ pub struct Ran {
     pub more: bool,
 }
 
-/// A sender's ring can't be read any further: the sender is faulty.
+/// A sender's messages can't be delivered any further: the sender is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sender} sent what is no message: {cause}")]
 pub struct DeliverError {
-    /// Whose ring it is.
+    /// Who it is.
     pub sender: NodeId,
-    /// What is wrong with it.
-    pub cause: Corrupt,
+    /// What it did.
+    pub cause: Fault,
+}
+
+/// What a faulty sender did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Its ring holds something else than records.
+    #[error(transparent)]
+    Ring(#[from] Corrupt),
+    /// It gave a turn to a bulk message that did not come, or to another than the next.
+    #[error("it announced bulk message {number} of {bytes} bytes, which is not the next that came")]
+    Bulk {
+        /// The message's number.
+        number: u64,
+        /// Its length, in bytes.
+        bytes: u64,
+    },
+}
+
+/// Where a deliverer finds the messages of all senders, by rank.
+pub(crate) struct Inboxes<'a> {
+    pub(crate) rings: &'a [Region],
+    pub(crate) own: Option<Arc<Ring>>,
+    pub(crate) bulk: Vec<Arc<Arrivals>>,
 }
 
 /// Walks the order as far as it may be delivered.
@@ -70,9 +98,11 @@ pub struct Deliverer {
 struct Sender {
     node: NodeId,
     reader: Reader,
+    /// The bulk messages that came, and have or will have a turn.
+    bulk: Arc<Arrivals>,
     /// Turns of a run of nulls that are still to come.
     nulls: u64,
-    /// Turns behind us.
+    /// Unordered: turns behind us.
     turns: u64,
 }
 
@@ -81,10 +111,10 @@ impl Deliverer {
         epoch: Epoch,
         members: &ShardView,
         mode: Mode,
-        rings: &[Region],
-        own: Option<Arc<Ring>>,
+        inboxes: Inboxes<'_>,
         progress: Arc<Progress>,
     ) -> Deliverer {
+        let Inboxes { rings, own, bulk } = inboxes;
         let reader = |region: &Region| match &own {
             Some(ring) if ring.memory().key() == region.key() => Reader::of_own(Arc::clone(ring)),
             _ => Reader::of_copy(region.clone()),
@@ -93,7 +123,8 @@ impl Deliverer {
             .senders
             .iter()
             .zip(rings)
-            .map(|(&node, ring)| Sender { node, reader: reader(ring), nulls: 0, turns: 0 })
+            .zip(bulk)
+            .map(|((&node, ring), bulk)| Sender { node, reader: reader(ring), bulk, nulls: 0, turns: 0 })
             .collect();
         Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0 }
     }
@@ -158,6 +189,7 @@ impl Deliverer {
             while sender.turns < end && result.is_ok() {
                 let seq = Seq(sender.turns.saturating_mul(senders as u64).saturating_add(s as u64));
                 result = sender.take(self.epoch, seq, application, &mut ran.messages);
+                sender.turns += u64::from(result.is_ok());
             }
             self.progress.set_delivered(s, sender.turns);
             ran.more |= sender.turns < limit;
@@ -179,17 +211,74 @@ impl Sender {
     ) -> Result<(), DeliverError> {
         if self.nulls > 0 {
             self.nulls -= 1;
-        } else {
-            match self.reader.next_turn() {
-                Ok(Turn::Nulls(more)) => self.nulls = more,
-                Ok(Turn::Message(payload, ticket)) => {
-                    application.deliver(Message { epoch, seq, sender: self.node, payload, ticket });
-                    *messages += 1;
-                }
-                Err(cause) => return Err(DeliverError { sender: self.node, cause }),
-            }
+            return Ok(());
         }
-        self.turns += 1;
+        // A bulk message's memory goes back when this does, before the message counts as delivered.
+        let arrived;
+        let (payload, ticket) = match self.reader.next_turn() {
+            Ok(Turn::Message(payload, ticket)) => (Payload::in_ring(payload), ticket),
+            Ok(Turn::Nulls(more)) => {
+                self.nulls = more;
+                return Ok(());
+            }
+            Ok(Turn::Bulk(bulk, ticket)) => {
+                arrived = take_bulk(&self.bulk, bulk).map_err(|cause| DeliverError { sender: self.node, cause })?;
+                (Payload::bulk(arrived.bytes()), ticket)
+            }
+            Err(cause) => return Err(DeliverError { sender: self.node, cause: cause.into() }),
+        };
+        // Called in one place, so that it is compiled into this one.
+        application.deliver(Message { epoch, seq, sender: self.node, payload, ticket });
+        *messages += 1;
         Ok(())
+    }
+}
+
+/// The bulk message that came next, if that is the one that has the turn.
+#[cold]
+fn take_bulk(arrivals: &Arrivals, bulk: ring::Bulk) -> Result<Arrived, Fault> {
+    let fits = |arrived: &Arrived| arrived.number == bulk.number && arrived.len as u64 == bulk.len;
+    arrivals.pop().filter(fits).ok_or(Fault::Bulk { number: bulk.number, bytes: bulk.len })
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::{RegionKey, RegionKind};
+    use squall_membership::ShardId;
+
+    use super::*;
+
+    struct Nobody;
+
+    impl Deliver for Nobody {
+        fn deliver(&mut self, _message: Message<'_>) {}
+
+        fn answer(&mut self, _count: u64) {}
+    }
+
+    fn arrived(number: u64, len: usize) -> Arrived {
+        let region = Region::heap(RegionKind::Bulk, RegionKey(2), 64);
+        // SAFETY: nobody else knows the region.
+        let message = Arc::new(unsafe { squall_rdmc::Buffer::part(region, 0, 64) });
+        Arrived { number, message, len }
+    }
+
+    #[test]
+    fn a_bulk_message_must_be_the_next_that_came() {
+        let announced = ring::Bulk { number: 3, len: 10 };
+        for (came, fits) in [(None, false), (Some((3, 10)), true), (Some((2, 10)), false), (Some((3, 11)), false)] {
+            let region = Region::heap(RegionKind::Polled, RegionKey(1), 1024);
+            let ring = Arc::new(Ring::new(region.clone(), 1024));
+            ring.push_bulk(announced, 0).expect("it is empty");
+            let (node, arrivals, progress) = (NodeId(1), Arc::new(Arrivals::new()), Arc::new(Progress::new(1)));
+            let members = ShardView { shard: ShardId(0), members: vec![node], senders: vec![node] };
+            let inboxes = Inboxes { rings: &[region], own: Some(ring), bulk: vec![Arc::clone(&arrivals)] };
+            let mut deliverer = Deliverer::new(Epoch::FIRST, &members, Mode::Ordered, inboxes, Arc::clone(&progress));
+            came.into_iter().for_each(|(number, len)| arrivals.push(arrived(number, len)));
+            progress.set_limit(0, 1);
+            let fault = Fault::Bulk { number: 3, bytes: 10 };
+            let expected = if fits { Ok(1) } else { Err(DeliverError { sender: node, cause: fault }) };
+            assert_eq!(deliverer.run(9, &mut Nobody).map(|ran| ran.messages), expected, "{came:?}");
+        }
     }
 }

@@ -17,10 +17,19 @@
 //!
 //! Between them lie the ring and a few atomic words ([`Progress`] inside), and no lock.
 //!
+//! # Bulk messages
+//!
+//! A message above a threshold travels first, by RDMC, into memory that every member reserves for its sender. When each
+//! member's row says that it holds the message, the sender gives it a turn: a record in the ring that names it. So large
+//! messages hold up nobody but their own sender's later ones, which wait in a queue of their own; from there on, order,
+//! stability and the end of a view are as for any message. The queue has a lock, which small messages meet only while it is in
+//! use.
+//!
 //! # Modes
 //!
 //! [`Mode::Ordered`] is the above. In [`Mode::Unordered`] each sender's messages are delivered in their own order, as they
-//! arrive; a sender delivers its own message once every other member holds it, so that a submit that resolves says so.
+//! arrive; a sender delivers its own message once every other member holds it, so that a submit that resolves says so. Bulk
+//! messages travel as in the other mode: none is delivered anywhere before all hold it.
 //!
 //! # When a view ends
 //!
@@ -28,9 +37,11 @@
 //! the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly so far.
 //! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change.
 
+mod bulk;
 mod config;
 mod deliverer;
 mod order;
+mod payload;
 mod progress;
 mod reads;
 mod shard;
@@ -42,11 +53,11 @@ use squall_fabric::{Fabric, NodeId, RegionKind, RegisterError};
 use squall_membership::{ShardId, View};
 use squall_sst::ring;
 
-pub use config::{Mode, ShardConfig};
-pub use deliverer::{Deliver, DeliverError, Deliverer, Message, Ran};
+pub use config::{BulkPath, Mode, ShardConfig};
+pub use deliverer::{Deliver, DeliverError, Deliverer, Fault, Message, Ran};
+pub use payload::Payload;
 pub use progress::Progress;
 pub use shard::{Row, Shard, Stepped, Undelivered};
-pub use squall_sst::ring::Payload;
 pub use submitter::{Place, SubmitRefused, Submitter};
 
 /// Why a shard could not be created.
@@ -70,9 +81,23 @@ pub enum CreateError {
         max = ring::MAX_BYTES
     )]
     RingBytes(usize),
+    /// The reserve is smaller than a block, or the block's size is not a positive multiple of 64.
+    #[error(
+        "bulk messages can't have a reserve of {reserve} bytes in blocks of {block}: give blocks of a multiple of 64 bytes, and \
+         a reserve of one block at least (0 for no bulk messages)"
+    )]
+    Reserve {
+        /// The reserve, in bytes.
+        reserve: usize,
+        /// The block's size, in bytes.
+        block: usize,
+    },
     /// The memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// A group for bulk messages could not be created.
+    #[error(transparent)]
+    Bulk(#[from] squall_rdmc::CreateError),
 }
 
 /// Creates this node's part of a shard of a view, and starts to connect it to the other members.
@@ -85,9 +110,7 @@ pub fn create<F: Fabric>(
     let members = view.shard(shard).ok_or(CreateError::NoSuchShard(shard))?;
     let node = fabric.node();
     let me = members.rank_of(node).ok_or(CreateError::NotAMember { node, shard })?;
-    if !config.ring_bytes.is_power_of_two() || !(ring::MIN_BYTES..=ring::MAX_BYTES).contains(&config.ring_bytes) {
-        return Err(CreateError::RingBytes(config.ring_bytes));
-    }
+    config.check()?;
     let mut rings = Vec::with_capacity(members.senders.len());
     for _ in &members.senders {
         rings.push(fabric.register(RegionKind::Polled, config.ring_bytes)?);
@@ -95,8 +118,10 @@ pub fn create<F: Fabric>(
     let my_sender = members.sender_rank_of(node).map(|rank| rank.index());
     let own = my_sender.map(|s| Arc::new(ring::Ring::new(rings[s].clone(), config.ring_bytes)));
     let progress = Arc::new(Progress::new(members.senders.len()));
-    let deliverer = Deliverer::new(view.epoch, members, config.mode, &rings, own.clone(), Arc::clone(&progress));
-    let submitter = Submitter::new(own.clone(), Arc::clone(&progress));
-    let shard = Shard::connect(fabric, view.epoch, members, me, config, rings, own, progress)?;
+    let bulk = bulk::connect(fabric, view.epoch, members, config, own.as_ref())?;
+    let inboxes = deliverer::Inboxes { rings: &rings, own: own.clone(), bulk: bulk.arrivals };
+    let deliverer = Deliverer::new(view.epoch, members, config.mode, inboxes, Arc::clone(&progress));
+    let submitter = Submitter::new(own.clone(), bulk.queue, config.inline_bytes(), Arc::clone(&progress));
+    let shard = Shard::connect(fabric, view.epoch, members, me, config, rings, own, bulk.bulk, progress)?;
     Ok((submitter, shard, deliverer))
 }

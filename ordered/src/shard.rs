@@ -9,10 +9,11 @@ use squall_fabric::{
 use squall_membership::{Epoch, Rank, Seq, ShardId, ShardView};
 use squall_sst::{
     ColumnSet, Counter, Counters, Fingerprint, Layout, Mesh, MeshEvent, Table,
-    ring::{Outbox, Ring},
+    ring::{Outbox, Ring, Turn},
 };
 
 use crate::{
+    bulk::Bulk,
     config::{Mode, ShardConfig},
     order,
     progress::Progress,
@@ -31,6 +32,8 @@ pub struct Stepped {
     pub deliver: bool,
     /// The own ring has more room.
     pub freed: bool,
+    /// The own reserve for bulk messages has more room, or the queue of small ones behind them.
+    pub freed_bulk: bool,
 }
 
 /// A message of this node that its shard did not deliver in its view.
@@ -68,6 +71,9 @@ pub struct Shard {
     remote: Vec<Option<Remote>>,
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
+    bulk: Bulk,
+    /// Who broke the protocol of bulk messages, until it is told.
+    faulty: Vec<(NodeId, BreakReason)>,
     progress: Arc<Progress>,
     reads: Reads,
     /// By member: whether it was echoed.
@@ -95,6 +101,8 @@ struct Columns {
     /// Turns that the member, as a sender, has used.
     sent: Counter,
     order: OrderColumns,
+    /// For each sender, how many of its bulk messages the member holds.
+    bulk: Counters,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +126,7 @@ enum OrderColumns {
 }
 
 impl Columns {
-    fn declare(mode: Mode, members: usize, senders: usize) -> (Columns, Arc<Layout>) {
+    fn declare(mode: Mode, members: usize, senders: usize, bulk_senders: usize) -> (Columns, Arc<Layout>) {
         let mut layout = Layout::builder();
         let sent = layout.counter("sent");
         let order = match mode {
@@ -133,7 +141,8 @@ impl Columns {
                 taken: layout.counters("taken", senders),
             },
         };
-        (Columns { sent, order }, layout.build())
+        let bulk = layout.counters("bulk", bulk_senders);
+        (Columns { sent, order, bulk }, layout.build())
     }
 }
 
@@ -147,9 +156,11 @@ impl Shard {
         config: &ShardConfig,
         rings: Vec<Region>,
         own: Option<Arc<Ring>>,
+        bulk: Bulk,
         progress: Arc<Progress>,
     ) -> Result<Shard, RegisterError> {
-        let (columns, layout) = Columns::declare(config.mode, members.members.len(), members.senders.len());
+        let senders = members.senders.len();
+        let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk.senders());
         let rows = members.members.len();
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
         let hello = hello(&layout, members, config);
@@ -179,6 +190,8 @@ impl Shard {
             own,
             remote: vec![None; rows],
             rings,
+            bulk,
+            faulty: Vec::new(),
             progress,
             reads: Reads::new(config.read_lease),
             leased: vec![false; rows],
@@ -194,13 +207,13 @@ impl Shard {
 
     /// The endpoints whose completions belong to this shard.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
-        self.mesh.endpoints()
+        self.mesh.endpoints().chain(self.bulk.endpoints())
     }
 
     /// Whether all other members are connected, with memory that fits.
     pub fn is_complete(&self) -> bool {
         let fit = |(peer, remote): (usize, &Option<Remote>)| peer == self.mesh.me() || remote.is_some();
-        self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
+        self.mesh.is_complete() && self.remote.iter().enumerate().all(fit) && self.bulk.is_complete()
     }
 
     /// Takes note of a completion of one of this shard's endpoints. A member that is lost, or that can't take part, is
@@ -210,6 +223,9 @@ impl Shard {
         fabric: &mut impl Fabric,
         completion: &Completion,
     ) -> Option<(NodeId, BreakReason)> {
+        if completion.endpoint().is_some_and(|endpoint| self.bulk.owns(endpoint)) {
+            return self.bulk.on_completion(fabric, completion);
+        }
         match self.mesh.on_completion(fabric, completion)? {
             MeshEvent::Up(peer) => match self.remote_of(peer) {
                 Some(remote) => {
@@ -247,11 +263,17 @@ impl Shard {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
+        if self.state == State::Running && !self.bulk.is_empty() {
+            stepped.busy |= self.bulk.step(fabric, now, &mut self.table, self.columns.bulk, &mut self.faulty);
+        }
         match self.columns.order {
             OrderColumns::Ordered { received, delivered, stamp, echo } => {
                 self.step_ordered(now, received, delivered, stamp, echo, &mut stepped);
             }
             OrderColumns::Unordered { held, taken } => self.step_unordered(held, taken, &mut stepped),
+        }
+        if let Some(own) = &self.own {
+            stepped.freed_bulk = self.bulk.free(own.outbox.freed_bulk());
         }
         stepped.busy |= self.table.take_changes() != ColumnSet::EMPTY;
         self.push(fabric);
@@ -437,6 +459,7 @@ impl Shard {
         if let Some(own) = &self.own {
             own.outbox.ring().close();
         }
+        self.bulk.close();
     }
 
     /// Closes the own ring, and finds the messages that were accepted and not delivered by this member. None while a thread
@@ -453,6 +476,9 @@ impl Shard {
         if !own.outbox.drain() {
             return None;
         }
+        // Nobody delivers these: no member knows of them, or of their place.
+        let without_turn = self.bulk.without_turn()?;
+        let without_turn = without_turn.into_iter().map(|ticket| Undelivered { ticket, held_by: Vec::new() });
         let turns = match self.mode {
             Mode::Ordered => order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0)),
             Mode::Unordered => self.progress.delivered(own.rank),
@@ -464,13 +490,29 @@ impl Shard {
                 .map(|member| self.mesh.node(member))
                 .collect(),
         };
-        let undelivered = own.outbox.undelivered(turns);
-        Some(undelivered.map(|(turn, _, ticket)| Undelivered { ticket, held_by: held_by(turn) }).collect())
+        let with_turn = own.outbox.undelivered(turns).map(|(turn, message)| {
+            let (Turn::Message(_, ticket) | Turn::Bulk(_, ticket)) = message else {
+                unreachable!("nulls are no messages")
+            };
+            Undelivered { ticket, held_by: held_by(turn) }
+        });
+        Some(with_turn.chain(without_turn).collect())
     }
 
     /// Closes the shard's endpoints.
     pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
         self.mesh.disconnect(fabric);
+        self.bulk.disconnect(fabric);
+    }
+
+    /// How many bulk messages of this node some member has not delivered, and how many bytes of the reserve they take.
+    pub fn bulk_in_flight(&self) -> (usize, usize) {
+        self.bulk.in_flight()
+    }
+
+    /// Takes note of members that broke the protocol of bulk messages, since the last call.
+    pub fn take_faulty(&mut self) -> Vec<(NodeId, BreakReason)> {
+        std::mem::take(&mut self.faulty)
     }
 
     /// What a member's row says: for status and traces.
@@ -503,10 +545,13 @@ pub struct Row {
     pub delivered: u64,
 }
 
-/// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the ring's size.
+/// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the sizes.
 fn hello(layout: &Layout, members: &ShardView, config: &ShardConfig) -> Vec<u8> {
     let mut rest = Fingerprint::default();
     rest.number(config.ring_bytes as u64).number(config.read_lease.as_nanos() as u64);
+    for bytes in [config.bulk_threshold, config.bulk_reserve_bytes, config.bulk_block_bytes] {
+        rest.number(bytes as u64);
+    }
     for nodes in [&members.members, &members.senders] {
         rest.number(nodes.len() as u64);
         for node in nodes {

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use squall_fabric::Time;
 use squall_sst::ring::{PushError, Ring};
 
-use crate::progress::Progress;
+use crate::{bulk::Queue, progress::Progress};
 
 /// Why a message was not accepted. Nothing of it will be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitRefused {
     /// There is no room until older messages are delivered everywhere.
-    #[error("the sender's ring is full until older messages are delivered everywhere")]
+    #[error(
+        "the sender's ring, or its reserve for bulk messages, is full until older messages are delivered everywhere"
+    )]
     Full,
     /// The message would never fit.
-    #[error("a message of {bytes} bytes is larger than {max} bytes, a quarter of the ring: configure a larger ring")]
+    #[error(
+        "a message of {bytes} bytes is larger than {max} bytes, all that is reserved for a sender's bulk messages: configure a \
+         larger bulk_reserve"
+    )]
     TooLarge {
         /// The message's length, in bytes.
         bytes: usize,
@@ -39,34 +44,66 @@ impl From<PushError> for SubmitRefused {
     }
 }
 
-/// Submits messages and asks for reads, from any thread, without a lock. The node's thread must be woken afterwards.
+/// Submits messages and asks for reads, from any thread; without a lock where no bulk message is concerned. The node's thread must
+/// be woken afterwards.
 #[derive(Clone, Debug)]
 pub struct Submitter {
     ring: Option<Arc<Ring>>,
+    /// None if there are no bulk messages.
+    queue: Option<Arc<Queue>>,
+    /// The longest message that is no bulk message.
+    inline_bytes: usize,
     progress: Arc<Progress>,
 }
 
 impl Submitter {
-    pub(crate) fn new(ring: Option<Arc<Ring>>, progress: Arc<Progress>) -> Submitter {
-        Submitter { ring, progress }
+    pub(crate) fn new(
+        ring: Option<Arc<Ring>>,
+        queue: Option<Arc<Queue>>,
+        inline_bytes: usize,
+        progress: Arc<Progress>,
+    ) -> Submitter {
+        Submitter { ring, queue, inline_bytes, progress }
     }
 
     /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. `ticket` comes back with
     /// the message where this node delivers it; 0 says that nobody waits for it.
     pub fn submit(&self, payload: &[u8], ticket: u32) -> Result<(), SubmitRefused> {
         let ring = self.ring.as_ref().ok_or(SubmitRefused::NotASender)?;
+        let is_queued = self.is_bulk(payload.len()) || self.queue.as_ref().is_some_and(|queue| queue.is_engaged());
+        if is_queued && self.submit_queued(payload, ticket)? {
+            return Ok(());
+        }
         Ok(ring.push(payload, ticket)?)
+    }
+
+    /// Accepts a bulk message, or a small one behind one. False if it may go into the ring.
+    #[cold]
+    fn submit_queued(&self, payload: &[u8], ticket: u32) -> Result<bool, SubmitRefused> {
+        let (bytes, max) = (payload.len(), self.inline_bytes);
+        let queue = self.queue.as_ref().ok_or(SubmitRefused::TooLarge { bytes, max })?;
+        if self.is_bulk(bytes) {
+            queue.submit_bulk(payload, ticket).map(|()| true)
+        } else {
+            queue.submit_small(payload, ticket)
+        }
+    }
+
+    /// Whether a message of so many bytes is a bulk message.
+    pub fn is_bulk(&self, bytes: usize) -> bool {
+        bytes > self.inline_bytes
     }
 
     /// The largest message that is accepted, in bytes; 0 if this node is no sender.
     pub fn max_bytes(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| squall_sst::ring::max_payload(ring.capacity()))
+        let bulk = self.queue.as_ref().map_or(self.inline_bytes, |queue| queue.max_bytes().max(self.inline_bytes));
+        if self.ring.is_some() { bulk } else { 0 }
     }
 
-    /// How many bytes of the ring are free, of which each message takes 8 to 23 more than its length; 0 if this node is no
-    /// sender.
-    pub fn room(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.room())
+    /// Whether the ring has room for a few of the largest messages that it takes: at least a quarter of it is free. False if
+    /// this node is no sender.
+    pub fn is_roomy(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.room() >= squall_sst::ring::max_payload(ring.capacity()))
     }
 
     /// Asks for one more linearizable read. [`Deliver::answer`](crate::Deliver::answer) follows once the state of this
@@ -97,6 +134,9 @@ impl Submitter {
     pub fn close(&self) {
         if let Some(ring) = &self.ring {
             ring.close();
+        }
+        if let Some(queue) = &self.queue {
+            queue.close();
         }
     }
 }

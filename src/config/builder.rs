@@ -103,6 +103,18 @@ impl GroupBuilder<'_> {
         self
     }
 
+    /// Sets above how many bytes a message is a bulk message.
+    pub fn bulk_threshold(&mut self, bytes: usize) -> &mut Self {
+        self.group.bulk_threshold = built(bytes);
+        self
+    }
+
+    /// Sets how much memory each member reserves for each sender's bulk messages, in bytes: no message may be larger.
+    pub fn bulk_reserve(&mut self, bytes: usize) -> &mut Self {
+        self.group.bulk_reserve = built(bytes);
+        self
+    }
+
     /// Lists those of the members that may send.
     pub fn senders(&mut self, ids: impl IntoIterator<Item = u32>) -> &mut Self {
         self.group.senders = built(ids.into_iter().collect());

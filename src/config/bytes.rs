@@ -12,6 +12,7 @@ pub(super) fn parse(text: &str) -> Option<usize> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
         _ => return None,
     };
     number.replace('_', "").parse::<usize>().ok()?.checked_mul(unit)
@@ -19,7 +20,7 @@ pub(super) fn parse(text: &str) -> Option<usize> {
 
 /// Writes a number of bytes so that [`parse`] reads it, with the largest unit that leaves a whole number.
 pub(super) fn show(bytes: usize) -> String {
-    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+    for (unit, name) in [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if bytes > 0 && bytes.is_multiple_of(unit) {
             return format!("{} {name}", bytes / unit);
         }

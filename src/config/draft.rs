@@ -1,6 +1,6 @@
 //! A configuration as it was given, with the place of each value, and its check.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_ordered::Mode;
@@ -22,6 +22,9 @@ const READ_LEASE: Duration = Duration::from_millis(15);
 
 /// The most submits that may wait: a slot is kept for each.
 const MAX_WAITING: usize = 1 << 24;
+
+/// What may be reserved for a sender's bulk messages, in bytes: at least a page, and at most what a block's number can count.
+const RESERVES: RangeInclusive<usize> = 4 << 10..=1 << 40;
 
 /// A value and where it came from.
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub(super) struct Draft {
 pub(super) struct GroupDraft {
     pub(super) mode: Option<Given<Mode>>,
     pub(super) ring_bytes: Option<Given<usize>>,
+    pub(super) bulk_threshold: Option<Given<usize>>,
+    pub(super) bulk_reserve: Option<Given<usize>>,
     pub(super) senders: Option<Given<Vec<u32>>>,
     pub(super) max_waiting: Option<Given<usize>>,
 }
@@ -171,6 +176,18 @@ impl GroupDraft {
                 return Err(given.error(key("ring_bytes"), problem));
             }
         }
+        if let Some(given) = &self.bulk_reserve
+            && given.value != 0
+            && !RESERVES.contains(&given.value)
+        {
+            let problem = format!(
+                "is {}: give {} to {}, or 0 for no messages above a quarter of the ring",
+                bytes::show(given.value),
+                bytes::show(*RESERVES.start()),
+                bytes::show(*RESERVES.end())
+            );
+            return Err(given.error(key("bulk_reserve"), problem));
+        }
         let senders = match &self.senders {
             None => None,
             Some(given) => {
@@ -194,6 +211,8 @@ impl GroupDraft {
         Ok(GroupConfig {
             mode: self.mode.map_or(default.mode, |given| given.value),
             ring_bytes: self.ring_bytes.map_or(default.ring_bytes, |given| given.value),
+            bulk_threshold: self.bulk_threshold.map_or(default.bulk_threshold, |given| given.value),
+            bulk_reserve: self.bulk_reserve.map_or(default.bulk_reserve, |given| given.value),
             senders,
             max_waiting: self.max_waiting.map_or(default.max_waiting, |given| given.value),
         })

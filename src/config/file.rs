@@ -38,6 +38,8 @@ struct Fabric {
 struct Group {
     mode: Option<Spanned<String>>,
     ring_bytes: Option<Spanned<Size>>,
+    bulk_threshold: Option<Spanned<Size>>,
+    bulk_reserve: Option<Spanned<Size>>,
     senders: Option<Spanned<Vec<u32>>>,
     max_waiting: Option<Spanned<usize>>,
 }
@@ -91,9 +93,14 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
         let place = at(group.span());
         let group = group.into_inner();
         let key = |field: &str| format!("groups.{name}.{field}");
+        let size = |given: Option<Spanned<Size>>, field| {
+            given.map(|value| read_as(value, &key(field), at, Size::read)).transpose()
+        };
         let value = GroupDraft {
             mode: group.mode.map(|value| read_as(value, &key("mode"), at, |text| draft::mode(&text))).transpose()?,
-            ring_bytes: group.ring_bytes.map(|value| read_as(value, &key("ring_bytes"), at, Size::read)).transpose()?,
+            ring_bytes: size(group.ring_bytes, "ring_bytes")?,
+            bulk_threshold: size(group.bulk_threshold, "bulk_threshold")?,
+            bulk_reserve: size(group.bulk_reserve, "bulk_reserve")?,
             senders: group.senders.map(|value| given(value, at, |ids| ids)),
             max_waiting: group.max_waiting.map(|value| given(value, at, |count| count)),
         };

@@ -17,7 +17,10 @@
 //!
 //! [groups.accounts]
 //! mode = "ordered"             # or "unordered"
-//! ring_bytes = "1MiB"          # each sender's ring; a message may be a quarter of it
+//! ring_bytes = "1MiB"          # each sender's ring
+//! bulk_threshold = "10KiB"     # larger messages travel as bulk messages (never more than a quarter of the ring counts)
+//! bulk_reserve = "64MiB"       # memory for each sender's bulk messages, at each member: the largest message; 0: no bulk
+//!                              # messages, and a message may have a quarter of the ring
 //! senders = [1, 2, 3]          # who may send; all members
 //! max_waiting = 65536          # how many submits of this node may wait for their replies
 //! ```
@@ -88,8 +91,14 @@ pub struct Config {
 pub struct GroupConfig {
     /// The delivery mode.
     pub mode: Mode,
-    /// The size of each sender's ring, in bytes: a power of two. A message may be a quarter of it.
+    /// The size of each sender's ring, in bytes: a power of two.
     pub ring_bytes: usize,
+    /// A message of more bytes travels as a bulk message, by RDMC, and then takes its turn; never more than a quarter of the
+    /// ring counts.
+    pub bulk_threshold: usize,
+    /// The memory for each sender's bulk messages, in bytes, at each member; it is in use only while it holds some, and where it
+    /// held some. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
+    pub bulk_reserve: usize,
     /// Who may send, in ascending order; None for all members.
     pub senders: Option<Vec<NodeId>>,
     /// How many submits of this node may wait for their replies; further ones wait for room.
@@ -98,7 +107,21 @@ pub struct GroupConfig {
 
 impl Default for GroupConfig {
     fn default() -> GroupConfig {
-        GroupConfig { mode: Mode::Ordered, ring_bytes: 1 << 20, senders: None, max_waiting: 1 << 16 }
+        GroupConfig {
+            mode: Mode::Ordered,
+            ring_bytes: 1 << 20,
+            bulk_threshold: 10 << 10,
+            bulk_reserve: 64 << 20,
+            senders: None,
+            max_waiting: 1 << 16,
+        }
+    }
+}
+
+impl GroupConfig {
+    /// The largest message that the group takes, in bytes.
+    pub fn max_message_bytes(&self) -> usize {
+        if self.bulk_reserve == 0 { self.ring_bytes / 4 } else { self.bulk_reserve }
     }
 }
 

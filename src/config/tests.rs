@@ -44,6 +44,8 @@ fn everything_can_be_set() {
         [groups.accounts]
         mode = \"unordered\"
         ring_bytes = \"4MiB\"
+        bulk_threshold = \"64KiB\"
+        bulk_reserve = \"1GiB\"
         senders = [2]
         max_waiting = 10
         [groups.audit]
@@ -57,7 +59,10 @@ fn everything_can_be_set() {
         .spin(Spin::Never)
         .short_limit(Duration::from_micros(200))
         .backend(Backend::Shm)
-        .group("accounts", |group| _ = group.mode(Mode::Unordered).ring_bytes(4 << 20).senders([2]).max_waiting(10))
+        .group("accounts", |group| {
+            group.mode(Mode::Unordered).ring_bytes(4 << 20).bulk_threshold(64 << 10).bulk_reserve(1 << 30);
+            group.senders([2]).max_waiting(10);
+        })
         .group("audit", |group| _ = group.ring_bytes(65_536))
         .build()
         .unwrap();
@@ -104,6 +109,11 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         (
             "[groups.a]\nring_bytes = 3000",
             "configuration, line 5: `groups.a.ring_bytes` is 3000 B: give a power of two from 1 KiB to 1 GiB, such as \"4 KiB\"",
+        ),
+        (
+            "[groups.a]\nbulk_reserve = \"2TiB\"",
+            "configuration, line 5: `groups.a.bulk_reserve` is 2 TiB: give 4 KiB to 1 TiB, or 0 for no messages above a quarter \
+             of the ring",
         ),
         (
             "[groups.a]\nring_bytes = \"4MB\"",

@@ -17,7 +17,7 @@ use crate::{
     group::GroupControl,
     node::Outside,
     node_core::{CoreEffect, NodeCore},
-    status::{GroupStatus, MemberStatus, Status},
+    status::{BulkStatus, GroupStatus, MemberStatus, Status},
 };
 
 /// How many turns the engine delivers before it looks at the fabric again.
@@ -166,6 +166,11 @@ impl<F: Fabric + Wait> Engine<F> {
                         group.control.on_freed();
                     }
                 }
+                CoreEffect::FreedBulk(shard) => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.on_freed_bulk();
+                    }
+                }
                 CoreEffect::End { shard, undelivered, reason } => {
                     if let Some(group) = self.groups.get_mut(&shard) {
                         group.end(undelivered, reason);
@@ -236,7 +241,9 @@ impl<F: Fabric + Wait> Engine<F> {
                 let row = self.core.row(shard, node).unwrap_or_default();
                 MemberStatus { node, sent: row.sent, received: row.received, delivered: row.delivered }
             };
+            let (messages, bytes) = self.core.bulk_in_flight(shard);
             GroupStatus {
+                bulk: BulkStatus { messages, bytes },
                 name: group.control.name().to_owned(),
                 members: members.iter().map(row).collect(),
                 own_thread: matches!(group.home, Home::Thread(_)),

@@ -11,6 +11,8 @@ pub(super) struct Applied {
     /// Which client at the sender; each counts its messages from 0.
     pub(super) client: u32,
     pub(super) number: u64,
+    /// Whether its bytes were those that were submitted.
+    pub(super) intact: bool,
 }
 
 /// Of two logs, one must be the beginning of the other.
@@ -24,10 +26,13 @@ pub(super) fn same_order(logs: &BTreeMap<NodeId, Vec<Applied>>) -> Result<(), St
     Ok(())
 }
 
-/// Each client's messages are applied in its order, each once, without a gap.
+/// Each client's messages are applied in its order, each once, without a gap, and as they were submitted.
 pub(super) fn order_of_clients(node: NodeId, log: &[Applied]) -> Result<(), String> {
     let mut next: BTreeMap<(NodeId, u32), u64> = BTreeMap::new();
     for (at, entry) in log.iter().enumerate() {
+        if !entry.intact {
+            return Err(format!("{node} applied {entry:?} at {at} with other bytes than were submitted"));
+        }
         let expected = next.entry((entry.sender, entry.client)).or_default();
         if entry.number != *expected {
             return Err(format!("{node} applied {entry:?} at {at}, where number {expected} of that client was due"));
@@ -42,7 +47,7 @@ mod tests {
     use super::*;
 
     fn entry(sender: u32, number: u64) -> Applied {
-        Applied { sender: NodeId(sender), client: 0, number }
+        Applied { sender: NodeId(sender), client: 0, number, intact: true }
     }
 
     fn logs(logs: &[&[Applied]]) -> BTreeMap<NodeId, Vec<Applied>> {
@@ -54,6 +59,12 @@ mod tests {
         let (a, b, c) = (entry(1, 0), entry(2, 0), entry(1, 1));
         assert!(same_order(&logs(&[&[a, b, c], &[a, b], &[]])).is_ok());
         assert!(same_order(&logs(&[&[a, b, c], &[b, a]])).is_err());
+    }
+
+    #[test]
+    fn other_bytes_are_found() {
+        let damaged = Applied { intact: false, ..entry(1, 0) };
+        assert!(order_of_clients(NodeId(9), &[damaged]).is_err());
     }
 
     #[test]

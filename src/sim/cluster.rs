@@ -18,6 +18,7 @@ use squall_fabric::{
     sim::{SimConfig, SimFabric, SimNet},
 };
 use squall_membership::{EndReason, ShardId};
+use squall_ordered::BulkPath;
 
 use super::{clock::Clock, view_log::Script};
 use crate::{
@@ -182,7 +183,7 @@ impl Cluster {
     pub fn start(&mut self) -> Result<(), NotStarted> {
         for (node, mut specs) in std::mem::take(&mut self.specs) {
             specs.sort_by(|a, b| a.name().cmp(b.name()));
-            let mut plan = Plan::new(&self.config, specs.iter().map(|spec| spec.name()))?;
+            let mut plan = Plan::new(&self.config, BulkPath::Network, specs.iter().map(|spec| spec.name()))?;
             plan.settings.view_log = self.script.is_some();
             let mut effects = Vec::new();
             let fabric = self.net.fabric(node);
@@ -440,6 +441,7 @@ impl Cluster {
                 // What is due is found by asking.
                 CoreEffect::Deliver(_) => {}
                 CoreEffect::Freed(shard) => node.groups[&shard].control.on_freed(),
+                CoreEffect::FreedBulk(shard) => node.groups[&shard].control.on_freed_bulk(),
                 CoreEffect::End { shard, undelivered, reason } => {
                     if let Some(group) = node.groups.get_mut(&shard) {
                         group.over = true;

@@ -1,10 +1,10 @@
 //! Random clusters, loads and faults, and what must hold after each.
 //!
-//! One seed makes one scenario: how many members, who sends, how large the rings are, how bad the network is, what clients
-//! do, who is paused, cut off or killed, and when. After it, and during it:
+//! One seed makes one scenario: how many members, who sends, how large the rings and the messages are, how bad the network is,
+//! what clients do, who is paused, cut off or killed, and when. After it, and during it:
 //!
 //! - all replicas applied the same messages in the same order, as far as each came: no gap, no repetition;
-//! - each client's messages are applied in its order;
+//! - each client's messages are applied in its order, byte for byte;
 //! - no linearizable read is older than what was complete, anywhere, before it began;
 //! - what was acknowledged is in the log of every member that stays, and without faults everything submitted is;
 //! - those that stay after a failure applied exactly the same;
@@ -91,6 +91,13 @@ struct Append {
     padding: Vec<u8>,
 }
 
+/// The bytes of a message, which follow from whose it is.
+fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::with_seed(u64::from(sender.0) << 48 ^ u64::from(client) << 40 ^ number).fill(&mut bytes);
+    bytes
+}
+
 /// Everything that one replica applied; it outlives the replica.
 type Log = Arc<Mutex<Vec<Applied>>>;
 
@@ -105,7 +112,9 @@ impl Replicated for Ledger {
     type Reply = u64;
 
     fn apply(&mut self, append: &Archived<Append>, at: &replicated::Applied) -> u64 {
-        let entry = Applied { sender: at.sender, client: append.client.to_native(), number: append.number.to_native() };
+        let (client, number) = (append.client.to_native(), append.number.to_native());
+        let intact = append.padding == padding(at.sender, client, number, append.padding.len());
+        let entry = Applied { sender: at.sender, client, number, intact };
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         self.len += 1;
         self.len
@@ -163,15 +172,51 @@ struct Scenario<'a> {
     crashed: Vec<bool>,
     /// Nothing is expected to break, so everything must come through.
     calm: bool,
-    largest: usize,
+    sizes: Sizes,
     trace: Option<Trace<'a>>,
     /// What the network did and was not told yet.
     network: Arc<Mutex<Vec<(Time, String)>>>,
     digest: squall_sst::Fingerprint,
 }
 
-/// A message is at most this long, whatever the ring takes, so that runs stay short. In bytes.
-const LARGEST: usize = 2000;
+/// What lengths messages have, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Small ones have at most this.
+    small: usize,
+    /// Around this, they become bulk messages.
+    threshold: usize,
+    /// None has more; as much as the small ones have if there are no bulk messages.
+    largest: usize,
+    /// Of 256, so many are drawn from all lengths, and as many from around the threshold.
+    bulk: u8,
+}
+
+impl Sizes {
+    /// Of a group with rings of so many bytes, and a reserve.
+    fn random(ring_bytes: usize, threshold: usize, reserve: usize, rng: &mut Rng) -> Sizes {
+        let quarter = ring_bytes / 4 - ENVELOPE;
+        let (small, bulk) = (SMALL.min(quarter), [2, 20, 100][rng.usize(0..3)]);
+        let largest = if reserve == 0 { small } else { reserve - ENVELOPE };
+        Sizes { small, threshold: threshold.min(largest), largest, bulk: if reserve == 0 { 0 } else { bulk } }
+    }
+
+    fn length(&self, rng: &mut Rng) -> usize {
+        match rng.u8(..) {
+            any if any < self.bulk => rng.usize(0..=self.largest),
+            near if near < 2 * self.bulk => {
+                (self.threshold + rng.usize(0..=ENVELOPE)).saturating_sub(ENVELOPE).min(self.largest)
+            }
+            _ => rng.usize(0..=self.small.min(self.largest)),
+        }
+    }
+}
+
+/// What a message takes besides its padding, at most, in bytes.
+const ENVELOPE: usize = 64;
+
+/// Small messages are at most this long, whatever the ring takes, so that runs stay short. In bytes.
+const SMALL: usize = 2000;
 
 /// How many clients submit at each sender, each one message at a time.
 const CLIENTS: u32 = 10;
@@ -185,6 +230,10 @@ impl<'a> Scenario<'a> {
         let members = rng.usize(2..=7);
         let ids: Vec<u32> = (1..=members as u32).collect();
         let ring_bytes = 1usize << rng.u32(10..=15);
+        // None, one that is often full, and one that takes several of the largest messages of most runs.
+        let reserve = [0, 4 << 10, 16 << 10, 64 << 10][rng.usize(0..4)];
+        let threshold = [0, 300, 1000, 10 << 10][rng.usize(0..4)];
+        let sizes = Sizes::random(ring_bytes, threshold, reserve, &mut rng);
         let mut senders: Vec<usize> = (0..members).filter(|_| rng.u8(0..4) > 0).collect();
         if senders.is_empty() {
             senders.push(rng.usize(0..members));
@@ -201,7 +250,8 @@ impl<'a> Scenario<'a> {
             .read_lease(Duration::from_micros(lease))
             .group("ledger", |group| {
                 let mode = if ordered { Mode::Ordered } else { Mode::Unordered };
-                group.mode(mode).ring_bytes(ring_bytes).senders(senders.iter().map(|&s| ids[s])).max_waiting(64);
+                group.mode(mode).ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(reserve);
+                group.senders(senders.iter().map(|&s| ids[s])).max_waiting(64);
             })
             .build()
             .expect("the scenario's configuration is valid");
@@ -240,7 +290,7 @@ impl<'a> Scenario<'a> {
             paused: vec![false; members],
             crashed: vec![false; members],
             calm,
-            largest: LARGEST.min(ring_bytes / 4 - 64),
+            sizes,
             nodes,
             trace,
             digest: squall_sst::Fingerprint::default(),
@@ -422,7 +472,8 @@ impl<'a> Scenario<'a> {
                 continue;
             }
             let number = self.numbers.entry((node, client)).or_default();
-            let append = Append { client, number: *number, padding: vec![0; self.rng.usize(0..=self.largest)] };
+            let len = self.sizes.length(&mut self.rng);
+            let append = Append { client, number: *number, padding: padding(self.nodes[node], client, *number, len) };
             let what = What::Append { client, number: *number };
             *number += 1;
             let submit = group.submit(&append);
@@ -459,7 +510,7 @@ impl<'a> Scenario<'a> {
         };
         match what {
             What::Append { client, number } => {
-                self.acknowledged.push((len, Applied { sender: node, client, number }));
+                self.acknowledged.push((len, Applied { sender: node, client, number, intact: true }));
             }
             What::Read => {
                 if len < waiting.floor {

@@ -22,7 +22,7 @@ use squall_fabric::{
     Time, Token, Waker,
 };
 use squall_membership::{EndReason, Epoch, Incarnation, Member, ShardId, ShardView, View};
-use squall_ordered::{Shard, ShardConfig, Undelivered};
+use squall_ordered::{BulkPath, Shard, Undelivered};
 
 use crate::{
     Applied, Config, Group, Replicated,
@@ -147,8 +147,7 @@ impl<S: Service> Solo<S> {
             left: Vec::new(),
         };
         let options = config.group(spec.name());
-        let shard_config =
-            ShardConfig { mode: options.mode, ring_bytes: options.ring_bytes, read_lease: config.read_lease() };
+        let shard_config = crate::plan::shard_config(&options, BulkPath::Network, config.read_lease());
         let mut fabric = Alone::default();
         let (submitter, shard, deliverer) =
             squall_ordered::create(&mut fabric, &view, ShardId(0), &shard_config).unwrap();

@@ -262,13 +262,15 @@ fn what_is_no_command_is_skipped() {
 
 #[test]
 fn what_can_never_be_sent_fails_at_once() {
-    let solo = Solo::new(|group| _ = group.ring_bytes(SMALL_RING));
-    let text = Entry::Text("x".repeat(300));
-    let mut submit = solo.group.submit(&text);
-    let Poll::Ready(Err(SubmitError::TooLarge { bytes, max: 256 })) = poll(&mut submit) else { panic!("{submit:?}") };
-    assert!(!submit.is_accepted());
-    assert!(bytes > 300);
-    assert!(matches!(solo.group.try_send(&text), Err(SubmitError::TooLarge { .. })));
+    for (reserve, most) in [(0, 256), (4096, 4096)] {
+        let solo = Solo::new(|group| _ = group.ring_bytes(SMALL_RING).bulk_reserve(reserve));
+        let text = Entry::Text("x".repeat(most + 1));
+        let mut submit = solo.group.submit(&text);
+        let Poll::Ready(Err(SubmitError::TooLarge { bytes, max })) = poll(&mut submit) else { panic!("{submit:?}") };
+        assert!(!submit.is_accepted());
+        assert!(bytes > most && max == most);
+        assert!(matches!(solo.group.try_send(&text), Err(SubmitError::TooLarge { .. })));
+    }
 
     let config = config(|_| ());
     let (group, spec) = new_group("ledger", Ledger::default(), &config);

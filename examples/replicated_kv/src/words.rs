@@ -11,9 +11,18 @@ pub type Split<'a> = SmallVec<[&'a [u8]; 8]>;
 ///
 /// If the word has 4 GiB or more; no request is as long.
 pub fn push(request: &mut Vec<u8>, word: &[u8]) {
-    let bytes = u32::try_from(word.len()).expect("a word is shorter than 4 GiB");
-    request.extend_from_slice(&bytes.to_le_bytes());
+    begin(request, word.len());
     request.extend_from_slice(word);
+}
+
+/// Begins a word, of which so many bytes are to be appended.
+///
+/// # Panics
+///
+/// As [`push`].
+pub fn begin(request: &mut Vec<u8>, bytes: usize) {
+    let bytes = u32::try_from(bytes).expect("a word is shorter than 4 GiB");
+    request.extend_from_slice(&bytes.to_le_bytes());
 }
 
 /// Joins words into a request.

@@ -337,11 +337,13 @@ impl Simulation {
         let ids: Vec<u32> = (1..=rng.u32(3..=5)).collect();
         let nodes: Vec<_> = ids.iter().copied().map(NodeId).collect();
         let ring_bytes = 1 << rng.u32(11..=15);
+        // Many commands, some, or only the longest travel as bulk messages.
+        let threshold = [40, 80, 10 << 10][rng.usize(..3)];
         let config = Config::builder("simulated", 1)
             .members(ids)
             .failure_timeout(Duration::from_millis(100))
             .group("kv", |group| {
-                group.ring_bytes(ring_bytes).max_waiting(64);
+                group.ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(16 << 10).max_waiting(64);
             })
             .build()
             .expect("the configuration is valid");

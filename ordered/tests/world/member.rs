@@ -7,7 +7,7 @@ use squall_fabric::{Fabric, NodeId, Time, sim::SimFabric};
 use squall_membership::{Rank, Seq};
 use squall_ordered::{Deliver, Deliverer, Message, Mode, Shard, SubmitRefused, Submitter, Undelivered};
 
-use super::{Entry, Oracle, Plan, Wrong, reluctant::Reluctant, within};
+use super::{BulkPlan, Entry, Oracle, Plan, Wrong, reluctant::Reluctant, within};
 
 /// A read that waits.
 struct Read {
@@ -59,6 +59,13 @@ impl Deliver for App {
     }
 }
 
+/// What a message that found no room waits for.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    Small,
+    Bulk,
+}
+
 /// When each of a member's threads is due.
 #[derive(Debug)]
 struct Due {
@@ -79,13 +86,14 @@ pub(crate) struct Member {
     /// How often a message found no room.
     pub(crate) full: usize,
     due: Due,
-    waits_for_room: bool,
+    waits_for: Option<Room>,
     to_send: usize,
     to_ask: usize,
     crashed: bool,
     wedged: bool,
     mode: Mode,
     max_bytes: usize,
+    bulk: Option<BulkPlan>,
     pace: Duration,
     delivery_delay: Duration,
     batch: usize,
@@ -121,13 +129,14 @@ impl Member {
             accepted: 0,
             full: 0,
             due,
-            waits_for_room: false,
+            waits_for: None,
             to_send,
             to_ask: plan.reads,
             crashed: false,
             wedged: false,
             mode: plan.mode,
             max_bytes: plan.max_bytes,
+            bulk: plan.bulk,
             pace: plan.pace,
             delivery_delay: plan.delivery_delay,
             batch: plan.batch,
@@ -184,7 +193,16 @@ impl Member {
         if stepped.deliver {
             self.due.deliver = self.due.deliver.min(now + within(&mut self.rng, self.delivery_delay));
         }
-        if stepped.freed && std::mem::take(&mut self.waits_for_room) && self.to_send > 0 {
+        if let Some((node, why)) = self.shard.take_faulty().pop() {
+            return Err(Wrong(format!("member {} blames {node}: {why}", self.me)));
+        }
+        let freed = match self.waits_for {
+            None => false,
+            Some(Room::Bulk) => stepped.freed_bulk,
+            Some(Room::Small) => stepped.freed || stepped.freed_bulk,
+        };
+        if freed && self.to_send > 0 {
+            self.waits_for = None;
             self.due.submit = now + within(&mut self.rng, Duration::from_micros(2));
         }
         Ok(())
@@ -198,8 +216,12 @@ impl Member {
     fn submit(&mut self, now: Time) {
         self.due.submit = Time::MAX;
         let number = self.accepted + 1;
-        let most = self.submitter.max_bytes().min(self.max_bytes);
-        let len = if self.rng.u8(..8) == 0 { most } else { self.rng.usize(..=most) };
+        let most = self.submitter.max_bytes();
+        let len = match self.bulk {
+            Some(bulk) if self.rng.u8(..) < bulk.share => bulk.length(most, &mut self.rng),
+            _ if self.rng.u8(..8) == 0 => self.max_bytes.min(most),
+            _ => self.rng.usize(..=self.max_bytes.min(most)),
+        };
         match self.submitter.submit(&Entry::payload(self.me, number, len), number as u32) {
             Ok(()) => {
                 self.accepted = number;
@@ -212,7 +234,7 @@ impl Member {
             }
             Err(SubmitRefused::Full) => {
                 self.full += 1;
-                self.waits_for_room = true;
+                self.waits_for = Some(if self.submitter.is_bulk(len) { Room::Bulk } else { Room::Small });
             }
             Err(SubmitRefused::Closed) if self.wedged => {}
             Err(refused) => self.oracle.borrow_mut().wrong(format!("member {}: {refused}", self.me)),

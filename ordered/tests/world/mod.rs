@@ -16,7 +16,7 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{Epoch, Incarnation, Member as ViewMember, Seq, ShardId, ShardView, View};
-use squall_ordered::{Mode, ShardConfig};
+use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 pub(crate) use member::Member;
 pub(crate) use oracle::{Entry, Oracle, Wrong};
@@ -34,8 +34,9 @@ pub(crate) struct Plan {
     pub(crate) refused: u8,
     /// How many messages each member sends (of those that may).
     pub(crate) messages: Vec<usize>,
-    /// Messages are at most so long.
+    /// Small messages are at most so long.
     pub(crate) max_bytes: usize,
+    pub(crate) bulk: Option<BulkPlan>,
     /// How many reads each member asks for.
     pub(crate) reads: usize,
     /// Between two messages, or two reads, of a member.
@@ -46,6 +47,41 @@ pub(crate) struct Plan {
     pub(crate) batch: usize,
     pub(crate) end: Option<End>,
     pub(crate) fault: Option<Fault>,
+}
+
+/// What the bulk messages are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BulkPlan {
+    /// Of 256 messages, so many are around the threshold or above.
+    pub(crate) share: u8,
+    pub(crate) threshold: usize,
+    pub(crate) reserve: usize,
+    pub(crate) block: usize,
+    pub(crate) path: BulkPath,
+}
+
+impl BulkPlan {
+    fn random(rng: &mut Rng) -> BulkPlan {
+        let block = 64 << rng.u32(..4);
+        BulkPlan {
+            share: [10, 80, 255][rng.usize(..3)],
+            threshold: [0, 40, 100, 255, 600][rng.usize(..5)],
+            reserve: block * [1, 2, 5, 40][rng.usize(..4)] + rng.usize(..block),
+            block,
+            path: if rng.bool() { BulkPath::Network } else { BulkPath::SharedMemory },
+        }
+    }
+
+    /// A length: near one of the borders, or of any number of blocks.
+    pub(crate) fn length(&self, most: usize, rng: &mut Rng) -> usize {
+        let near = match rng.u8(..5) {
+            0 => self.threshold,
+            1 => self.block * rng.usize(1..=3),
+            2 => most,
+            _ => rng.usize(..=most),
+        };
+        (near + rng.usize(..3)).saturating_sub(1).min(most)
+    }
 }
 
 /// How the view ends.
@@ -83,6 +119,7 @@ impl Plan {
             refused: 0,
             messages: vec![30; members],
             max_bytes: 100,
+            bulk: None,
             reads: 0,
             pace: Duration::from_micros(20),
             delivery_delay: Duration::from_micros(5),
@@ -111,6 +148,7 @@ impl Plan {
             refused: [0, 3, 60][rng.usize(..3)],
             messages: (0..members).map(|_| if rng.bool() { talkative } else { rng.usize(..5) }).collect(),
             max_bytes: [0, 8, 100, 256][rng.usize(..4)],
+            bulk: rng.bool().then(|| BulkPlan::random(rng)),
             reads: if mode == Mode::Ordered { rng.usize(..20) } else { 0 },
             pace,
             delivery_delay: Duration::from_micros([0, 5, 300][rng.usize(..3)]),
@@ -167,7 +205,15 @@ impl World {
             joined: nodes.clone(),
             left: Vec::new(),
         };
-        let config = ShardConfig { mode: plan.mode, ring_bytes: plan.ring_bytes, read_lease: Duration::ZERO };
+        let config = ShardConfig {
+            mode: plan.mode,
+            ring_bytes: plan.ring_bytes,
+            bulk_threshold: plan.bulk.map_or(0, |bulk| bulk.threshold),
+            bulk_reserve_bytes: plan.bulk.map_or(0, |bulk| bulk.reserve),
+            bulk_block_bytes: plan.bulk.map_or(64, |bulk| bulk.block),
+            bulk_path: plan.bulk.map_or(BulkPath::Network, |bulk| bulk.path),
+            read_lease: Duration::ZERO,
+        };
         let oracle = Rc::new(RefCell::new(Oracle::new(&plan, &nodes)));
         let members = nodes
             .iter()

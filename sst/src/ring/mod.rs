@@ -1,4 +1,4 @@
-//! Rings: how small messages travel.
+//! Rings: how small messages travel, and the order of all.
 //!
 //! A sender owns a byte ring of length-prefixed records. Application threads write records into the sender's own copy
 //! ([`Ring`]); its node's thread finds those that are complete, counts the *turns* that they take, and pushes their bytes
@@ -13,12 +13,15 @@
 //! ```text
 //! bits of the first word (little-endian numbers)
 //!  0..32   value: Inline: payload bytes · NullRun: turns · Pad: bytes up to the ring's end, this word included
-//! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad
+//!          · Bulk: the bytes of what follows
+//! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad · 4 Bulk
 //! 40..64   the low 24 bits of position ÷ 16, so that a reader notices if it is not at a record
-//! then     the payload, padded to the next record
+//! then     Inline: the payload · Bulk: the message's number and its length in bytes, a word each;
+//!          padded to the next record
 //! ```
 //!
-//! An `Inline` record takes one turn, a `NullRun` as many as it says, a `Pad` none.
+//! An `Inline` record takes one turn, as does a `Bulk` one, whose message has travelled by other means; a `NullRun` takes as
+//! many as it says, a `Pad` none.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -32,13 +35,16 @@ use squall_fabric::Region;
 
 pub use outbox::Outbox;
 pub use producer::{PushError, Ring, RingMemory};
-pub use reader::{Corrupt, Reader, Turn};
+pub use reader::{Bulk, Corrupt, Reader, Turn};
 
 /// Records begin at multiples of this many bytes.
 pub(crate) const ALIGN: u64 = 16;
 
 /// The bytes of a record's first word.
 pub(crate) const HEADER: u64 = 8;
+
+/// The bytes behind the first word of a `Bulk` record.
+pub(crate) const BULK_BYTES: u64 = 16;
 
 /// The smallest ring, in bytes.
 pub const MIN_BYTES: usize = 1024;
@@ -57,6 +63,7 @@ pub(crate) enum Kind {
     Inline = 1,
     NullRun = 2,
     Pad = 3,
+    Bulk = 4,
 }
 
 /// A record's first word, taken apart.
@@ -84,6 +91,7 @@ impl Header {
             2 if value > 0 => Kind::NullRun,
             // Shorter than the longest record, which would have fitted otherwise. So no pad follows a pad.
             3 if u64::from(value) == to_end && to_end < record_bytes(capacity / 4) => Kind::Pad,
+            4 if u64::from(value) == BULK_BYTES && record_bytes(BULK_BYTES) <= to_end => Kind::Bulk,
             _ => return None,
         };
         Some(Header { kind, value })
@@ -93,7 +101,7 @@ impl Header {
     #[inline]
     pub(crate) fn stride(self) -> u64 {
         match self.kind {
-            Kind::Inline => record_bytes(u64::from(self.value)),
+            Kind::Inline | Kind::Bulk => record_bytes(u64::from(self.value)),
             Kind::NullRun => ALIGN,
             Kind::Pad => u64::from(self.value),
         }
@@ -103,7 +111,7 @@ impl Header {
     #[inline]
     pub(crate) fn turns(self) -> u64 {
         match self.kind {
-            Kind::Inline => 1,
+            Kind::Inline | Kind::Bulk => 1,
             Kind::NullRun => u64::from(self.value),
             Kind::Pad => 0,
         }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use squall_fabric::{Fabric, Op, PostError, Region, RegionKey, Slice, Source, Target, Token};
 
 use super::{
-    Kind, Payload, place,
+    Bulk, Kind, Payload, Turn, place,
     producer::{Ring, RingMemory},
-    record_bytes,
 };
 use crate::mesh::Mesh;
 
@@ -21,6 +20,7 @@ pub struct Outbox<M = Region> {
     turns: u64,
     freed: u64,
     freed_turns: u64,
+    freed_bulk: u64,
     /// Up to where each member was pushed.
     pushed: Vec<u64>,
 }
@@ -28,7 +28,7 @@ pub struct Outbox<M = Region> {
 impl<M: RingMemory> Outbox<M> {
     /// The outbox of a new ring, for a group of `members`.
     pub fn new(ring: Arc<Ring<M>>, members: usize) -> Outbox<M> {
-        Outbox { ring, scanned: 0, turns: 0, freed: 0, freed_turns: 0, pushed: vec![0; members] }
+        Outbox { ring, scanned: 0, turns: 0, freed: 0, freed_turns: 0, freed_bulk: 0, pushed: vec![0; members] }
     }
 
     /// The ring.
@@ -75,6 +75,11 @@ impl<M: RingMemory> Outbox<M> {
         self.turns
     }
 
+    /// How many bulk messages every member has delivered, as far as their records have been [freed](Outbox::free).
+    pub fn freed_bulk(&self) -> u64 {
+        self.freed_bulk
+    }
+
     /// Lets the records of the first `turns` turns be overwritten: every member has delivered them. Returns whether that
     /// freed anything.
     ///
@@ -92,6 +97,7 @@ impl<M: RingMemory> Outbox<M> {
             if header.kind != Kind::Pad {
                 self.freed = at;
                 self.freed_turns += header.turns();
+                self.freed_bulk += u64::from(header.kind == Kind::Bulk);
             }
         }
         if self.freed == before {
@@ -125,9 +131,9 @@ impl Outbox<Region> {
         true
     }
 
-    /// The messages that take turns at or after `turns`, each with its turn and its ticket, oldest first: what the group did
-    /// not deliver.
-    pub fn undelivered(&self, turns: u64) -> impl Iterator<Item = (u64, Payload<'_>, u32)> {
+    /// The messages that take turns at or after `turns`, each with the number of its turn, oldest first: what the group did not
+    /// deliver.
+    pub fn undelivered(&self, turns: u64) -> impl Iterator<Item = (u64, Turn<'_>)> {
         let capacity = self.ring.capacity() as u64;
         let (mut at, mut turn) = (self.freed, self.freed_turns);
         std::iter::from_fn(move || {
@@ -136,11 +142,18 @@ impl Outbox<Region> {
                 let (here, first) = (at, turn);
                 at += header.stride();
                 turn += header.turns();
-                if header.kind == Kind::Inline && first >= turns {
-                    debug_assert_eq!(header.stride(), record_bytes(u64::from(header.value)));
-                    let offset = place(here, capacity) as usize + super::HEADER as usize;
-                    let payload = Payload { region: self.ring.memory(), offset, len: header.value as usize };
-                    return Some((first, payload, self.ring.ticket(here)));
+                let (offset, ticket) = (place(here, capacity) as usize, self.ring.ticket(here));
+                let message = match header.kind {
+                    Kind::Inline => {
+                        let offset = offset + super::HEADER as usize;
+                        let payload = Payload { region: self.ring.memory(), offset, len: header.value as usize };
+                        Turn::Message(payload, ticket)
+                    }
+                    Kind::Bulk => Turn::Bulk(Bulk::load(self.ring.memory(), offset), ticket),
+                    Kind::NullRun | Kind::Pad => continue,
+                };
+                if first >= turns {
+                    return Some((first, message));
                 }
             }
             None

@@ -5,7 +5,7 @@ use std::fmt;
 use crossbeam::utils::CachePadded;
 use squall_fabric::Region;
 
-use super::{ALIGN, HEADER, Header, Kind, MAX_BYTES, MIN_BYTES, max_payload, place, record_bytes};
+use super::{ALIGN, BULK_BYTES, Bulk, HEADER, Header, Kind, MAX_BYTES, MIN_BYTES, max_payload, place, record_bytes};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Memory that a [`Ring`] can lie in. A trait so that loom can watch it; in earnest it is a [`Region`].
@@ -118,11 +118,34 @@ impl<M: RingMemory> Ring<M> {
 
     /// Appends a message. `ticket` stays on this node: who delivers the record here finds it again.
     pub fn push(&self, payload: &[u8], ticket: u32) -> Result<(), PushError> {
+        self.push_inline(payload, ticket, 0)
+    }
+
+    /// As [`push`](Ring::push), of a message that was accepted before: a ring that was closed since takes it all the same.
+    #[cold]
+    pub fn push_accepted(&self, payload: &[u8], ticket: u32) -> Result<(), PushError> {
+        self.push_inline(payload, ticket, CLOSED)
+    }
+
+    /// Gives the next turn to a bulk message that was accepted before, and that every member holds. A ring that was closed
+    /// since takes it all the same.
+    #[cold]
+    pub fn push_bulk(&self, bulk: Bulk, ticket: u32) -> Result<(), PushError> {
+        let at = self.reserve(record_bytes(BULK_BYTES), CLOSED)?;
+        let offset = (place(at, self.capacity) + HEADER) as usize;
+        self.memory.store(offset, bulk.number);
+        self.memory.store(offset + 8, bulk.len);
+        self.commit(at, Header { kind: Kind::Bulk, value: BULK_BYTES as u32 }, ticket);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn push_inline(&self, payload: &[u8], ticket: u32, even_if: u64) -> Result<(), PushError> {
         let max = max_payload(self.capacity());
         if payload.len() > max {
             return Err(PushError::TooLarge { bytes: payload.len(), max });
         }
-        let at = self.reserve(record_bytes(payload.len() as u64), 0)?;
+        let at = self.reserve(record_bytes(payload.len() as u64), even_if)?;
         self.memory.write((place(at, self.capacity) + HEADER) as usize, payload);
         self.commit(at, Header { kind: Kind::Inline, value: payload.len() as u32 }, ticket);
         Ok(())
@@ -154,6 +177,7 @@ impl<M: RingMemory> Ring<M> {
 
     /// Reserves room for a record of `bytes` bytes, and returns its position. What is left before the ring's end, if the
     /// record would straddle it, becomes a pad. `even_if` is [`CLOSED`] for a record that a closed ring takes, else 0.
+    #[inline(always)]
     fn reserve(&self, bytes: u64, even_if: u64) -> Result<u64, PushError> {
         let mut reserved = self.reserved.load(Ordering::Relaxed);
         loop {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use squall_fabric::Region;
 
-use super::{HEADER, Header, Kind, Payload, place, producer::Ring};
+use super::{
+    HEADER, Header, Kind, Payload, place,
+    producer::{Ring, RingMemory},
+};
 
 /// A ring's bytes are not what its sender may write: the sender is faulty, and nothing after them can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,11 +19,30 @@ pub struct Corrupt {
     pub word: u64,
 }
 
+/// A message that does not lie in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bulk {
+    /// Counts the sender's bulk messages, from 0.
+    pub number: u64,
+    /// Its length, in bytes.
+    pub len: u64,
+}
+
+impl Bulk {
+    /// What stands behind the first word of a record at `offset`.
+    pub(super) fn load(memory: &impl RingMemory, offset: usize) -> Bulk {
+        let word = |index: usize| memory.load(offset + HEADER as usize + index * 8);
+        Bulk { number: word(0), len: word(1) }
+    }
+}
+
 /// What a sender did with a turn.
 #[derive(Clone, Copy, Debug)]
 pub enum Turn<'a> {
     /// A message, and its ticket (0 at members other than its sender).
     Message(Payload<'a>, u32),
+    /// A message that has travelled by other means, and its ticket.
+    Bulk(Bulk, u32),
     /// This turn and the given number of turns after it are nulls.
     Nulls(u64),
 }
@@ -51,6 +73,11 @@ impl Reader {
         Reader { capacity: ring.capacity() as u64, region: ring.memory().clone(), own: Some(ring), at: 0 }
     }
 
+    #[inline]
+    fn ticket(&self, at: u64) -> u32 {
+        self.own.as_ref().map_or(0, |ring| ring.ticket(at))
+    }
+
     /// The next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, of which the rest is not given again.
     #[inline]
     pub fn next_turn(&mut self) -> Result<Turn<'_>, Corrupt> {
@@ -65,8 +92,9 @@ impl Reader {
             match header.kind {
                 Kind::Pad => {}
                 Kind::NullRun => return Ok(Turn::Nulls(u64::from(header.value) - 1)),
+                Kind::Bulk => return Ok(Turn::Bulk(Bulk::load(&self.region, offset), self.ticket(here))),
                 Kind::Inline => {
-                    let ticket = self.own.as_ref().map_or(0, |ring| ring.ticket(here));
+                    let ticket = self.ticket(here);
                     let offset = offset + HEADER as usize;
                     let payload = Payload { region: &self.region, offset, len: header.value as usize };
                     return Ok(Turn::Message(payload, ticket));

@@ -14,8 +14,31 @@ fn heap_ring(bytes: usize) -> Arc<Ring> {
     Arc::new(Ring::new(Region::heap(RegionKind::Polled, RegionKey(0), bytes), bytes))
 }
 
-/// A turn as its sender meant it: a message and its ticket, or a null.
-type Meant = Option<(Vec<u8>, u32)>;
+/// A turn as its sender meant it; messages have tickets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Meant {
+    Null,
+    Message(Vec<u8>, u32),
+    Bulk(Bulk, u32),
+}
+
+impl Meant {
+    fn ticket(&self) -> Option<u32> {
+        match self {
+            Meant::Null => None,
+            Meant::Message(_, ticket) | Meant::Bulk(_, ticket) => Some(*ticket),
+        }
+    }
+
+    /// As other members see it.
+    fn without_ticket(self) -> Meant {
+        match self {
+            Meant::Null => Meant::Null,
+            Meant::Message(bytes, _) => Meant::Message(bytes, 0),
+            Meant::Bulk(bulk, _) => Meant::Bulk(bulk, 0),
+        }
+    }
+}
 
 /// The next turn, a run of nulls taken apart.
 struct Turns {
@@ -33,12 +56,12 @@ impl Turns {
         self.read += 1;
         if self.nulls > 0 {
             self.nulls -= 1;
-            return Ok(None);
+            return Ok(Meant::Null);
         }
         match self.reader.next_turn()? {
             Turn::Nulls(more) => {
                 self.nulls = more;
-                Ok(None)
+                Ok(Meant::Null)
             }
             Turn::Message(payload, ticket) => {
                 let mut bytes = vec![0xee; 3];
@@ -47,8 +70,9 @@ impl Turns {
                     assert_eq!(payload.word(i).to_ne_bytes()[..chunk.len()], *chunk);
                 }
                 assert_eq!((payload.len(), payload.is_empty()), (bytes.len(), bytes.is_empty()));
-                Ok(Some((bytes, ticket)))
+                Ok(Meant::Message(bytes, ticket))
             }
+            Turn::Bulk(bulk, ticket) => Ok(Meant::Bulk(bulk, ticket)),
         }
     }
 }
@@ -73,6 +97,7 @@ struct World {
 #[derive(Clone, Debug)]
 enum Do {
     Push(usize),
+    Bulk,
     Nulls(u64),
     /// Scans and pushes, if the network takes so many posts.
     Send(usize),
@@ -92,6 +117,7 @@ fn doing() -> impl Strategy<Value = Do> {
     ];
     prop_oneof![
         6 => bytes.prop_map(Do::Push),
+        1 => Just(Do::Bulk),
         1 => (1..5u64).prop_map(Do::Nulls),
         3 => (0..5usize).prop_map(Do::Send),
         3 => (1..8usize).prop_map(Do::Land),
@@ -133,10 +159,17 @@ impl World {
                 self.tickets += 1;
                 let payload: Vec<u8> = (0..bytes).map(|i| (i as u32 ^ self.tickets) as u8).collect();
                 match self.ring.push(&payload, self.tickets) {
-                    Ok(()) => self.meant.push_back(Some((payload, self.tickets))),
+                    Ok(()) => self.meant.push_back(Meant::Message(payload, self.tickets)),
                     Err(PushError::TooLarge { .. }) => assert!(bytes > max_payload(RING_BYTES)),
                     Err(PushError::Full) => assert!(self.ring.room() < RING_BYTES, "an empty ring takes any message"),
                     Err(PushError::Closed) => unreachable!("it was not closed"),
+                }
+            }
+            Do::Bulk => {
+                self.tickets += 1;
+                let bulk = Bulk { number: self.tickets.into(), len: u64::MAX - u64::from(self.tickets) };
+                if self.ring.push_bulk(bulk, self.tickets).is_ok() {
+                    self.meant.push_back(Meant::Bulk(bulk, self.tickets));
                 }
             }
             Do::Nulls(more) => {
@@ -144,7 +177,7 @@ impl World {
                 self.outbox.fill(before + more);
                 let turns = self.outbox.turns();
                 assert!(turns == before || turns == before + more);
-                self.meant.extend((before..turns).map(|_| None));
+                self.meant.extend((before..turns).map(|_| Meant::Null));
             }
             Do::Send(room) => {
                 self.outbox.scan();
@@ -171,15 +204,17 @@ impl World {
                 let end = (self.copied.read + count).min(self.announced.load(0));
                 while self.copied.read < end {
                     let meant = self.meant[(self.copied.read - self.freed) as usize].clone();
-                    let without_ticket = meant.map(|(bytes, _)| (bytes, 0));
-                    assert_eq!(self.copied.next(), Ok(without_ticket));
+                    assert_eq!(self.copied.next(), Ok(meant.without_ticket()));
                 }
             }
             Do::Free => {
                 let delivered = self.own.read.min(self.copied.read);
                 let room = self.ring.room();
+                let bulk = self.outbox.freed_bulk();
                 assert_eq!(self.outbox.free(delivered), self.ring.room() > room);
-                self.meant.drain(..(delivered - self.freed) as usize);
+                let freed = self.meant.drain(..(delivered - self.freed) as usize);
+                let freed_bulk = freed.filter(|meant| matches!(meant, Meant::Bulk(..))).count() as u64;
+                assert_eq!(self.outbox.freed_bulk() - bulk, freed_bulk);
                 self.freed = delivered;
             }
         }
@@ -218,10 +253,14 @@ proptest! {
         assert!(world.outbox.drain());
         assert_eq!(world.ring.push(b"", 1), Err(PushError::Closed));
         let delivered = world.own.read;
-        let found: Vec<(u64, u32)> = world.outbox.undelivered(delivered).map(|(turn, _, ticket)| (turn, ticket)).collect();
+        let ticket = |turn: &Turn<'_>| match *turn {
+            Turn::Message(_, ticket) | Turn::Bulk(_, ticket) => ticket,
+            Turn::Nulls(_) => unreachable!("no message"),
+        };
+        let found: Vec<(u64, u32)> = world.outbox.undelivered(delivered).map(|(at, turn)| (at, ticket(&turn))).collect();
         let skip = (delivered - world.freed) as usize;
         let meant = (delivered..).zip(world.meant.iter().skip(skip));
-        let expected: Vec<(u64, u32)> = meant.filter_map(|(turn, m)| m.as_ref().map(|(_, ticket)| (turn, *ticket))).collect();
+        let expected: Vec<(u64, u32)> = meant.filter_map(|(turn, m)| m.ticket().map(|ticket| (turn, ticket))).collect();
         prop_assert_eq!(found, expected);
     }
 
@@ -259,7 +298,7 @@ proptest! {
         ring.memory().store(offset, word ^ 1u64 << bit);
         let mut turns = Turns::of(Reader::of_own(Arc::clone(&ring)));
         for len in &lens[..which] {
-            prop_assert_eq!(turns.next(), Ok(Some((vec![1; *len], 0))));
+            prop_assert_eq!(turns.next(), Ok(Meant::Message(vec![1; *len], 0)));
         }
         prop_assert_eq!(turns.next(), Err(Corrupt { position: headers[which], word: word ^ 1u64 << bit }));
         prop_assert!(turns.next().is_err(), "nothing can be read after it");
@@ -281,6 +320,9 @@ fn only_records_of_a_ring_are_decoded() {
     assert_eq!(kind(word(3, 240, 768), 768), None, "not up to the ring's end");
     assert_eq!(kind(word(3, 272, 752), 752), None, "any record would have fitted");
     assert_eq!(kind(word(3, 1024, 0), 0), None, "the whole ring");
+    assert_eq!(kind(word(4, 16, 992), 992), Some(Kind::Bulk));
+    assert_eq!(kind(word(4, 16, 1008), 1008), None, "beyond the ring's end");
+    assert_eq!(kind(word(4, 8, 0), 0), None, "no number and length");
     assert_eq!(kind(word(0, 0, 0), 0), None, "nothing was written");
     assert_eq!(kind(word(1, 8, 0), 1024), None, "what the lap before left");
     assert_eq!(kind(word(1, 8, 16 << 24), 0), Some(Kind::Inline), "positions are told apart up to 256 MiB");
@@ -309,6 +351,9 @@ fn a_ring_takes_what_it_has_room_for() {
     assert!(outbox.free(2));
     outbox.fill(7);
     assert_eq!(outbox.turns(), 7, "others wait for the turns of a closed ring too");
+    assert_eq!(ring.push_accepted(&[0; 100], 8), Ok(()), "it was accepted before");
+    assert_eq!(ring.push_bulk(Bulk { number: 0, len: 1 }, 9), Ok(()));
+    assert_eq!(outbox.scan(), 9);
 }
 
 /// Who has delivered the record before a pad has not passed the pad.

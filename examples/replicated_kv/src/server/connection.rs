@@ -237,7 +237,7 @@ impl<R: Replica> Connection<'_, R> {
 /// The answer to a request that the group could not take.
 pub(super) fn too_large(bytes: usize, max: usize) -> Error {
     Error::new(format!(
-        "ERR a command of {bytes} bytes can't be replicated: it may have {max} bytes, a quarter of a replica's ring \
-         (ring_bytes)"
+        "ERR a command of {bytes} bytes can't be replicated: it may have {max} bytes, a replica's reserve for large ones \
+         (bulk_reserve)"
     ))
 }

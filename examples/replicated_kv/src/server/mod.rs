@@ -47,10 +47,17 @@ use self::{
     settings::Settings,
     wake::{Bell, Bells},
 };
-use crate::Store;
+use crate::{Store, store::MAX_VALUE_BYTES};
 
 /// The name of the replicated group, in configurations `[groups.kv]`.
 pub const GROUP: &str = "kv";
+
+/// What a replica reserves for each replica's large commands where no configuration says it, in bytes: the longest value with
+/// the longest key that is reasonable. It takes memory only while there are such commands.
+pub const BULK_RESERVE: usize = MAX_VALUE_BYTES + (16 << 20);
+
+/// Above how many bytes a command is large where no configuration says it. On one host, what fits the ring is faster there.
+pub const BULK_THRESHOLD: usize = 256 << 10;
 
 /// How long to wait when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -180,7 +187,7 @@ impl Server {
 
     /// The longest command that the group takes, in bytes.
     fn max_command_bytes(&self) -> usize {
-        self.config.group(GROUP).ring_bytes / 4
+        self.config.group(GROUP).max_message_bytes()
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use squall::{Read, ReadError, Submit, SubmitError};
+use tokio::task::JoinHandle;
 
 use super::{
     Server,
@@ -42,7 +43,12 @@ impl Replica for OwnReplica {
     }
 
     fn write(&self, command: &Command) -> Writing {
-        Writing(self.0.group.submit(command))
+        Writing::Submitted(self.0.group.submit(command))
+    }
+
+    fn write_large(&self, command: Command) -> Writing {
+        let group = self.0.group.clone();
+        Writing::Copying(tokio::task::spawn_blocking(move || group.submit(&command)))
     }
 
     fn look(&self, mut look: Look) -> Reading<Look> {
@@ -101,13 +107,26 @@ impl Replica for OwnReplica {
 }
 
 /// A command on its way through the group.
-pub(super) struct Writing(Submit<Reply>);
+pub(super) enum Writing {
+    Submitted(Submit<Reply>),
+    /// A thread hands it over.
+    Copying(JoinHandle<Submit<Reply>>),
+}
 
 impl Future for Writing {
     type Output = Result<Reply, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_err(|error| match error {
+        if let Writing::Copying(copying) = &mut *self {
+            match std::task::ready!(Pin::new(copying).poll(context)) {
+                Ok(submit) => *self = Writing::Submitted(submit),
+                Err(error) => {
+                    return Poll::Ready(Err(Error::new(format!("ERR the command was not handed over: {error}"))));
+                }
+            }
+        }
+        let Writing::Submitted(submit) = &mut *self else { unreachable!("it was just submitted") };
+        Pin::new(submit).poll(context).map_err(|error| match error {
             SubmitError::Ended { reason, outcome } => {
                 Error::new(format!("CLUSTERDOWN The group has ended: {reason}; {outcome}"))
             }
@@ -119,7 +138,7 @@ impl Future for Writing {
 
 impl Write for Writing {
     fn is_accepted(&self) -> bool {
-        self.0.is_accepted()
+        matches!(self, Writing::Submitted(submit) if submit.is_accepted())
     }
 }
 

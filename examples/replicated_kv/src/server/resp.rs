@@ -3,7 +3,7 @@
 //! A request is an array of bulk strings, or a line typed by hand (an *inline command*). [`RequestBuffer`] looks for the
 //! first one's end with Redis' limits and Redis' words for each breach, without trusting an announced length: memory grows
 //! with what has arrived, and a request that is too large to be replicated is dropped while it arrives. Each word is copied
-//! to its place among the request's [`words`] as soon as it is complete. It is hand-written because a decoder of whole frames
+//! to its place among the request's [`words`] as it arrives, so that a large one is here once. It is hand-written because a decoder of whole frames
 //! builds a tree for each request, begins anew with each piece that arrives, and knows none of these limits.
 
 use super::inline::split_line;
@@ -21,6 +21,9 @@ const STRANGERS_WORDS: usize = 10;
 
 /// The longest inline command, and far more than a length takes, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
+
+/// What ends a line, and a bulk string, in bytes.
+const LINE_END: usize = 2;
 
 /// A buffer that grew beyond this is given back once it is empty, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
@@ -68,7 +71,7 @@ pub(super) struct RequestBuffer {
     /// How many of those behind were looked at in vain for the end of a line.
     scanned: usize,
     scan: Scan,
-    /// The words of the first request, as far as they are complete.
+    /// The words of the first request, as far as they have arrived.
     request: Vec<u8>,
     max_request_bytes: usize,
     is_trusted: bool,
@@ -81,7 +84,7 @@ enum Scan {
     Start,
     /// An array that lacks `missing` bulk strings.
     Array { missing: usize, size: Size },
-    /// The bulk string that comes next has this many bytes, its line end included; then the array goes on.
+    /// The bulk string that comes has this many bytes more, its line end included; then the array goes on.
     Bulk { left: usize, missing: usize, size: Size },
 }
 
@@ -179,9 +182,16 @@ impl RequestBuffer {
                     self.scan = Scan::Array { missing, size };
                 }
                 Scan::Bulk { left, missing, size } => {
-                    let Some(bulk) = self.bytes.get(self.start..self.start + left) else { return Ok(None) };
-                    words::push(&mut self.request, &bulk[..left - 2]);
-                    self.start += left;
+                    let here = left.min(self.bytes.len() - self.start);
+                    let of_word = here.min(left.saturating_sub(LINE_END));
+                    make_room(&mut self.request, of_word, left);
+                    self.request.extend_from_slice(&self.bytes[self.start..self.start + of_word]);
+                    self.start += here;
+                    let left = left - here;
+                    if left > 0 {
+                        self.scan = Scan::Bulk { left, missing, size };
+                        return Ok(None);
+                    }
                     self.scan = Scan::Array { missing, size };
                 }
             }
@@ -218,11 +228,13 @@ impl RequestBuffer {
         if length > STRANGERS_BULK_BYTES && !self.is_trusted {
             return Err(ProtocolError::StrangersLength);
         }
-        let left = length + 2;
+        let left = length + LINE_END;
         let bytes = size.bytes + bytes + left;
         let is_dropped = size.is_dropped || bytes > self.max_request_bytes;
         if is_dropped {
             self.request = Vec::new();
+        } else {
+            words::begin(&mut self.request, length);
         }
         self.scan = Scan::Bulk { left, missing: missing - 1, size: Size { bytes, is_dropped } };
         Ok(true)
@@ -279,6 +291,13 @@ impl RequestBuffer {
                 Ok(None)
             }
         }
+    }
+}
+
+/// Makes room for `bytes` of the `left` that a word still has. It grows with what has arrived, and not beyond what was announced.
+fn make_room(request: &mut Vec<u8>, bytes: usize, left: usize) {
+    if request.capacity() - request.len() < bytes {
+        request.reserve_exact(bytes.max(left.min(request.len())));
     }
 }
 

@@ -42,6 +42,15 @@ impl Client {
         self.answer()
     }
 
+    /// Sends a command, and returns the bytes of its answer, which must come and be no refusal.
+    pub(crate) fn ask_bytes(&mut self, words: &[&[u8]]) -> Vec<u8> {
+        let _ = self.send(&request_of(words));
+        match self.answer().expect("an answer in time") {
+            OwnedFrame::SimpleString(bytes) | OwnedFrame::BulkString(bytes) => bytes,
+            other => show(&other).into_bytes(),
+        }
+    }
+
     /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
@@ -88,7 +97,12 @@ impl Client {
 
 /// A command as clients send it.
 pub(crate) fn request(words: &[impl AsRef<str>]) -> Vec<u8> {
-    let words: Vec<_> = words.iter().map(|word| BorrowedFrame::BulkString(word.as_ref().as_bytes())).collect();
+    let words: Vec<_> = words.iter().map(|word| word.as_ref().as_bytes()).collect();
+    request_of(&words)
+}
+
+fn request_of(words: &[&[u8]]) -> Vec<u8> {
+    let words: Vec<_> = words.iter().map(|word| BorrowedFrame::BulkString(word)).collect();
     let request = BorrowedFrame::Array(&words);
     let mut bytes = vec![0; request.encode_len(false)];
     encode_borrowed(&mut bytes, &request, false).expect("there is as much room as it takes");

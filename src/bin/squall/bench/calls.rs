@@ -69,6 +69,8 @@ pub(crate) struct CallsArgs {
 
 /// The default, of which no option makes another.
 const RING_BYTES: usize = 1 << 20;
+const BULK_THRESHOLD: usize = 10 << 10;
+const BULK_RESERVE: usize = 64 << 20;
 
 impl CallsArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
@@ -112,6 +114,8 @@ impl CallsArgs {
             senders: Senders::All,
             size_bytes: self.size as usize,
             ring_bytes: RING_BYTES,
+            bulk_threshold: BULK_THRESHOLD,
+            bulk_reserve: BULK_RESERVE,
             window: 1,
             rate: None,
             spin: self.spin,

@@ -74,6 +74,8 @@ pub(crate) struct Job {
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
     pub(crate) ring_bytes: usize,
+    pub(crate) bulk_threshold: usize,
+    pub(crate) bulk_reserve: usize,
     /// The most messages of this node that are not delivered here yet.
     pub(crate) window: usize,
     /// Messages per second of this node; None for as many as the window lets through.

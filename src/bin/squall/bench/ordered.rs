@@ -69,15 +69,21 @@ pub(crate) struct OrderedArgs {
     /// Messages per second of each sender [default: as many as the window lets through]
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
-    /// The most messages of one sender under way; it waits beyond [default: 1024, at most half of its ring]
+    /// The most messages of one sender under way; it waits beyond [default: 1024, at most half of its ring or reserve]
     #[arg(long, value_name = "W")]
     window: Option<usize>,
     /// How a node with nothing to do waits
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
-    /// The size of each sender's ring in bytes, a power of two; messages may be a quarter of it
+    /// The size of each sender's ring in bytes, a power of two
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     ring_bytes: usize,
+    /// Larger messages travel as bulk messages (never more than a quarter of the ring counts)
+    #[arg(long, value_name = "BYTES", default_value = "10240")]
+    bulk_threshold: usize,
+    /// What each node reserves for each sender's bulk messages, in bytes: the largest message
+    #[arg(long, value_name = "BYTES", default_value = "268435456")]
+    bulk_reserve: usize,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -112,10 +118,10 @@ impl OrderedArgs {
             if size == 0 {
                 return Err("--size 0 leaves nothing to read: give at least 1".into());
             }
-            if size > ring / 4 {
+            if size > self.bulk_reserve && (size > ring / 4 || self.bulk_reserve > 0) {
                 return Err(format!(
-                    "--size {size} does not fit: --ring-bytes {ring} takes messages of at most {} bytes (a quarter)",
-                    ring / 4
+                    "--size {size} does not fit: give a larger --bulk-reserve than {}",
+                    self.bulk_reserve
                 ));
             }
         }
@@ -146,12 +152,24 @@ impl OrderedArgs {
             senders: self.senders,
             size_bytes: size,
             ring_bytes: self.ring_bytes,
-            window: self.window.unwrap_or_else(|| default_window(size, self.ring_bytes)),
+            bulk_threshold: self.bulk_threshold,
+            bulk_reserve: self.bulk_reserve,
+            window: self.window.unwrap_or_else(|| self.default_window(size)),
             rate: self.rate,
             spin: self.spin,
             calls: None,
         };
         (0..nodes).map(job).collect()
+    }
+
+    /// At most half of what the ring or the reserve holds, so that the sender finds room when it is woken.
+    fn default_window(&self, size: usize) -> usize {
+        let most = if size > self.bulk_threshold && self.bulk_reserve > 0 {
+            self.bulk_reserve / 2 / size
+        } else {
+            self.ring_bytes / 2 / (size + 8).next_multiple_of(16)
+        };
+        DEFAULT_WINDOW.min(most).max(1)
     }
 }
 
@@ -160,11 +178,6 @@ const MAX_WINDOW: usize = 1 << 20;
 
 /// More messages under way than this bring little more throughput, and every one of them adds to the latency of all.
 const DEFAULT_WINDOW: usize = 1024;
-
-/// At most half of what the ring holds, so that the sender finds room when it is woken.
-fn default_window(size: usize, ring_bytes: usize) -> usize {
-    DEFAULT_WINDOW.min(ring_bytes / 2 / (size + 8).next_multiple_of(16)).max(1)
-}
 
 /// Puts together what the nodes measured.
 fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {

@@ -164,7 +164,10 @@ fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String>
         .formation_timeout(FORMATION_TIMEOUT)
         .spin(job.spin.into())
         .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))
-        .group(GROUP, |group| _ = group.ring_bytes(job.ring_bytes).senders(0..job.senders.of(job.nodes)))
+        .group(GROUP, |group| {
+            group.ring_bytes(job.ring_bytes).bulk_threshold(job.bulk_threshold).bulk_reserve(job.bulk_reserve);
+            group.senders(0..job.senders.of(job.nodes));
+        })
         .build()
         .map_err(|error| error.to_string())?;
     let mut builder = Node::builder(config);

@@ -62,7 +62,8 @@ struct Args {
     #[arg(long, value_name = "N")]
     id: Option<u32>,
 
-    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as ring_bytes
+    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as bulk_reserve, the longest command (64MiB
+    /// if it is left out; 528MiB without a file, which takes any value)
     #[arg(long, value_name = "FILE", requires = "id")]
     config: Option<PathBuf>,
 

@@ -6,10 +6,10 @@ use std::{
     thread,
 };
 
-use squall::{Config, ConfigError, Mode, Node, NodeId, StartError};
+use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupBuilder};
 use squall_kv::{
     Store,
-    server::{GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen},
+    server::{BULK_RESERVE, BULK_THRESHOLD, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen},
 };
 use tokio::{
     net::TcpListener,
@@ -97,7 +97,11 @@ fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
 fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
     let Some(path) = &args.config else {
         let cluster = args.cluster.as_deref().unwrap_or(CLUSTER);
-        return Ok(Config::builder(cluster, id).members(MEMBERS).build()?);
+        let config = Config::builder(cluster, id).members(MEMBERS);
+        let options = |group: &mut GroupBuilder<'_>| {
+            group.bulk_threshold(BULK_THRESHOLD).bulk_reserve(BULK_RESERVE);
+        };
+        return Ok(config.group(GROUP, options).build()?);
     };
     Ok(Config::load_as(path, id)?)
 }

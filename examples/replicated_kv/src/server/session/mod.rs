@@ -59,6 +59,11 @@ pub(super) trait Replica {
     /// Hands a command to the group.
     fn write(&self, command: &Command) -> Self::Write;
 
+    /// Hands over a command that takes a while to copy.
+    fn write_large(&self, command: Command) -> Self::Write {
+        self.write(&command)
+    }
+
     /// Fills in the answers of a look, all of one state, linearizably.
     fn look(&self, look: Look) -> Self::Look;
 
@@ -105,6 +110,9 @@ pub(super) enum Taken {
     /// It must wait for earlier ones.
     NotYet,
 }
+
+/// A larger command is handed over elsewhere: its bytes are copied twice, for which others should not wait.
+pub(super) const LARGE_BYTES: usize = 1 << 20;
 
 /// The state of one connection.
 pub(super) struct Session<R: Replica> {
@@ -279,10 +287,15 @@ impl<R: Replica> Session<R> {
         }
         let bytes = request.len();
         let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request) };
-        let write = self.replica.write(&command);
-        if let Command::Run { request: back, .. } = command {
-            *request = back;
-        }
+        let write = if bytes > LARGE_BYTES {
+            self.replica.write_large(command)
+        } else {
+            let write = self.replica.write(&command);
+            if let Command::Run { request: back, .. } = command {
+                *request = back;
+            }
+            write
+        };
         self.owe_write(Sent { write, bytes, locals: None });
         Taken::Yes
     }

@@ -2,7 +2,7 @@
 
 use std::task::Context;
 
-use super::{Owed, Replica, Sent, Session, Taken};
+use super::{LARGE_BYTES, Owed, Replica, Sent, Session, Taken};
 use crate::{
     Error, Reply,
     command::{self, Run, Spec},
@@ -139,7 +139,10 @@ impl<R: Replica> Session<R> {
         self.client.details().queued = None;
         match exec? {
             Exec::Command { command, bytes, locals } => {
-                let write = self.replica.write(&command);
+                let write = match bytes {
+                    ..=LARGE_BYTES => self.replica.write(&command),
+                    _ => self.replica.write_large(command),
+                };
                 self.owe_write(Sent { write, bytes, locals: Some(locals) });
             }
             Exec::Locals(locals) => {

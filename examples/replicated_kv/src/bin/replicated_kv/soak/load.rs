@@ -21,7 +21,7 @@ pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(3);
 const KEYS: u32 = 500;
 const MEMBERS: u32 = 200;
 
-/// Large values, and the largest of them in bytes: a command must fit a quarter of a replica's ring.
+/// Large values, and the largest of them in bytes: most travel as bulk messages.
 const LARGE_KEYS: u32 = 10;
 const LARGEST: usize = 200_000;
 

@@ -1,0 +1,135 @@
+//! The receiver's side: memory for what comes, and what has come.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_rdmc::{Buffer, Group};
+
+use super::{Arrivals, Arrived, reserve::Reserve};
+
+/// What comes from one sender.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    reserve: Reserve,
+    arrivals: Arc<Arrivals>,
+    /// Messages whose memory is in use, oldest first; the first has the number `first`.
+    live: VecDeque<Live>,
+    first: u64,
+    /// How many were handed to the deliverer, the oldest first.
+    held: u64,
+    /// Messages that are about to come and have no memory yet.
+    asking: VecDeque<Asking>,
+}
+
+#[derive(Debug)]
+enum Live {
+    /// The group has its memory.
+    Coming,
+    Here {
+        message: Arc<Buffer>,
+        len: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    number: u64,
+    max_bytes: usize,
+}
+
+/// A sender broke the protocol: with this message.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum Breach {
+    #[error(
+        "its bulk message {number} takes up to {bytes} bytes, and {max} are reserved for it: its configuration differs"
+    )]
+    TooLarge { number: u64, bytes: usize, max: usize },
+    #[error("its bulk message {number} came where {expected} was due")]
+    OutOfOrder { number: u64, expected: u64 },
+}
+
+impl Incoming {
+    pub(super) fn new(reserve: Reserve, arrivals: Arc<Arrivals>) -> Incoming {
+        Incoming { reserve, arrivals, live: VecDeque::new(), first: 0, held: 0, asking: VecDeque::new() }
+    }
+
+    /// How many messages this member holds.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether some message waits for memory.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// A message is about to come.
+    pub(super) fn ask(&mut self, number: u64, max_bytes: usize) -> Result<(), Breach> {
+        let expected = self.first + (self.live.len() + self.asking.len()) as u64;
+        if number != expected {
+            return Err(Breach::OutOfOrder { number, expected });
+        }
+        let max = self.reserve.capacity();
+        if max_bytes > max {
+            return Err(Breach::TooLarge { number, bytes: max_bytes, max });
+        }
+        self.asking.push_back(Asking { number, max_bytes });
+        Ok(())
+    }
+
+    /// Gives memory to the messages that are about to come. A sender keeps what some member has not delivered within the
+    /// reserve, so mostly there is room at once: a message waits only where older ones are still relayed, or lie so that it
+    /// finds no gap. Returns how many.
+    pub(super) fn accept(&mut self, group: &mut Group) -> u64 {
+        let mut accepted = 0;
+        self.reclaim();
+        while let Some(&Asking { number, max_bytes }) = self.asking.front() {
+            let Some(buffer) = self.reserve.take(max_bytes) else { break };
+            self.asking.pop_front();
+            self.live.push_back(Live::Coming);
+            if let Err(error) = group.accept(number, buffer) {
+                // The group has failed, and with it this view.
+                tracing::debug!(%error, number, "a bulk message is not received");
+            }
+            accepted += 1;
+        }
+        accepted
+    }
+
+    /// Looks after the reserve.
+    pub(super) fn tidy(&mut self, mut renew: impl FnMut(&mut Reserve)) {
+        self.reclaim();
+        renew(&mut self.reserve);
+    }
+
+    /// Takes back what was delivered and relayed.
+    fn reclaim(&mut self) {
+        while let Some(live) = self.live.pop_front() {
+            let kept = match live {
+                Live::Coming => Live::Coming,
+                Live::Here { message, len } => match self.reserve.reclaim(message) {
+                    Ok(()) => {
+                        self.first += 1;
+                        continue;
+                    }
+                    Err(message) => Live::Here { message, len },
+                },
+            };
+            self.live.push_front(kept);
+            break;
+        }
+    }
+
+    /// A message is here.
+    pub(super) fn received(&mut self, number: u64, message: Arc<Buffer>, len: usize) -> Result<(), Breach> {
+        let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        match index.and_then(|index| self.live.get_mut(index)) {
+            Some(live @ Live::Coming) => *live = Live::Here { message, len },
+            _ => return Err(Breach::OutOfOrder { number, expected: self.held }),
+        }
+        while let Some(Live::Here { message, len }) = self.live.get((self.held - self.first) as usize) {
+            self.arrivals.push(Arrived { number: self.held, message: Arc::clone(message), len: *len });
+            self.held += 1;
+        }
+        Ok(())
+    }
+}

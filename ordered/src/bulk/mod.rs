@@ -1,0 +1,375 @@
+//! Bulk messages: they travel first, without a turn.
+//!
+//! A message above the threshold goes by RDMC, in a group of its sender's, into memory that each member reserves for that
+//! sender ([`Incoming`], [`reserve`]). Each member's row says how many of each sender's it holds. Once all hold one, its sender
+//! puts a record that names it into the ring, where it takes its turn as any other ([`Outgoing`]). Only that sender's later
+//! messages wait for it ([`queue`]); while they do, its turns are given up as nulls.
+//!
+//! So what lies within a trim was held by everybody, and the end of a view needs nothing besides: a message that has no turn
+//! by then is delivered by nobody.
+
+mod incoming;
+mod outgoing;
+mod queue;
+mod reserve;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crossbeam::queue::SegQueue;
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, RegionKind, Time};
+use squall_membership::{Epoch, ShardView};
+use squall_rdmc::{Buffer, Event, GroupConfig, GroupId, Rdmc};
+use squall_sst::{Counters, Table, ring::Ring};
+
+use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
+use crate::{CreateError, config::ShardConfig};
+
+pub(crate) use queue::Queue;
+
+/// The bulk messages of one sender that this member holds, in their order, for the deliverer to take.
+pub(crate) type Arrivals = SegQueue<Arrived>;
+
+/// A bulk message that is here.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) number: u64,
+    pub(crate) message: Arc<Buffer>,
+    pub(crate) len: usize,
+}
+
+impl Arrived {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.message[..self.len]
+    }
+}
+
+/// One member's part in the bulk messages of a shard.
+#[derive(Debug)]
+pub(crate) struct Bulk {
+    rdmc: Rdmc,
+    /// By rank among senders.
+    lanes: Vec<Lane>,
+    /// This node's lane, if it is a sender.
+    own: Option<usize>,
+    /// Whose lane each endpoint belongs to.
+    endpoints: BTreeMap<EndpointId, usize>,
+    /// Groups that are connected.
+    connected: usize,
+    /// Messages that some group has not released: until then its counters, which peers write, must be looked at.
+    active: u64,
+    /// Something happened on an endpoint.
+    woken: bool,
+    /// Something became free, or left the queue, and was not told yet.
+    freed: bool,
+    /// When to look next for memory that may go back.
+    tidy_at: Time,
+    events: Vec<(GroupId, Event)>,
+}
+
+/// Memory that was not used for so long goes back to the system, or for twice as long.
+const TIDY: Duration = Duration::from_secs(1);
+
+/// What there is for one sender.
+#[derive(Debug)]
+struct Lane {
+    sender: NodeId,
+    /// None where the sender is the only member.
+    group: Option<GroupId>,
+    way: Way,
+    /// The group failed since a member did here what it must not.
+    breached: bool,
+}
+
+#[derive(Debug)]
+enum Way {
+    Out(Outgoing),
+    In(Incoming),
+}
+
+/// What a [`Bulk`] is made with, for the other two parts of a shard.
+pub(crate) struct Parts {
+    pub(crate) bulk: Bulk,
+    pub(crate) queue: Option<Arc<Queue>>,
+    /// By rank among senders.
+    pub(crate) arrivals: Vec<Arc<Arrivals>>,
+}
+
+/// Reserves the memory for all senders, and starts to connect their groups. `own` is this node's ring, if it is a sender.
+pub(crate) fn connect(
+    fabric: &mut impl Fabric,
+    epoch: Epoch,
+    members: &ShardView,
+    config: &ShardConfig,
+    own: Option<&Arc<Ring>>,
+) -> Result<Parts, CreateError> {
+    let node = fabric.node();
+    let mut parts = Parts { bulk: Bulk::empty(), queue: None, arrivals: Vec::new() };
+    if config.bulk_reserve_bytes == 0 {
+        parts.arrivals.resize_with(members.senders.len(), Arc::default);
+        return Ok(parts);
+    }
+    for (rank, &sender) in members.senders.iter().enumerate() {
+        let arrivals = Arc::new(Arrivals::new());
+        let region = fabric.register(RegionKind::Bulk, config.reserve_bytes())?;
+        let reserve = Reserve::new(region, config.bulk_block_bytes);
+        let way = match own {
+            Some(ring) if sender == node => {
+                let queue = Arc::new(Queue::new(reserve, config.ring_bytes));
+                parts.queue = Some(Arc::clone(&queue));
+                parts.bulk.own = Some(rank);
+                Way::Out(Outgoing::new(queue, Arc::clone(ring), Arc::clone(&arrivals)))
+            }
+            _ => Way::In(Incoming::new(reserve, Arc::clone(&arrivals))),
+        };
+        let group = match members.members.len() {
+            1 => None,
+            _ => {
+                let id = group_id(members, rank, epoch);
+                let others = members.members.iter().copied().filter(|&member| member != sender);
+                let mut group = GroupConfig::new(id, [sender].into_iter().chain(others).collect());
+                group.block_bytes = config.bulk_block_bytes;
+                config.bulk_path.apply(&mut group);
+                parts.bulk.rdmc.create(fabric, group)?;
+                let created = parts.bulk.rdmc.group(id).expect("it was just created");
+                parts.bulk.endpoints.extend(created.endpoints().map(|endpoint| (endpoint, rank)));
+                Some(id)
+            }
+        };
+        parts.bulk.lanes.push(Lane { sender, group, way, breached: false });
+        parts.arrivals.push(arrivals);
+    }
+    Ok(parts)
+}
+
+impl Bulk {
+    fn empty() -> Bulk {
+        Bulk {
+            rdmc: Rdmc::new(),
+            lanes: Vec::new(),
+            own: None,
+            endpoints: BTreeMap::new(),
+            connected: 0,
+            active: 0,
+            woken: false,
+            freed: false,
+            tidy_at: Time::ZERO,
+            events: Vec::new(),
+        }
+    }
+
+    /// Whether there are no bulk messages.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// The number of senders that may send some.
+    pub(crate) fn senders(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The endpoints of all groups.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        self.endpoints.keys().copied()
+    }
+
+    /// Whether all groups are connected.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.connected == self.lanes.iter().filter(|lane| lane.group.is_some()).count()
+    }
+
+    /// Whether an endpoint belongs to one of the groups.
+    pub(crate) fn owns(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.contains_key(&endpoint)
+    }
+
+    /// Takes note of a completion of one of the groups' endpoints. Returns a member that is lost by it.
+    pub(crate) fn on_completion(
+        &mut self,
+        fabric: &mut impl Fabric,
+        completion: &Completion,
+    ) -> Option<(NodeId, BreakReason)> {
+        let lane = &mut self.lanes[*self.endpoints.get(&completion.endpoint()?)?];
+        let group = lane.group;
+        let has_ended = |rdmc: &mut Rdmc| group.and_then(|id| rdmc.group(id)).is_none_or(|group| group.is_ended());
+        let had_ended = has_ended(&mut self.rdmc);
+        // What was polled together with the group's end means nothing to it any more.
+        if !had_ended || matches!(completion, Completion::Broken { .. }) {
+            self.rdmc.on_completion(fabric, completion);
+        }
+        self.woken = true;
+        match completion {
+            // Who closed it has its reason, which it says itself; or its process is gone, as the shard's own endpoints say.
+            Completion::Broken { reason: BreakReason::PeerClosed, .. } => None,
+            Completion::Broken { peer, reason, .. } => Some((*peer, reason.clone())),
+            _ => {
+                lane.breached |= !had_ended && has_ended(&mut self.rdmc);
+                None
+            }
+        }
+    }
+
+    /// Sends and receives, and says in the own row what this member holds. Returns whether anything changed, and who broke the
+    /// protocol.
+    pub(crate) fn step(
+        &mut self,
+        fabric: &mut impl Fabric,
+        now: Time,
+        table: &mut Table,
+        held: Counters,
+        faulty: &mut Vec<(NodeId, BreakReason)>,
+    ) -> bool {
+        let is_sending = self.outgoing().is_some_and(|out| out.is_engaged());
+        if !is_sending && !self.woken && self.active == 0 && now < self.tidy_at {
+            return false;
+        }
+        let mut busy = false;
+        if now >= self.tidy_at {
+            self.tidy_at = now + TIDY;
+            self.tidy(fabric);
+        }
+        if let Some(own) = self.own.filter(|_| is_sending) {
+            let lane = &mut self.lanes[own];
+            if let Way::Out(out) = &mut lane.way {
+                let sent = out.send(lane.group.and_then(|id| self.rdmc.group(id)));
+                self.active += if lane.group.is_some() { sent } else { 0 };
+                table.set(held.nth(own), out.sent());
+                busy |= sent > 0;
+            }
+        }
+        if self.active > 0 || self.woken {
+            self.woken = self.transfer(fabric, table, held, faulty);
+            busy |= self.woken;
+        }
+        if let (true, Some(own)) = (is_sending, self.own)
+            && let Some(out) = self.outgoing()
+        {
+            let announced = out.announce(table.min(held.nth(own)));
+            self.freed |= announced;
+            busy |= announced;
+        }
+        busy
+    }
+
+    /// Gives memory back to the system that was not used for a while.
+    fn tidy(&mut self, fabric: &mut impl Fabric) {
+        let mut renew = |reserve: &mut Reserve| {
+            if reserve.is_idle() {
+                match fabric.register(RegionKind::Bulk, reserve.capacity()) {
+                    Ok(region) => reserve.renew(region),
+                    Err(error) => tracing::debug!(%error, "memory for bulk messages is kept"),
+                }
+            }
+        };
+        for lane in &mut self.lanes {
+            match &mut lane.way {
+                Way::Out(out) => out.queue().tidy(&mut renew),
+                Way::In(incoming) => incoming.tidy(&mut renew),
+            }
+        }
+    }
+
+    fn transfer(
+        &mut self,
+        fabric: &mut impl Fabric,
+        table: &mut Table,
+        held: Counters,
+        faulty: &mut Vec<(NodeId, BreakReason)>,
+    ) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        let busy = self.rdmc.step(fabric, &mut events);
+        for (id, event) in events.drain(..) {
+            let Some(rank) = self.lanes.iter().position(|lane| lane.group == Some(id)) else { continue };
+            let lane = &mut self.lanes[rank];
+            let breach = match (event, &mut lane.way) {
+                (Event::Connected, _) => {
+                    self.connected += 1;
+                    Ok(())
+                }
+                (Event::Incoming { message, max_bytes, .. }, Way::In(incoming)) => {
+                    self.active += 1;
+                    incoming.ask(message, max_bytes)
+                }
+                (Event::Received { message, buffer, len }, Way::In(incoming)) => {
+                    let received = incoming.received(message, buffer, len);
+                    table.set(held.nth(rank), incoming.held());
+                    received
+                }
+                (Event::Released { .. }, _) => {
+                    self.active = self.active.saturating_sub(1);
+                    Ok(())
+                }
+                (Event::Failed(failure), _) => {
+                    tracing::debug!(sender = %lane.sender, reason = failure.reason, "no more of its bulk messages come");
+                    // Else it was, or will be, reported by the member at which it broke: nobody is suspected on hearsay.
+                    if let (true, Some(suspect)) = (lane.breached, failure.suspect) {
+                        faulty.push((suspect, BreakReason::Refused(failure.reason)));
+                    }
+                    Ok(())
+                }
+                (Event::Incoming { .. } | Event::Received { .. } | Event::Destroyed, _) => Ok(()),
+            };
+            if let Err(breach) = breach {
+                faulty.push((lane.sender, BreakReason::Refused(breach.to_string())));
+            }
+        }
+        self.events = events;
+        for lane in &mut self.lanes {
+            if let (Way::In(incoming), Some(group)) = (&mut lane.way, lane.group.and_then(|id| self.rdmc.group(id)))
+                && incoming.is_asking()
+            {
+                incoming.accept(group);
+            }
+        }
+        busy
+    }
+
+    /// Every member has delivered the first `delivered` bulk messages of this node. Returns whether there is more room than when
+    /// this was called last.
+    pub(crate) fn free(&mut self, delivered: u64) -> bool {
+        let freed = self.outgoing().is_some_and(|out| out.free(delivered));
+        std::mem::take(&mut self.freed) || freed
+    }
+
+    /// The tickets of this node's messages that have no turn. None while a thread is still completing one.
+    pub(crate) fn without_turn(&mut self) -> Option<Vec<u32>> {
+        self.outgoing().map_or(Some(Vec::new()), |out| out.without_turn().map(Iterator::collect))
+    }
+
+    /// Accepts no more messages of this node.
+    pub(crate) fn close(&mut self) {
+        if let Some(out) = self.outgoing() {
+            out.queue().close();
+        }
+    }
+
+    /// How many of this node's bulk messages some member has not delivered, and the memory that they take.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        let own = self.own.map(|own| &self.lanes[own].way);
+        match own {
+            Some(Way::Out(out)) => out.queue().in_flight(),
+            _ => (0, 0),
+        }
+    }
+
+    #[inline]
+    fn outgoing(&mut self) -> Option<&mut Outgoing> {
+        match &mut self.lanes.get_mut(self.own?)?.way {
+            Way::Out(out) => Some(out),
+            Way::In(_) => None,
+        }
+    }
+
+    /// Closes the groups' endpoints.
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        for id in self.lanes.iter().filter_map(|lane| lane.group) {
+            if let Some(group) = self.rdmc.group(id) {
+                group.disconnect(fabric);
+            }
+        }
+    }
+}
+
+/// Alike at all members, and no other group's of this view.
+fn group_id(members: &ShardView, sender: usize, epoch: Epoch) -> GroupId {
+    GroupId { group: members.shard.0 << 6 | sender as u32, instance: epoch.0 }
+}

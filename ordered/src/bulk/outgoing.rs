@@ -1,0 +1,141 @@
+//! The sender's side: messages from the queue to the group, and from there into the ring.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_rdmc::{Buffer, Group};
+use squall_sst::ring::{self, Ring};
+
+use super::{
+    Arrivals, Arrived,
+    queue::{Queue, Queued},
+};
+
+/// What a sender has under way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    queue: Arc<Queue>,
+    ring: Arc<Ring>,
+    /// What this member itself delivers.
+    arrivals: Arc<Arrivals>,
+    /// What is not in the ring yet, oldest first.
+    waiting: VecDeque<Queued>,
+    /// How many of those have been looked at by [`send`](Outgoing::send).
+    seen: usize,
+    /// How many bulk messages were handed to the group.
+    sent: u64,
+    /// How many of them have a turn.
+    announced: u64,
+    /// The memory of those that some member has not delivered, oldest first.
+    live: VecDeque<Arc<Buffer>>,
+    /// How many are not in `live` any more.
+    freed: u64,
+}
+
+impl Outgoing {
+    pub(super) fn new(queue: Arc<Queue>, ring: Arc<Ring>, arrivals: Arc<Arrivals>) -> Outgoing {
+        Outgoing {
+            queue,
+            ring,
+            arrivals,
+            waiting: VecDeque::new(),
+            seen: 0,
+            sent: 0,
+            announced: 0,
+            live: VecDeque::new(),
+            freed: 0,
+        }
+    }
+
+    /// Whether any message is on its way into the ring.
+    #[inline]
+    pub(super) fn is_engaged(&self) -> bool {
+        self.queue.is_engaged()
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Hands new bulk messages to the group, if there is one: who is alone needs none. Returns how many.
+    pub(super) fn send(&mut self, mut group: Option<&mut Group>) -> u64 {
+        self.queue.take(&mut self.waiting);
+        let before = self.sent;
+        for queued in self.waiting.iter().skip(self.seen) {
+            if let Queued::Bulk { message, len, .. } = queued {
+                let number = self.sent;
+                if let Some(group) = &mut group
+                    && let Err(error) = group.send(Arc::clone(message), *len)
+                {
+                    // The group has failed, and with it this view.
+                    tracing::debug!(%error, number, "a bulk message stays here");
+                    break;
+                }
+                self.arrivals.push(Arrived { number, message: Arc::clone(message), len: *len });
+                self.live.push_back(Arc::clone(message));
+                self.sent += 1;
+            }
+            self.seen += 1;
+        }
+        self.sent - before
+    }
+
+    /// Puts into the ring what may go there: bulk messages of which all members hold the first `held`, and whatever follows.
+    /// Returns whether there was anything.
+    pub(super) fn announce(&mut self, held: u64) -> bool {
+        let (mut any, mut small, mut small_bytes) = (false, 0, 0);
+        while self.seen > 0
+            && let Some(first) = self.waiting.front()
+        {
+            let pushed = match first {
+                Queued::Bulk { len, ticket, .. } if self.announced < held => {
+                    let bulk = ring::Bulk { number: self.announced, len: *len as u64 };
+                    self.ring.push_bulk(bulk, *ticket).inspect(|()| self.announced += 1)
+                }
+                Queued::Bulk { .. } => break,
+                Queued::Small { payload, ticket } => self.ring.push_accepted(payload, *ticket).inspect(|()| {
+                    small += 1;
+                    small_bytes += payload.len();
+                }),
+            };
+            // It is full until older messages are delivered.
+            if pushed.is_err() {
+                break;
+            }
+            any = true;
+            self.waiting.pop_front();
+            self.seen -= 1;
+        }
+        if small > 0 {
+            self.queue.passed_on(small, small_bytes);
+        }
+        if any && self.waiting.is_empty() {
+            self.queue.disengage();
+        }
+        any
+    }
+
+    /// Every member has delivered the first `delivered` bulk messages. Returns whether memory became free.
+    pub(super) fn free(&mut self, delivered: u64) -> bool {
+        if delivered == self.freed {
+            return false;
+        }
+        // Where the group still relays a message, it keeps its memory for a moment.
+        let reclaimed = self.queue.reclaim(&mut self.live, (delivered - self.freed) as usize);
+        self.freed += reclaimed as u64;
+        reclaimed > 0
+    }
+
+    /// The tickets of the messages that have no turn, oldest first. None while a thread is still completing one.
+    pub(super) fn without_turn(&mut self) -> Option<impl Iterator<Item = u32>> {
+        self.queue.close();
+        if self.queue.is_filling() {
+            return None;
+        }
+        self.queue.take(&mut self.waiting);
+        Some(self.waiting.iter().map(Queued::ticket))
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}

@@ -1,0 +1,261 @@
+//! Where a sender's bulk messages wait, and whatever it sends after them.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use squall_rdmc::Buffer;
+
+use super::reserve::Reserve;
+use crate::submitter::SubmitRefused;
+
+/// A message that goes through the queue.
+#[derive(Debug)]
+pub(crate) enum Queued {
+    /// A bulk message: its length, and the memory that it lies in.
+    Bulk { message: Arc<Buffer>, len: usize, ticket: u32 },
+    /// A small one that came after it.
+    Small { payload: Box<[u8]>, ticket: u32 },
+}
+
+impl Queued {
+    pub(crate) fn ticket(&self) -> u32 {
+        match self {
+            Queued::Bulk { ticket, .. } | Queued::Small { ticket, .. } => *ticket,
+        }
+    }
+}
+
+/// Takes bulk messages from any thread, and hands them to the node's. While any is under way, later messages of the same sender
+/// follow it through here, so that none overtakes another.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// Whether messages must go through here. Set by who submits a bulk message, cleared by the node's thread.
+    engaged: AtomicBool,
+    /// Small messages may take so many bytes in here.
+    max_small_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    reserve: Reserve,
+    entries: VecDeque<Entry>,
+    /// The entries that have been taken.
+    taken: u64,
+    /// What small messages take, those included that were taken and are not in the ring yet.
+    small_bytes: usize,
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// A thread is copying a message.
+    Filling,
+    Ready(Queued),
+}
+
+/// What a small message takes besides its bytes.
+const OVERHEAD: usize = 64;
+
+impl Queue {
+    pub(crate) fn new(reserve: Reserve, max_small_bytes: usize) -> Queue {
+        let state = State { reserve, entries: VecDeque::new(), taken: 0, small_bytes: 0, closed: false };
+        Queue { engaged: AtomicBool::new(false), max_small_bytes, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether messages must go through here.
+    #[inline]
+    pub(crate) fn is_engaged(&self) -> bool {
+        // Acquire: who sees that the queue is empty comes behind all that it put into the ring.
+        self.engaged.load(Ordering::Acquire)
+    }
+
+    /// Accepts a bulk message.
+    pub(crate) fn submit_bulk(&self, payload: &[u8], ticket: u32) -> Result<(), SubmitRefused> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(SubmitRefused::Closed);
+        }
+        let max = state.reserve.capacity();
+        if payload.len() > max {
+            return Err(SubmitRefused::TooLarge { bytes: payload.len(), max });
+        }
+        let mut message = state.reserve.take(payload.len()).ok_or(SubmitRefused::Full)?;
+        let place = state.taken + state.entries.len() as u64;
+        state.entries.push_back(Entry::Filling);
+        // Relaxed: this thread, and whoever learns of this message from it, sees it.
+        self.engaged.store(true, Ordering::Relaxed);
+        // The node's thread must not wait for so long a copy.
+        drop(state);
+        message[..payload.len()].copy_from_slice(payload);
+        let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), ticket };
+        let mut state = self.state();
+        let index = usize::try_from(place - state.taken).expect("what is not ready is not taken");
+        state.entries[index] = Entry::Ready(message);
+        Ok(())
+    }
+
+    /// Accepts a small message, unless none is ahead of it any more. Returns whether it did.
+    pub(crate) fn submit_small(&self, payload: &[u8], ticket: u32) -> Result<bool, SubmitRefused> {
+        let boxed: Box<[u8]> = payload.into();
+        let mut state = self.state();
+        if !self.engaged.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        if state.closed {
+            return Err(SubmitRefused::Closed);
+        }
+        let bytes = payload.len() + OVERHEAD;
+        if state.small_bytes > 0 && state.small_bytes + bytes > self.max_small_bytes {
+            return Err(SubmitRefused::Full);
+        }
+        state.small_bytes += bytes;
+        state.entries.push_back(Entry::Ready(Queued::Small { payload: boxed, ticket }));
+        Ok(true)
+    }
+
+    /// Appends the messages that are ready, as far as none before them is not.
+    pub(crate) fn take(&self, into: &mut VecDeque<Queued>) {
+        let mut state = self.state();
+        while let Some(Entry::Ready(_)) = state.entries.front() {
+            let Some(Entry::Ready(queued)) = state.entries.pop_front() else { unreachable!("it was looked at") };
+            state.taken += 1;
+            into.push_back(queued);
+        }
+    }
+
+    /// All that was taken is in the ring: if nothing came since, messages may go there again.
+    pub(crate) fn disengage(&self) {
+        let state = self.state();
+        if state.entries.is_empty() {
+            // Release: see `is_engaged`.
+            self.engaged.store(false, Ordering::Release);
+        }
+    }
+
+    /// Small messages that were taken are in the ring: so many, of so many bytes together.
+    pub(crate) fn passed_on(&self, messages: usize, bytes: usize) {
+        self.state().small_bytes -= bytes + messages * OVERHEAD;
+    }
+
+    /// Takes back the memory of the `count` oldest messages, as far as nobody else has it. Returns of how many.
+    pub(crate) fn reclaim(&self, live: &mut VecDeque<Arc<Buffer>>, count: usize) -> usize {
+        let mut state = self.state();
+        let mut reclaimed = 0;
+        while reclaimed < count
+            && let Some(buffer) = live.pop_front()
+        {
+            if let Err(buffer) = state.reserve.reclaim(buffer) {
+                live.push_front(buffer);
+                break;
+            }
+            reclaimed += 1;
+        }
+        reclaimed
+    }
+
+    /// Looks after the reserve, of which nothing may be handed out meanwhile.
+    pub(crate) fn tidy(&self, mut renew: impl FnMut(&mut Reserve)) {
+        renew(&mut self.state().reserve);
+    }
+
+    /// Accepts nothing more.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+    }
+
+    /// Whether a thread is still copying a message.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.state().entries.iter().any(|entry| matches!(entry, Entry::Filling))
+    }
+
+    /// How many messages have memory of the reserve, and how much.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.reserve.ranges(), state.reserve.bytes())
+    }
+
+    /// The longest message, in bytes.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.state().reserve.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::{Region, RegionKey, RegionKind};
+
+    use super::*;
+
+    const BLOCK: usize = 64;
+
+    fn queue(blocks: usize, small_bytes: usize) -> Queue {
+        let region = Region::heap(RegionKind::Bulk, RegionKey(1), blocks * BLOCK);
+        Queue::new(Reserve::new(region, BLOCK), small_bytes)
+    }
+
+    fn tickets(queue: &Queue) -> Vec<u32> {
+        let mut taken = VecDeque::new();
+        queue.take(&mut taken);
+        taken.iter().map(Queued::ticket).collect()
+    }
+
+    #[test]
+    fn small_messages_go_through_it_only_behind_bulk_ones() {
+        let queue = queue(4, 1000);
+        assert_eq!(queue.submit_small(b"a", 1), Ok(false), "nothing is ahead of it");
+        queue.submit_bulk(&[1; 100], 2).expect("there is room");
+        assert!(queue.is_engaged());
+        assert_eq!(queue.submit_small(b"b", 3), Ok(true));
+        queue.submit_bulk(&[1; 100], 4).expect("there is room");
+        assert_eq!(tickets(&queue), [2, 3, 4]);
+        assert_eq!(queue.submit_small(b"c", 5), Ok(true), "what was taken is not in the ring yet");
+        queue.disengage();
+        assert!(queue.is_engaged(), "another has come");
+        assert_eq!(tickets(&queue), [5]);
+        queue.disengage();
+        assert_eq!((queue.is_engaged(), queue.submit_small(b"d", 6)), (false, Ok(false)));
+    }
+
+    #[test]
+    fn what_it_holds_is_bounded() {
+        let queue = queue(2, 2 * (OVERHEAD + 10));
+        assert_eq!(queue.submit_bulk(&[1; 2 * BLOCK + 1], 1), Err(SubmitRefused::TooLarge { bytes: 129, max: 128 }));
+        queue.submit_bulk(&[1; BLOCK + 1], 2).expect("there is room");
+        assert_eq!(queue.submit_bulk(&[1], 3), Err(SubmitRefused::Full));
+        for ticket in [4, 5] {
+            assert_eq!(queue.submit_small(&[1; 10], ticket), Ok(true));
+        }
+        assert_eq!(queue.submit_small(&[1], 6), Err(SubmitRefused::Full));
+        let mut taken = VecDeque::new();
+        queue.take(&mut taken);
+        assert_eq!(queue.submit_small(&[1], 6), Err(SubmitRefused::Full), "they are not in the ring yet");
+        queue.passed_on(1, 10);
+        assert_eq!(queue.submit_small(&[1; 10], 6), Ok(true));
+        let Some(Queued::Bulk { message, .. }) = taken.pop_front() else { panic!("the first was a bulk message") };
+        assert_eq!(queue.in_flight(), (1, 2 * BLOCK));
+        assert_eq!(queue.reclaim(&mut VecDeque::from([message]), 1), 1);
+        queue.submit_bulk(&[1; 2 * BLOCK], 7).expect("the memory is free again");
+    }
+
+    #[test]
+    fn what_it_accepted_stays_when_it_is_closed() {
+        let queue = queue(2, 1000);
+        queue.submit_bulk(b"a", 1).expect("there is room");
+        queue.submit_small(b"b", 2).expect("there is room");
+        queue.close();
+        assert_eq!(queue.submit_bulk(b"c", 3), Err(SubmitRefused::Closed));
+        assert_eq!(queue.submit_small(b"d", 4), Err(SubmitRefused::Closed));
+        assert!(!queue.is_filling());
+        assert_eq!(tickets(&queue), [1, 2]);
+    }
+}

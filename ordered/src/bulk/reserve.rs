@@ -1,0 +1,223 @@
+//! Memory for the bulk messages of one sender, at one member.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_fabric::Region;
+use squall_rdmc::Buffer;
+
+/// So much of a reserve may stay in memory while nothing is handed out, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Hands out ranges of whole blocks, and takes them back, mostly in the same order.
+///
+/// Each range follows the one before it, and begins at the region's start where it would straddle the end, or where nothing is
+/// handed out: who sends one message at a time uses the same memory again and again.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    region: Region,
+    block_bytes: usize,
+    /// What is handed out and what lies between, oldest first.
+    ranges: VecDeque<Range>,
+    bytes: usize,
+    /// The end of the furthest range that was ever handed out.
+    touched: usize,
+    /// Whether something was handed out since [`is_idle`](Reserve::is_idle) was asked last.
+    used: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: usize,
+    end: usize,
+    /// Where it lies in this process's memory.
+    address: usize,
+    /// It came back, but what was handed out before it has not.
+    is_back: bool,
+}
+
+impl Reserve {
+    /// All of `region`, whose size is a multiple of `block_bytes`.
+    pub(crate) fn new(region: Region, block_bytes: usize) -> Reserve {
+        debug_assert!(region.len().is_multiple_of(block_bytes));
+        Reserve { region, block_bytes, ranges: VecDeque::new(), bytes: 0, touched: 0, used: false }
+    }
+
+    /// The longest range that can be handed out, in bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The bytes that are handed out.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many ranges are handed out.
+    pub(crate) fn ranges(&self) -> usize {
+        self.ranges.iter().filter(|range| !range.is_back).count()
+    }
+
+    /// A buffer for `bytes` bytes, of which there is at least one. None while there is no room for it.
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<Buffer> {
+        let (start, len) = self.place(bytes)?;
+        // SAFETY: `place` keeps to what is not handed out. A range leaves `ranges` only when its buffer, of which there are no
+        // copies, came back; and whoever has this reserve gives the region to nobody else.
+        let buffer = unsafe { Buffer::part(self.region.clone(), start, len) };
+        self.ranges.push_back(Range { start, end: start + len, address: buffer.as_ptr().addr(), is_back: false });
+        self.bytes += len;
+        self.touched = self.touched.max(start + len);
+        self.used = true;
+        Some(buffer)
+    }
+
+    /// Where a range of so many bytes, rounded up to whole blocks, would lie.
+    fn place(&self, bytes: usize) -> Option<(usize, usize)> {
+        let len = bytes.checked_next_multiple_of(self.block_bytes).filter(|&len| len > 0 && len <= self.capacity())?;
+        let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return Some((0, len)) };
+        if last.end > first.start {
+            // What is free lies behind the last range, and before the first.
+            if len <= self.capacity() - last.end {
+                Some((last.end, len))
+            } else {
+                (len <= first.start).then_some((0, len))
+            }
+        } else {
+            (len <= first.start - last.end).then_some((last.end, len))
+        }
+    }
+
+    /// Takes a buffer back.
+    ///
+    /// # Panics
+    ///
+    /// If it is no buffer of this reserve.
+    pub(crate) fn give_back(&mut self, buffer: Buffer) {
+        let address = buffer.as_ptr().addr();
+        let range = self.ranges.iter_mut().find(|range| range.address == address && !range.is_back);
+        let range = range.expect("a buffer goes back where it came from");
+        range.is_back = true;
+        self.bytes -= range.end - range.start;
+        while self.ranges.front().is_some_and(|range| range.is_back) {
+            self.ranges.pop_front();
+        }
+    }
+
+    /// Whether much of it was used, but not since this was asked last, and nothing is handed out.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        !std::mem::take(&mut self.used) && self.ranges.is_empty() && self.touched > KEPT_BYTES
+    }
+
+    /// Goes on with a new region of the same size: the memory of the old one goes back to the system.
+    ///
+    /// # Panics
+    ///
+    /// If something is handed out.
+    pub(crate) fn renew(&mut self, region: Region) {
+        assert!(self.ranges.is_empty() && region.len() == self.region.len(), "an idle reserve is renewed");
+        (self.region, self.touched) = (region, 0);
+    }
+
+    /// Takes a buffer back if nobody else has it, else returns it.
+    pub(crate) fn reclaim(&mut self, buffer: Arc<Buffer>) -> Result<(), Arc<Buffer>> {
+        Arc::try_unwrap(buffer).map(|buffer| self.give_back(buffer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use squall_fabric::{RegionKey, RegionKind};
+
+    use super::*;
+
+    const BLOCK: usize = 64;
+
+    fn reserve(blocks: usize) -> Reserve {
+        Reserve::new(Region::heap(RegionKind::Bulk, RegionKey(1), blocks * BLOCK), BLOCK)
+    }
+
+    fn range(buffer: &Buffer, base: usize) -> std::ops::Range<usize> {
+        let start = buffer.as_ptr().addr() - base;
+        start..start + buffer.capacity()
+    }
+
+    proptest! {
+        /// In whatever order they come back, ranges that are out never overlap; and when all are back any message fits.
+        #[test]
+        fn ranges_never_overlap(
+            steps in prop::collection::vec((any::<bool>(), 1..700usize, any::<prop::sample::Index>()), 1..200),
+            in_order in any::<bool>(),
+        ) {
+            let mut reserve = reserve(10);
+            let first = reserve.take(1).expect("it is empty");
+            let base = first.as_ptr().addr();
+            reserve.give_back(first);
+            let mut out: Vec<Buffer> = Vec::new();
+            for (take, bytes, which) in steps {
+                if take {
+                    let Some(buffer) = reserve.take(bytes) else {
+                        prop_assert!(!out.is_empty() || bytes > reserve.capacity());
+                        continue;
+                    };
+                    let new = range(&buffer, base);
+                    prop_assert!(buffer.capacity() >= bytes && new.end <= reserve.capacity());
+                    for other in &out {
+                        let other = range(other, base);
+                        prop_assert!(new.end <= other.start || other.end <= new.start, "{new:?} and {other:?}");
+                    }
+                    out.push(buffer);
+                } else if !out.is_empty() {
+                    let at = if in_order { 0 } else { which.index(out.len()) };
+                    reserve.give_back(out.remove(at));
+                }
+                prop_assert_eq!(reserve.ranges(), out.len());
+                prop_assert_eq!(reserve.bytes(), out.iter().map(Buffer::capacity).sum::<usize>());
+            }
+            out.into_iter().for_each(|buffer| reserve.give_back(buffer));
+            let whole = reserve.take(reserve.capacity()).expect("all is free");
+            prop_assert_eq!(range(&whole, base), 0..reserve.capacity());
+        }
+    }
+
+    #[test]
+    fn who_has_one_message_at_a_time_uses_the_same_memory() {
+        let mut reserve = reserve(10);
+        let addresses = [7, 2, 9].map(|blocks| {
+            let buffer = reserve.take(blocks * BLOCK).expect("nothing is out");
+            let address = buffer.as_ptr().addr();
+            reserve.give_back(buffer);
+            address
+        });
+        assert_eq!(addresses, [addresses[0]; 3]);
+    }
+
+    #[test]
+    fn a_reserve_that_was_much_used_becomes_idle() {
+        let blocks = KEPT_BYTES / BLOCK + 1;
+        let mut reserve = reserve(blocks);
+        let few = reserve.take(1).expect("nothing is out");
+        reserve.give_back(few);
+        assert!(!reserve.is_idle() && !reserve.is_idle(), "it takes little memory");
+        let much = reserve.take(blocks * BLOCK).expect("nothing is out");
+        assert!(!reserve.is_idle() && !reserve.is_idle(), "it is in use");
+        reserve.give_back(much);
+        assert!(reserve.is_idle());
+        let few = reserve.take(1).expect("nothing is out");
+        reserve.give_back(few);
+        assert!(!reserve.is_idle(), "it was just used");
+        assert!(reserve.is_idle());
+        reserve.renew(Region::heap(RegionKind::Bulk, RegionKey(2), blocks * BLOCK));
+        assert!(!reserve.is_idle());
+    }
+
+    #[test]
+    fn what_somebody_reads_is_not_reclaimed() {
+        let mut reserve = reserve(1);
+        let buffer = Arc::new(reserve.take(1).expect("nothing is out"));
+        let reader = Arc::clone(&buffer);
+        let buffer = reserve.reclaim(buffer).expect_err("it is read");
+        assert!(reserve.take(1).is_none());
+        drop(reader);
+        assert!(reserve.reclaim(buffer).is_ok() && reserve.take(1).is_some());
+    }
+}

@@ -1,0 +1,93 @@
+//! A message's bytes, wherever they lie.
+
+use squall_sst::ring;
+
+/// A message's bytes, where they were received: read them, or copy them out, before the message counts as delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a>(Place<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    Ring(ring::Payload<'a>),
+    Bulk(&'a [u8]),
+}
+
+impl<'a> Payload<'a> {
+    #[inline]
+    pub(crate) fn in_ring(payload: ring::Payload<'a>) -> Payload<'a> {
+        Payload(Place::Ring(payload))
+    }
+
+    pub(crate) fn bulk(bytes: &'a [u8]) -> Payload<'a> {
+        Payload(Place::Bulk(bytes))
+    }
+
+    /// The payload's length, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Place::Ring(payload) => payload.len(),
+            Place::Bulk(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether the payload is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes themselves, aligned to 64, if the message is a bulk message: nobody can change them any more. Those of a small
+    /// one lie in memory that a faulty sender could still write, so they can only be read once each.
+    #[inline]
+    pub fn as_slice(&self) -> Option<&'a [u8]> {
+        match self.0 {
+            Place::Ring(_) => None,
+            Place::Bulk(bytes) => Some(bytes),
+        }
+    }
+
+    /// The 8 bytes from `8 * index`, as a native-endian word; those beyond the payload's end have no meaning.
+    ///
+    /// # Panics
+    ///
+    /// If the word begins beyond the payload's end.
+    #[inline]
+    pub fn word(&self, index: usize) -> u64 {
+        match &self.0 {
+            Place::Ring(payload) => payload.word(index),
+            Place::Bulk(bytes) => {
+                let rest = &bytes[index * 8..];
+                assert!(!rest.is_empty(), "word {index} of a payload of {} bytes", bytes.len());
+                let mut word = [0; 8];
+                let len = rest.len().min(8);
+                word[..len].copy_from_slice(&rest[..len]);
+                u64::from_ne_bytes(word)
+            }
+        }
+    }
+
+    /// Copies the payload out.
+    ///
+    /// # Panics
+    ///
+    /// If `into` is not as long as the payload.
+    #[inline]
+    pub fn read(&self, into: &mut [u8]) {
+        match &self.0 {
+            Place::Ring(payload) => payload.read(into),
+            Place::Bulk(bytes) => into.copy_from_slice(bytes),
+        }
+    }
+
+    /// Replaces the contents of `into` by the payload.
+    #[inline]
+    pub fn copy_to(&self, into: &mut Vec<u8>) {
+        match &self.0 {
+            Place::Ring(payload) => payload.copy_to(into),
+            Place::Bulk(bytes) => {
+                into.clear();
+                into.extend_from_slice(bytes);
+            }
+        }
+    }
+}
