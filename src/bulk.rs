@@ -105,6 +105,8 @@ impl<F: Fabric + Wait> Bulk<F> {
     pub fn turn(&mut self, events: &mut Vec<(GroupId, Event)>) -> bool {
         self.fabric.poll(Time::boot_clock(), &mut self.completions);
         let mut busy = !self.completions.is_empty();
+        // What came in together with a group's end is not lost for it.
+        self.completions.sort_by_key(|completion| matches!(completion, Completion::Broken { .. }));
         for completion in self.completions.drain(..) {
             self.groups.on_completion(&mut self.fabric, &completion);
         }

@@ -80,17 +80,9 @@ impl Group {
     }
 }
 
-const FLAT: [Algorithm; 5] = [
-    Algorithm::Sequential,
-    Algorithm::Interleaved,
-    Algorithm::Chain,
-    Algorithm::BinomialTree,
-    Algorithm::BinomialPipeline,
-];
-
 #[test]
 fn every_flat_schedule_is_one_for_all_sizes_up_to_64() {
-    for algorithm in &FLAT {
+    for algorithm in &Algorithm::FLAT {
         for n in 1..=64 {
             let group = Group::of(algorithm, n);
             (1..=64).for_each(|k| group.check(k));
@@ -100,7 +92,7 @@ fn every_flat_schedule_is_one_for_all_sizes_up_to_64() {
 
 #[test]
 fn every_flat_schedule_is_one_for_samples_beyond() {
-    for algorithm in &FLAT {
+    for algorithm in &Algorithm::FLAT {
         for (n, k) in [(65, 1), (100, 3), (127, 64), (128, 65), (129, 2), (255, 17), (257, 1), (300, 100), (2, 5000)] {
             Group::of(algorithm, n).check(k);
         }

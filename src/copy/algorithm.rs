@@ -3,6 +3,7 @@
 use squall_fabric::NodeId;
 use squall_rdmc::{
     GroupConfig, GroupId,
+    block::Medium,
     schedule::{Algorithm, Outer, Racks},
 };
 
@@ -15,12 +16,11 @@ impl Join {
 
     /// The group's configuration; None if this version does not know its algorithm.
     pub(crate) fn config(&self) -> Option<GroupConfig> {
-        let mut config = GroupConfig::new(self.id(), self.members.iter().copied().map(NodeId).collect());
-        config.algorithm = self.algorithm.algorithm()?;
-        config.block_bytes = self.block_bytes as usize;
-        // As suits shared memory, where nothing is gained by keeping links in step.
-        (config.receives_ahead, config.sends_in_flight, config.steps_ahead) = (8, 16, u64::MAX);
-        Some(config)
+        let config = GroupConfig::new(self.id(), self.members.iter().copied().map(NodeId).collect());
+        let algorithm = self.algorithm.algorithm()?;
+        let block_bytes = self.block_bytes as usize;
+        let suited = config.suited_to(&Medium::SharedMemory, self.block_bytes);
+        Some(GroupConfig { algorithm, block_bytes, ..suited })
     }
 }
 
@@ -42,23 +42,14 @@ impl Layer {
     }
 }
 
-/// The algorithms that need no racks.
-const FLAT: [Algorithm; 5] = [
-    Algorithm::BinomialPipeline,
-    Algorithm::Chain,
-    Algorithm::BinomialTree,
-    Algorithm::Sequential,
-    Algorithm::Interleaved,
-];
-
 /// The algorithm of a name, as [`Algorithm::name`] gives it, among those that need no racks.
 pub fn flat(name: &str) -> Option<Algorithm> {
-    FLAT.into_iter().find(|algorithm| algorithm.name() == name)
+    Algorithm::FLAT.into_iter().find(|algorithm| algorithm.name() == name)
 }
 
 /// The names that [`flat`] knows.
 pub fn flat_names() -> impl Iterator<Item = &'static str> {
-    FLAT.iter().map(Algorithm::name)
+    Algorithm::FLAT.iter().map(Algorithm::name)
 }
 
 #[cfg(all(test, not(squall_loom)))]
@@ -67,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_its_algorithm() {
-        for algorithm in FLAT {
+        for algorithm in Algorithm::FLAT {
             assert_eq!(Layer::of(&algorithm, None).algorithm(), Some(algorithm));
         }
         let hybrid = Layer::of(&Algorithm::Chain, Some(vec![0, 0, 1])).algorithm().unwrap();

@@ -66,6 +66,15 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Those that need nothing besides.
+    pub const FLAT: [Algorithm; 5] = [
+        Algorithm::Sequential,
+        Algorithm::Interleaved,
+        Algorithm::Chain,
+        Algorithm::BinomialTree,
+        Algorithm::BinomialPipeline,
+    ];
+
     /// Its name, as the command line spells it.
     pub fn name(&self) -> &'static str {
         match self {

@@ -14,7 +14,10 @@ use squall_fabric::{
     NodeId, RegisterError,
     shm::{ShmConfig, ShmError, ShmFabric},
 };
-use squall_rdmc::schedule::Algorithm;
+use squall_rdmc::{
+    block::{Medium, default_algorithm},
+    schedule::Algorithm,
+};
 
 use self::{peers::Peers, transfer::Transfer};
 use super::{
@@ -67,7 +70,7 @@ impl PushOptions {
             paths,
             to,
             cluster: cluster.into(),
-            algorithm: Algorithm::default(),
+            algorithm: default_algorithm(&Medium::SharedMemory),
             racks: None,
             resume: false,
             clobber: true,

@@ -56,9 +56,6 @@ pub const GROUP: &str = "kv";
 /// the longest key that is reasonable. It takes memory only while there are such commands.
 pub const BULK_RESERVE: usize = MAX_VALUE_BYTES + (16 << 20);
 
-/// Above how many bytes a command is large where no configuration says it. On one host, what fits the ring is faster there.
-pub const BULK_THRESHOLD: usize = 256 << 10;
-
 /// How long to wait when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -69,7 +69,7 @@ pub(crate) struct CallsArgs {
 
 /// The default, of which no option makes another.
 const RING_BYTES: usize = 1 << 20;
-const BULK_THRESHOLD: usize = 10 << 10;
+const BULK_THRESHOLD: usize = 256 << 10;
 const BULK_RESERVE: usize = 64 << 20;
 
 impl CallsArgs {

@@ -79,7 +79,7 @@ pub(crate) struct OrderedArgs {
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     ring_bytes: usize,
     /// Larger messages travel as bulk messages (never more than a quarter of the ring counts)
-    #[arg(long, value_name = "BYTES", default_value = "10240")]
+    #[arg(long, value_name = "BYTES", default_value = "262144")]
     bulk_threshold: usize,
     /// What each node reserves for each sender's bulk messages, in bytes: the largest message
     #[arg(long, value_name = "BYTES", default_value = "268435456")]

@@ -30,7 +30,7 @@ pub(super) struct PushArgs {
     #[arg(long, default_value = "cp")]
     cluster: String,
     /// How contents travel
-    #[arg(long, default_value = "pipeline", value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
+    #[arg(long, default_value = "interleaved", value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
     algorithm: String,
     /// Which receivers stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
     /// source's own; it may be empty: /a,b/c,d

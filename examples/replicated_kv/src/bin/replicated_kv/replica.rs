@@ -9,7 +9,7 @@ use std::{
 use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupBuilder};
 use squall_kv::{
     Store,
-    server::{BULK_RESERVE, BULK_THRESHOLD, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen},
+    server::{BULK_RESERVE, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen},
 };
 use tokio::{
     net::TcpListener,
@@ -99,7 +99,7 @@ fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
         let cluster = args.cluster.as_deref().unwrap_or(CLUSTER);
         let config = Config::builder(cluster, id).members(MEMBERS);
         let options = |group: &mut GroupBuilder<'_>| {
-            group.bulk_threshold(BULK_THRESHOLD).bulk_reserve(BULK_RESERVE);
+            group.bulk_reserve(BULK_RESERVE);
         };
         return Ok(config.group(GROUP, options).build()?);
     };
