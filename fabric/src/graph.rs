@@ -15,7 +15,8 @@
 //! - A send or write is complete locally (G4), a receive once all its bytes are in place (G3). A receive takes a message
 //!   of exactly its length.
 //! - Work that was posted to an endpoint before the graph goes ahead of it. Work that is posted while the graph runs may
-//!   go ahead of requests that still wait, or behind them; so may another graph's.
+//!   go ahead of requests that still wait, or behind them; so may another graph's. They take turns at no queue: after
+//!   [`Room`](crate::Completion::Room), a graph may have filled it again before the process posts.
 //! - None of its requests is reported. The whole is, once: [`Completion::GraphDone`](crate::Completion::GraphDone), when
 //!   the last is complete, or as soon as one can't be any more, because its endpoint broke (before
 //!   [`Broken`](crate::Completion::Broken) is reported) or was closed. Nothing more of a failed graph is handed over; what

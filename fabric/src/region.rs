@@ -64,8 +64,9 @@ struct Memory {
     owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: all access to `base` goes through atomic words, or through the raw copies of `copy_in`/`copy_out`, whose
-// callers keep the rule of `RegionKind::Bulk` (no reads before the completion). `owner` is Send and Sync.
+// SAFETY: all access to `base` goes through atomic words, through the raw copies of bulk memory, whose callers keep the
+// rule of `RegionKind::Bulk` (no reads before the completion), or through an `address`, whose user's `unsafe` code
+// answers for it. `owner` is Send and Sync.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}

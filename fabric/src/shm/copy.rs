@@ -31,8 +31,9 @@ pub(super) struct End {
 #[inline]
 pub(super) unsafe fn copy(from: End, to: End, len: usize) {
     if !from.polled && !to.polled {
-        // SAFETY: the caller's promise. Nothing in this process holds a reference to such memory, and what a peer
-        // writes meanwhile into the source makes for other bytes only, which the contract permits.
+        // SAFETY: the caller's promise. By the rule of bulk regions nothing in this process refers to the target before the
+        // completion, and what a peer writes meanwhile into the source makes for other bytes only, which the contract
+        // permits.
         return unsafe {
             match to.uncached && len >= STREAM_BYTES {
                 true => copy_past_cache(from.at, to.at, len),

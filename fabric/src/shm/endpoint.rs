@@ -169,4 +169,9 @@ impl Sending {
     pub(super) fn outstanding(&self) -> usize {
         self.pending.len() + self.backlog.len()
     }
+
+    /// Whether the last work that was posted will break the endpoint.
+    pub(super) fn breaks(&self) -> bool {
+        matches!(self.backlog.back(), Some(Deferred { work: DeferredWork::Break(_), .. }))
+    }
 }

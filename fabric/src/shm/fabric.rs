@@ -226,6 +226,9 @@ impl ShmFabric {
         imm: Option<u32>,
         token: Token,
     ) -> Result<(), PostError> {
+        if token.is_reserved() {
+            return Err(PostError::ReservedToken { token: token.0 });
+        }
         let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
         self.core.shares += 1;
         // Unlike a region's, it gives access to nothing.

@@ -55,9 +55,12 @@ impl ShmFabric {
             self.graphs.next(|e, queue| endpoints.get_mut(e).is_none_or(|endpoint| endpoint.takes(queue, depth)))
         {
             let Next::Post(e, work, token) = next else { continue };
-            // One that is carried out at once is complete without anybody's signal.
-            core.unfinished |= matches!(work, Work::Write { .. });
-            let posted = endpoints.get_mut(e).map(|endpoint| endpoint.post(core, work.op(), token));
+            let posted = endpoints.get_mut(e).map(|endpoint| {
+                let posted = endpoint.post(core, work.op(), token);
+                // One that is carried out at once, or that breaks its endpoint, ends without anybody's signal.
+                core.unfinished |= matches!(work, Work::Write { .. }) || endpoint.sending.breaks();
+                posted
+            });
             if !matches!(posted, Some(Ok(()))) {
                 self.graphs.refused(e, token);
             }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, RemoteRegion,
-    Slice, Time, Token,
+    Slice, Source, Time, Token,
 };
 
 const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
@@ -236,6 +236,52 @@ fn a_share_of_memory_that_could_change_is_refused() {
         assert!(world.node.take_shared(end, Token(1)).is_none(), "{text}");
         world.check_undisturbed();
     }
+}
+
+#[test]
+fn shares_of_receives_with_one_token_are_taken_in_order() {
+    let mut world = World::new("one-token");
+    let into = world.node.register(RegionKind::Bulk, 64).unwrap();
+    let (end, mut ring) = world.connected(&[]);
+    let second = world.node.connect(NodeId(1), GroupTag { epoch: 4, ..TAG }, &[], b"");
+    world.poll();
+    assert!(matches!(recv(&world.socket), Some((Frame::Offer(_), _))));
+    for bytes in 1..=3 {
+        world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 8 } }, Token(1)).unwrap();
+        let sealed = unsealed(4096);
+        fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        world.send(&Frame::Share { key: RegionKey(bytes), bytes }, &[sealed.as_fd()]);
+        let from = Origin::Region { key: RegionKey(bytes), offset: 0 };
+        ring.push(&Descriptor { kind: Kind::Share { imm: None }, from, len: bytes }, &[]);
+    }
+    // What the node answers to this says that it has seen all before: one poll then brings all three.
+    let (other_ring, handle) = ring::Sender::create(16).unwrap();
+    let set_up = SetUp { endpoint: 2, tag: TAG, ring_slots: other_ring.slots(), hello: Vec::new() };
+    world.send(&Frame::Accept { set_up, yours: second.0 }, &[handle.as_fd()]);
+    assert!(matches!(recv(&world.socket), Some((Frame::Confirm { .. }, _))));
+    wait(|| {
+        world.poll();
+        (world.seen.len() > 1).then_some(())
+    });
+    let taken: Vec<usize> =
+        std::iter::from_fn(|| world.node.take_shared(end, Token(1))).map(|copy| copy.len()).collect();
+    assert_eq!(taken, [1, 2, 3]);
+}
+
+#[test]
+fn memory_is_lent_before_it_is_taken_back_even_if_its_endpoint_breaks_at_once() {
+    let mut world = World::new("lend-and-break");
+    let (end, mut ring) = world.connected(&[]);
+    let region = world.node.register(RegionKind::Bulk, 4096).unwrap();
+    let key = region.key();
+    let source = Source::Region(Slice { region: &region, offset: 0, len: 4096 });
+    world.node.post(end, Op::Send { source, imm: None }, Token(1)).unwrap();
+    drop(region);
+    ring.push(&Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 0 }, &[]);
+    assert_eq!(world.broken(), BreakReason::ReceiverNotReady);
+    assert!(matches!(recv(&world.socket), Some((Frame::Source(lent), _)) if lent.key == key));
+    let rest = [recv(&world.socket), recv(&world.socket)].map(|packet| packet.map(|(frame, _)| frame));
+    assert!(rest.contains(&Some(Frame::Forget(key))), "{rest:?}");
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is that of `new`, and whoever uses it keeps this value.
+        // SAFETY: the range is that of `with`, and whoever uses it keeps this value.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
             tracing::error!(%error, bytes = self.bytes, "shared memory could not be unmapped");
         }

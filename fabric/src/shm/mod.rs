@@ -18,8 +18,8 @@
 //!        greeting, memory and rings of endpoints, notice of death
 //! ```
 //!
-//! `post` and `poll` make no system call and take no lock, except the first time that memory is sent from, and to wake
-//! a peer that sleeps.
+//! `post` and `poll` make no system call and take no lock, except the first time that memory is sent from, to wake a
+//! peer that sleeps, and for what is shared (below).
 //!
 //! Receivers may also be given the pages of one sealed copy in place of copies of their own: see
 //! [`ShmFabric::share`], and [`SharedCopy`] for what they hold.
@@ -33,8 +33,9 @@
 //! # Limits
 //!
 //! A stopped process is not noticed: its peers wait (the layers above have heartbeats). Each region takes a file
-//! descriptor, each region and endpoint one or two mappings. Nodes meet only within one network namespace, since that
-//! is where the names of their sockets are. Linux 5.1 or later.
+//! descriptor, each region and endpoint one or two mappings, sealed memory and each copy of it one. A node has at most
+//! 4096 regions and shares at a time that one peer may pull or take; beyond that the peer ends their link. Nodes meet
+//! only within one network namespace, since that is where the names of their sockets are. Linux 5.1 or later.
 
 mod config;
 mod control;

@@ -91,8 +91,9 @@ pub enum SealError {
 impl ShmFabric {
     /// Seals a bulk region, so that it can be [shared](ShmFabric::share).
     ///
-    /// `region` is the only handle to it: no endpoint exposes it, and what was sent from it is complete. A peer that
-    /// was told of it a moment ago may still be about to let go; the region comes back then, to try again later.
+    /// `region` is the only handle to it: no endpoint exposes it, and what was sent from it is complete. If this process
+    /// is still about to tell a peer of it, it comes back, to try again after a poll. Before Linux 6.7, a peer that has
+    /// it mapped since it pulled from it makes the system refuse.
     pub fn seal(&mut self, region: Region) -> Result<SealedMemory, SealError> {
         let unsuitable = |region, why| Err(SealError::Unsuitable { region, why });
         if region.kind() != RegionKind::Bulk || OwnMemory::of(&region, self.core.incarnation).is_none() {
@@ -117,7 +118,7 @@ impl ShmFabric {
 
     /// Lets the peer have sealed memory, in place of a send: it consumes the receive that the peer posted first, whose
     /// buffer stays as it is, and is ordered and reported as a send of no bytes. The peer takes it by
-    /// [`take_shared`](ShmFabric::take_shared).
+    /// [`take_shared`](ShmFabric::take_shared). How much a peer may hold at a time: see the [module](super).
     pub fn share(
         &mut self,
         on: EndpointId,
@@ -132,11 +133,12 @@ impl ShmFabric {
     /// Takes what a peer has shared, after the [`Received`](crate::Completion::Received) of the receive that it
     /// consumed, and before the next poll: what is not taken then is let go.
     ///
-    /// None if nothing was shared there: the peer sent instead.
+    /// None if nothing was shared there: the peer sent instead. Receives of one token give theirs in order.
     pub fn take_shared(&mut self, on: EndpointId, recv: Token) -> Option<SharedCopy> {
         let shared = &mut self.core.shared;
         let at = shared.iter().position(|(endpoint, token, _)| (*endpoint, *token) == (on, recv))?;
-        Some(shared.swap_remove(at).2)
+        // In order: several receives may have one token.
+        Some(shared.remove(at).2)
     }
 }
 
@@ -200,8 +202,9 @@ impl Deref for SharedCopy {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping holds `len` bytes and goes with `self`. It is private, of a file that nobody can write or
-        // shrink: what is behind it changes through `self` alone.
+        // SAFETY: the mapping holds `len` bytes and goes with `self`. It is private, of a file that nobody can shrink, and
+        // that is sealed against writing, or (if that was refused) has lost the only writable mapping it can ever have:
+        // what is behind it changes through `self` alone.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.len) }
     }
 }

@@ -127,6 +127,14 @@ fn a_share_without_a_receive_breaks_both_sides() {
 }
 
 #[test]
+fn a_share_has_no_token_of_the_fabric() {
+    let (mut pair, _) = pair(|_| Vec::new());
+    let memory = sealed(&mut pair.nodes[0]);
+    let refused = pair.nodes[0].fabric.share(pair.ends[0], &memory, None, Token::RESERVED);
+    assert_eq!(refused, Err(PostError::ReservedToken { token: 1 << 63 }));
+}
+
+#[test]
 fn what_can_not_be_sealed_comes_back_as_it_was() {
     let (mut pair, _) = pair(|_| Vec::new());
     let node = &mut pair.nodes[0];

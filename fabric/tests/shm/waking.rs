@@ -6,13 +6,13 @@ use std::{
 };
 
 use squall_fabric::{
-    Completion, EndpointId, Fabric, NodeId, Op, Region, RegionKind, Slice, Source, Target, Time, Token, Wait,
-    shm::ShmConfig,
+    Completion, EndpointId, Fabric, NodeId, Op, Region, RegionKey, RegionKind, Slice, Source, Target, Time, Token,
+    Wait, WorkGraph, shm::ShmConfig,
 };
 
 use crate::{
     child::{self, Process},
-    world::{Node, PATIENCE, TAG, cluster, inline, pattern, whole},
+    world::{Node, PATIENCE, TAG, cluster, inline, pair, pattern, whole},
 };
 
 const ROUNDS: u64 = 100_000;
@@ -266,4 +266,31 @@ fn messages_of_all_lengths_wake_their_receivers_and_their_senders() {
         thread::yield_now();
     }
     echo.join().unwrap();
+}
+
+/// What a graph posts late in a poll may end its endpoint at once, and nobody else would say so.
+#[test]
+fn nobody_sleeps_on_a_graph_that_breaks_its_endpoint() {
+    let (mut pair, _) = pair(|_| Vec::new());
+    let inbox = pair.nodes[1].region(RegionKind::Bulk, 8);
+    let of_nobody = Region::heap(RegionKind::Bulk, RegionKey(1), 1024);
+    let mut graph = WorkGraph::new();
+    let received = graph.add(pair.ends[1], Op::Recv { into: whole(&inbox) }, &[]).unwrap();
+    let send = Op::Send { source: Source::Region(whole(&of_nobody)), imm: None };
+    graph.add(pair.ends[1], send, &[received]).unwrap();
+    pair.nodes[1].fabric.post_graph(graph, Token(1)).unwrap();
+    pair.post(0, Op::Send { source: inline(&[7; 8]), imm: None }, 1);
+    pair.nodes[0].poll();
+
+    let (node, end) = (&mut pair.nodes[1], pair.ends[1]);
+    let deadline = Time::boot_clock() + PATIENCE;
+    loop {
+        node.fabric.arm();
+        node.poll();
+        assert!(Time::boot_clock() < deadline, "the break was slept through; seen: {:?}", node.seen);
+        if node.broken(end).is_some() {
+            return node.fabric.disarm();
+        }
+        node.fabric.wait(deadline);
+    }
 }
