@@ -20,7 +20,10 @@ Rows, all for four processes of which each has a copy of its own, unless shared:
   openmpi.SIZE    benches/bulk/mpi_bcast.c, mpirun -np 4 --oversubscribe; the median of 20
   mpich.SIZE      the same with MPICH
   copy.*          squall bench yardsticks: the loop that copies 256 MiB to three places, on one core and on two
-  share.SIZE      squall bench bulk --share: the pages of one copy, copy-on-write; and the page faults of it
+  share.SIZE      squall bench bulk --share: the pages of one copy, copy-on-write; sealing that copy included
+  share.SIZE.after_seal  the same from when it is sealed
+  share.SIZE.USE  what it then takes the slowest receiver to read, or to write, a byte of each page, when all receivers do;
+                  beside bulk.SIZE.USE, the same in copies; and the page faults of each receiver
 
   ratio           value / reference; less is better
   target          what the ratio shall be; the verdict is met or missed, if the run has what it takes
@@ -105,7 +108,8 @@ statistic() {
 
 # field NAME: this field of each JSON object on standard input, which are flat and take a line each.
 field() { sed -nE 's/.*"'"$1"'":"?([^",}]*).*/\1/p'; }
-milliseconds() { awk '{ printf "%.6g", $1 * 1000 }' <<<"$1"; }
+# What is not a number has no milliseconds.
+milliseconds() { awk '/^[0-9]/ { printf "%.6g", $1 * 1000 }' <<<"$1"; }
 
 # --- parts
 
@@ -116,7 +120,11 @@ bulk() {
     "$squall" bench bulk --fabric shm --nodes "$nodes" --size "${size}MiB" --json "$@" |
         grep '"bench":"bulk"' >"$scratch/json" || fail "squall bench bulk --size ${size}MiB $* gave no figure"
     add "$id" "$(milliseconds "$(field seconds_median <"$scratch/json")")" ms
-    add "$id.page_faults" "$(field page_faults <"$scratch/json")" ""
+    add "$id.after_seal" "$(milliseconds "$(field after_seal_seconds_median <"$scratch/json")")" ms
+    local use
+    use=$(field touch <"$scratch/json")
+    add "$id.$use" "$(milliseconds "$(field touch_seconds_median <"$scratch/json")")" ms
+    add "$id.$use.page_faults" "$(field page_faults <"$scratch/json")" ""
 }
 
 copy() {
@@ -150,7 +158,12 @@ for ((round = 1; round <= rounds; round++)); do
     done
     if wanted copy; then copy; fi
     if wanted openmpi; then mpi openmpi --oversubscribe; fi
-    if wanted share; then bulk share "${sizes[0]}" --share; fi
+    if wanted share; then
+        for use in read write; do
+            bulk share "${sizes[0]}" --share --touch "$use"
+            bulk bulk "${sizes[0]}" --touch "$use"
+        done
+    fi
     if wanted mpich; then mpi mpich; fi
 done
 
@@ -176,6 +189,8 @@ rows() {
         read -r value least most < <(statistic "$id")
         case $id in
             *.page_faults) row "$id" "$value" "$least" "$most" "" "" ;;
+            share.*.read | share.*.write) row "$id" "$value" "$least" "$most" ms "bulk.${id#*.}" ;;
+            *.read | *.write | *.after_seal) row "$id" "$value" "$least" "$most" ms "" ;;
             bulk.* | share.*) row "$id" "$value" "$least" "$most" ms "openmpi.${id#*.}" ;;
             *) row "$id" "$value" "$least" "$most" "${units[$id]}" "" ;;
         esac

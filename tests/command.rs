@@ -149,6 +149,38 @@ fn groups_of_several_roots_move_their_messages_at_once() {
 }
 
 #[test]
+fn receivers_share_the_pages_of_one_copy() {
+    // A message whose last page and last word are short.
+    let rows = moved("--nodes 2,4 --size 100001,256KiB --share --iterations 2 --warm-up 1");
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    for row in &rows {
+        assert_eq!(
+            (&row["shared"], &row["algorithm"], &row["block_bytes"]),
+            (&true.into(), &Value::Null, &Value::Null)
+        );
+        let [seconds, after_seal] = ["seconds_median", "after_seal_seconds_median"].map(|field| number(row, field));
+        assert!(0.0 < after_seal && after_seal < seconds, "sealing takes part of the time: {row}");
+        assert!(row["touch_seconds_median"].is_null() && row["page_faults"].is_null(), "nobody used it: {row}");
+    }
+}
+
+#[test]
+fn writing_a_shared_message_faults_once_for_each_page_and_a_copied_one_never() {
+    for (arguments, least, most) in [
+        ("--share --touch write", 64.0, 80.0),
+        ("--share --touch read", 1.0, 80.0),
+        ("--touch write", 0.0, 16.0),
+        ("--touch read", 0.0, 16.0),
+    ] {
+        // Of 64 pages.
+        let rows = moved(&format!("--nodes 3 --size 256KiB --iterations 3 {arguments}"));
+        let faults = number(&rows[0], "page_faults");
+        assert!((least..=most).contains(&faults), "{arguments}: {}", rows[0]);
+        assert!(number(&rows[0], "touch_seconds_median") > 0.0, "{}", rows[0]);
+    }
+}
+
+#[test]
 fn a_sweep_tries_blocks_up_to_the_whole_message() {
     let rows = moved("--nodes 2 --size 256KiB --sweep --iterations 1 --warm-up 0");
     let blocks = |algorithm: &str| -> Vec<f64> {
@@ -171,7 +203,13 @@ fn impossible_arguments_are_refused_with_a_remedy() {
         ("bench ordered --spin sometimes", &["sometimes", "auto"]),
         ("bench bulk --fabric tcp", &["tcp", "shm", "later"]),
         ("bench bulk --fabric sim", &["squall sim"]),
-        ("bench bulk --share", &["--share", "later"]),
+        ("bench bulk --share --fabric tcp", &["tcp", "shm"]),
+        ("bench bulk --share --algorithm chain", &["--share", "--algorithm"]),
+        ("bench bulk --share --block 1MiB", &["--share", "--block"]),
+        ("bench bulk --share --sweep", &["--share", "--sweep"]),
+        ("bench bulk --share --groups 2", &["--share", "--groups"]),
+        ("bench bulk --share --senders all", &["--share", "--senders"]),
+        ("bench bulk --touch twice", &["twice", "read", "write"]),
         ("bench bulk --size 0", &["'0'", "1 byte"]),
         ("bench bulk --size many", &["many"]),
         ("bench bulk --nodes 1", &["--nodes", "2..=64"]),

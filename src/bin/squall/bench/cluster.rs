@@ -54,9 +54,9 @@ pub(crate) fn run_bulk(jobs: &[BulkJob]) -> Result<Vec<Vec<Round>>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk))?;
     let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
     let once = PATIENCE + Duration::from_nanos(copies * NANOS_PER_BYTE_AT_WORST);
-    workers.until_all(once, |said| matches!(said, Said::Ready).then_some(()))?;
     let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
-    workers.until_all(once * rounds, |said| match said {
+    // They don't wait for this process: one may have moved all before another one's readiness is read here.
+    workers.until_all(once * (1 + rounds), |said| match said {
         Said::Moved(rounds) => Some(rounds),
         _ => None,
     })
@@ -107,7 +107,11 @@ impl Workers {
         while taken.iter().any(Option::is_none) {
             match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((node, Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
-                Ok((node, Some(said))) => taken[node] = take(said),
+                Ok((node, Some(said))) => {
+                    if let Some(value) = take(said) {
+                        taken[node] = Some(value);
+                    }
+                }
                 Ok((node, None)) => return Err(self.died(node)),
                 Err(RecvTimeoutError::Timeout) => return Err(RunError::Silent(limit)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(0)),

@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 
 use super::{
-    bulk::Way,
+    bulk::{Touch, Way},
     job::{Senders, Spinning},
     yardsticks::Yardstick,
 };
@@ -61,22 +61,30 @@ pub(crate) struct BulkRow {
     pub(crate) bench: &'static str,
     pub(crate) fabric: &'static str,
     pub(crate) nodes: u32,
-    pub(crate) algorithm: Way,
+    /// Whether receivers took the pages of one copy; there was no algorithm then, and there were no blocks.
+    pub(crate) shared: bool,
+    pub(crate) algorithm: Option<Way>,
     pub(crate) groups: u32,
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
-    pub(crate) block_bytes: usize,
+    pub(crate) block_bytes: Option<usize>,
     pub(crate) spin: Spinning,
     pub(crate) iterations: u32,
     pub(crate) seconds_median: f64,
     pub(crate) seconds_least: f64,
     pub(crate) seconds_most: f64,
+    /// From when the message was sealed, if it was.
+    pub(crate) after_seal_seconds_median: Option<f64>,
     pub(crate) bytes_per_second: f64,
     pub(crate) skew_ms: f64,
     pub(crate) cpu_seconds: f64,
     /// None for one group.
     pub(crate) share_least: Option<f64>,
     pub(crate) share_most: Option<f64>,
+    pub(crate) touch: Touch,
+    /// None if receivers did not use the messages.
+    pub(crate) touch_seconds_median: Option<f64>,
+    pub(crate) page_faults: Option<f64>,
 }
 
 /// Where figures go: each is printed as soon as it is known.
@@ -131,24 +139,34 @@ impl Report {
         if self.json {
             return print_json(row);
         }
+        // One run's rows are alike in that.
+        let is_used = row.shared || row.touch != Touch::None;
         if !std::mem::replace(&mut self.headed, true) {
             print("")?;
-            print(
-                "nodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share",
-            )?;
+            let uses = if is_used { " after seal  touch ms   faults" } else { "" };
+            print(&format!(
+                "nodes  groups  algorithm           size       block        ms    least     most    MB/s  skew ms  cpu ms       share{uses}"
+            ))?;
         }
         let millis = |seconds: f64| format!("{:.3}", seconds * 1e3);
         let share = match (row.share_least, row.share_most) {
             (Some(least), Some(most)) => format!("{least:.2} {most:.2}"),
             _ => "-".into(),
         };
+        let uses = format!(
+            " {:>10} {:>9} {:>8}",
+            row.after_seal_seconds_median.map_or("-".into(), millis),
+            row.touch_seconds_median.map_or("-".into(), millis),
+            row.page_faults.map_or("-".into(), |faults| format!("{faults:.0}")),
+        );
+        let uses = if is_used { &*uses } else { "" };
         print(&format!(
-            "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}",
+            "{:>5} {:>7}  {:<11} {:>12} {:>11} {:>9} {:>8} {:>8} {:>7.0} {:>8.3} {:>7.1} {share:>11}{uses}",
             row.nodes,
             row.groups,
-            row.algorithm.name(),
+            row.algorithm.map_or("shared".into(), Way::name),
             binary(row.size_bytes),
-            binary(row.block_bytes),
+            row.block_bytes.map_or("-".into(), binary),
             millis(row.seconds_median),
             millis(row.seconds_least),
             millis(row.seconds_most),

@@ -1,7 +1,10 @@
 //! What is in a message, so that its receivers can tell it from any other.
 
 /// A word in every page is enough to tell which message it is of, and touches few of its cache lines.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
+
+/// How many bytes at the begin of each page tell so.
+pub(super) const COMPARED: usize = 8;
 
 /// One group's message of one round.
 #[derive(Clone, Copy, Debug)]
@@ -13,11 +16,11 @@ pub(super) struct Contents {
 impl Contents {
     /// In the first round every byte is written and compared, later a word of each page.
     pub(super) fn of(group: u32, round: u32) -> Contents {
-        let every = if round == 0 { 8 } else { PAGE };
+        let every = if round == 0 { COMPARED } else { PAGE };
         Contents { seed: u64::from(group) << 32 | u64::from(round), every }
     }
 
-    fn word(self, offset: usize) -> [u8; 8] {
+    fn word(self, offset: usize) -> [u8; COMPARED] {
         // SplitMix64's mixing: neighbours have nothing in common.
         let mut word = (self.seed << 8).wrapping_add(offset as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,16 +28,20 @@ impl Contents {
     }
 
     pub(super) fn write(self, bytes: &mut [u8]) {
-        for (at, chunk) in bytes.chunks_mut(self.every).enumerate() {
-            let len = chunk.len().min(8);
-            chunk[..len].copy_from_slice(&self.word(at * self.every)[..len]);
+        self.each_word(bytes.len(), |at, word| bytes[at..][..word.len()].copy_from_slice(word));
+    }
+
+    /// What to write into a message of `len` bytes, and where.
+    pub(super) fn each_word(self, len: usize, mut write: impl FnMut(usize, &[u8])) {
+        for at in (0..len).step_by(self.every) {
+            write(at, &self.word(at)[..COMPARED.min(len - at)]);
         }
     }
 
     /// Where the first word is that was not written so.
     pub(super) fn first_difference(self, bytes: &[u8]) -> Option<usize> {
         let differs = |(at, chunk): (usize, &[u8])| {
-            let len = chunk.len().min(8);
+            let len = chunk.len().min(COMPARED);
             (chunk[..len] != self.word(at * self.every)[..len]).then_some(at * self.every)
         };
         bytes.chunks(self.every).enumerate().find_map(differs)

@@ -6,9 +6,13 @@ use crate::bench::{job::Senders, report::BulkRow};
 /// What one iteration came to, in seconds from the first send.
 struct Iteration {
     seconds: f64,
+    /// The same from when the message was sealed, if it was.
+    after_seal: Option<f64>,
     skew: f64,
     /// The least and the greatest of the groups' speeds, where 1 is their mean.
     shares: (f64, f64),
+    /// What using the messages took the node that took longest, and the page faults of the one that had most.
+    touched: Option<(f64, f64)>,
 }
 
 impl Iteration {
@@ -26,13 +30,20 @@ impl Iteration {
         let greatest = |of: &dyn Fn(&(f64, f64)) -> f64| spans.iter().map(of).fold(f64::NEG_INFINITY, f64::max);
         let speeds = spans.iter().map(|(_, last)| 1.0 / last.max(1e-9));
         let mean = speeds.clone().sum::<f64>() / groups as f64;
+        let seconds = greatest(&|(_, last)| *last);
+        let sealed = seen.iter().find_map(|round| round.sealed);
+        let touched = || seen.iter().filter_map(|round| round.touched);
+        let longest = touched().map(|touched| touched.nanos).max();
+        let most = touched().map(|touched| touched.page_faults).max();
         Iteration {
-            seconds: greatest(&|(_, last)| *last),
+            seconds,
+            after_seal: sealed.map(|sealed| seconds - sealed.saturating_sub(began) as f64 * 1e-9),
             skew: greatest(&|(first, last)| last - first),
             shares: (
                 speeds.clone().fold(f64::INFINITY, f64::min) / mean,
                 speeds.fold(f64::NEG_INFINITY, f64::max) / mean,
             ),
+            touched: longest.zip(most).map(|(nanos, faults)| (nanos as f64 * 1e-9, faults as f64)),
         }
     }
 }
@@ -43,46 +54,52 @@ pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> Bul
     let iterations: Vec<Iteration> = (0..job.iterations as usize)
         .map(|number| Iteration::of(groups, &rounds.iter().map(|of_node| &of_node[number]).collect::<Vec<_>>()))
         .collect();
-    let sorted = |of: fn(&Iteration) -> f64| {
-        let mut values: Vec<f64> = iterations.iter().map(of).collect();
+    let sorted = |of: fn(&Iteration) -> Option<f64>| {
+        let mut values: Vec<f64> = iterations.iter().filter_map(of).collect();
         values.sort_by(f64::total_cmp);
         values
     };
     let median = |of| {
         let values = sorted(of);
-        (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+        Some((values.get(values.len().checked_sub(1)? / 2)? + values[values.len() / 2]) / 2.0)
     };
-    let seconds = sorted(|iteration| iteration.seconds);
-    let seconds_median = median(|iteration| iteration.seconds);
+    let seconds = sorted(|iteration| Some(iteration.seconds));
+    let seconds_median = median(|iteration| Some(iteration.seconds)).expect("there are iterations");
     let several = groups > 1;
     BulkRow {
         bench: "bulk",
         fabric: "shm",
         nodes: job.nodes,
-        algorithm: job.way,
+        shared: job.share,
+        algorithm: (!job.share).then_some(job.way),
         groups: job.groups,
         senders,
         size_bytes: job.size_bytes,
-        block_bytes: job.block_bytes,
+        block_bytes: (!job.share).then_some(job.block_bytes),
         spin: job.spin,
         iterations: job.iterations,
         seconds_median,
         seconds_least: seconds[0],
         seconds_most: seconds[seconds.len() - 1],
         bytes_per_second: groups as f64 * job.size_bytes as f64 / seconds_median,
-        skew_ms: median(|iteration| iteration.skew) * 1e3,
+        after_seal_seconds_median: median(|iteration| iteration.after_seal),
+        skew_ms: median(|iteration| Some(iteration.skew)).expect("there are iterations") * 1e3,
         cpu_seconds: rounds.iter().flatten().map(|round| round.cpu_seconds).sum::<f64>() / f64::from(job.iterations),
-        share_least: several.then(|| median(|iteration| iteration.shares.0)),
-        share_most: several.then(|| median(|iteration| iteration.shares.1)),
+        share_least: median(|iteration| Some(iteration.shares.0)).filter(|_| several),
+        share_most: median(|iteration| Some(iteration.shares.1)).filter(|_| several),
+        touch: job.touch,
+        touch_seconds_median: median(|iteration| Some(iteration.touched?.0)),
+        page_faults: median(|iteration| Some(iteration.touched?.1)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::bulk::touch::Touched;
 
     fn saw(sent: Option<u64>, received: &[Option<u64>]) -> Round {
-        Round { sent, received: received.to_vec(), cpu_seconds: 0.0 }
+        Round { sent, received: received.to_vec(), ..Round::default() }
     }
 
     #[test]
@@ -92,6 +109,22 @@ mod tests {
         assert!((iteration.seconds - 5e-6).abs() < 1e-12);
         assert!((iteration.skew - 3e-6).abs() < 1e-12);
         assert_eq!(iteration.shares, (1.0, 1.0));
+    }
+
+    #[test]
+    fn what_is_shared_is_timed_from_its_sealing_too() {
+        let root = Round { sealed: Some(4_000), ..saw(Some(1_000), &[None]) };
+        let iteration = Iteration::of(1, &[&root, &saw(None, &[Some(6_000)])]);
+        assert!((iteration.seconds - 5e-6).abs() < 1e-12);
+        assert!((iteration.after_seal.expect("it was sealed") - 2e-6).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_slowest_receiver_counts() {
+        let used =
+            |nanos, page_faults| Round { touched: Some(Touched { nanos, page_faults }), ..saw(None, &[Some(2_000)]) };
+        let iteration = Iteration::of(1, &[&saw(Some(1_000), &[None]), &used(3_000, 16), &used(5_000, 15)]);
+        assert_eq!(iteration.touched, Some((5_000.0 * 1e-9, 16.0)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use squall::rdmc::{
 };
 use squall_fabric::NodeId;
 
+use super::touch::{Touch, Touched};
 use crate::bench::job::Spinning;
 
 /// How blocks travel.
@@ -76,6 +77,10 @@ pub(crate) struct BulkJob {
     pub(crate) block_bytes: usize,
     pub(crate) receives_ahead: usize,
     pub(crate) sends_in_flight: usize,
+    /// Node 0 shares its pages; the algorithm, and what belongs to it, is not used.
+    pub(crate) share: bool,
+    /// What receivers do with each message that counts.
+    pub(crate) touch: Touch,
     /// Rounds before those that count, besides the one in which every byte is compared.
     pub(crate) warm_up: u32,
     pub(crate) iterations: u32,
@@ -106,8 +111,12 @@ impl BulkJob {
 pub(crate) struct Round {
     /// When it sent, if it is a root.
     pub(crate) sent: Option<u64>,
+    /// When what it shares was sealed, which it began when it sent.
+    pub(crate) sealed: Option<u64>,
     /// By group: when it had the message, unless it sent it.
     pub(crate) received: Vec<Option<u64>>,
     /// Processor time that its process took, in seconds.
     pub(crate) cpu_seconds: f64,
+    /// What using its messages cost it, if it did.
+    pub(crate) touched: Option<Touched>,
 }

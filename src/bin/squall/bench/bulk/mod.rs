@@ -4,6 +4,8 @@ mod contents;
 mod figures;
 mod job;
 mod mover;
+mod sharing;
+mod touch;
 
 use bytesize::ByteSize;
 use clap::{Args, value_parser};
@@ -13,6 +15,7 @@ use squall_fabric::NodeId;
 pub(crate) use self::{
     job::{BulkJob, Round, Way},
     mover::Mover,
+    touch::Touch,
 };
 use super::{
     cluster,
@@ -29,9 +32,13 @@ Examples:
   squall bench bulk --size 256MiB --sweep                         block sizes and algorithms
   squall bench bulk --size 64MiB --senders all                    a group for each node as the root, all at once
   squall bench bulk --size 64MiB --groups 4                       four groups that share nodes and root
+  squall bench bulk --size 256MiB --share --touch write           copy-on-write, and what writing each page costs then
 
 Every node is a process of its own. The root sends one message, and the next one when all have it. Receivers have given memory
 for it, which was written before. They compare every byte of the first message, and a word of each page of all others.
+
+With --share the root seals each message, which was in memory of its own, and receivers map its pages: they copy a page when they
+write it. What giving the pages back costs is not measured.
 
 What the figures mean:
   ms        from the root's send until the last receiver has the message: the median, least and most of all iterations
@@ -39,6 +46,9 @@ What the figures mean:
   skew ms   from the first receiver's receipt until the last one's (median; the worst group)
   cpu ms    processor time, of users and system, of all nodes together for each iteration, waiting included
   share     of several groups: the speed of the slowest and of the fastest one, where 1 is the mean
+  after seal  of --share: ms without the time in which the root seals the message (median)
+  touch ms  of --touch: how long a receiver takes to use the message, once all have it (median; the slowest receiver)
+  faults    the receiver's page faults while it does so (median; the receiver that has most)
 
 The lines before the table say what the machine itself can do; hold the figures against them.";
 
@@ -87,13 +97,20 @@ pub(crate) struct BulkArgs {
     /// How a node with nothing to do waits
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
-    /// Give receivers the sender's own pages, to be copied when they are written
-    #[arg(long)]
+    /// Give receivers the root's own pages, to be copied when they are written
+    #[arg(long, conflicts_with_all = WITHOUT_COPIES)]
     share: bool,
+    /// What receivers do with each message once all have it
+    #[arg(long, value_enum, default_value = "none")]
+    touch: Touch,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
+
+/// Options that say how copies are made, or of how many messages at a time.
+const WITHOUT_COPIES: [&str; 7] =
+    ["block", "algorithm", "sweep", "groups", "senders", "receives_ahead", "sends_in_flight"];
 
 fn fabric(name: &str) -> Result<&'static str, String> {
     match name {
@@ -136,9 +153,6 @@ impl BulkArgs {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.share {
-            return Err("--share comes with a later version: leave it out, and each receiver copies".into());
-        }
         for &block in &self.block {
             if block > MAX_BLOCK_BYTES {
                 return Err(format!("--block {block} is too large: give at most {MAX_BLOCK_BYTES}"));
@@ -189,6 +203,8 @@ impl BulkArgs {
             block_bytes: block_bytes.unwrap_or(suited.block_bytes),
             receives_ahead: self.receives_ahead.map_or(suited.receives_ahead, |ahead| ahead as usize),
             sends_in_flight: self.sends_in_flight.map_or(suited.sends_in_flight, |sends| sends as usize),
+            share: self.share,
+            touch: self.touch,
             warm_up: self.warm_up,
             iterations: self.iterations,
             spin: self.spin,

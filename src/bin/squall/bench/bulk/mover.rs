@@ -19,13 +19,14 @@ use squall::{
     rdmc::{Buffer, Event, GroupConfig, GroupId, schedule::Algorithm},
 };
 use squall_fabric::{
-    NodeId,
+    NodeId, Wait,
     shm::{ShmConfig, ShmFabric},
 };
 
 use super::{
     contents::Contents,
     job::{BulkJob, Round},
+    sharing::Sharing,
 };
 use crate::bench::{
     job::Go,
@@ -45,7 +46,9 @@ pub(crate) struct Mover<'a> {
     events: Vec<(GroupId, Event)>,
     /// Groups that are not connected yet.
     connecting: usize,
+    /// By group; none if the message is shared.
     messages: Vec<Message>,
+    sharing: Option<Sharing>,
     /// An empty message, for signals.
     nothing: Arc<Buffer>,
     /// Memory of signals that came, until their groups are done with them.
@@ -75,9 +78,15 @@ impl Message {
 
 impl<'a> Mover<'a> {
     /// Opens the fabric, and begins to connect all groups.
-    pub(crate) fn new(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, String> {
+    pub(crate) fn new(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
         let me = NodeId(job.node);
-        let fabric = ShmFabric::open(ShmConfig::new(&*job.cluster, me)).map_err(|error| error.to_string())?;
+        let mut fabric = ShmFabric::open(ShmConfig::new(&*job.cluster, me)).map_err(|error| error.to_string())?;
+        let rest = |fabric: &mut ShmFabric| {
+            fabric.wait(Time::boot_clock() + ASKS);
+            go_on(told)
+        };
+        // Before there are groups: what is reported then is of these endpoints only.
+        let sharing = job.share.then(|| Sharing::connect(job, &mut fabric, rest)).transpose()?;
         let mut bulk = Bulk::new(fabric, job.spin.into(), job.nodes as usize);
         let nothing = Arc::new(memory(&mut bulk, 1)?);
         let mut mover = Mover {
@@ -87,12 +96,13 @@ impl<'a> Mover<'a> {
             events: Vec::new(),
             connecting: 0,
             messages: Vec::new(),
+            sharing,
             nothing,
             signals: VecDeque::new(),
             heard: 0,
             saying: 0,
         };
-        for number in 0..job.groups {
+        for number in 0..if job.share { 0 } else { job.groups } {
             let sends = job.root(number) == job.node;
             let config = job.config(number);
             let group = config.id;
@@ -155,6 +165,9 @@ impl<'a> Mover<'a> {
             let buffer = message.buffer.as_mut().and_then(Arc::get_mut).expect("the last round is over");
             Contents::of(message.group.group, number).write(buffer);
         }
+        if let Some(sharing) = &mut self.sharing {
+            sharing.renew(self.bulk.fabric(), (self.job.node == 0).then(|| Contents::of(0, number)))?;
+        }
         let before = processor_seconds();
         // Other roots than node 0 have to be told that all are ready.
         self.meet(self.job.roots > 1)?;
@@ -165,35 +178,76 @@ impl<'a> Mover<'a> {
                 self.send(group, buffer, self.job.size_bytes)?;
             }
         }
-        self.until(|mover| mover.messages.iter().all(Message::is_done))?;
-        let cpu_seconds = processor_seconds() - before;
+        let sealed = match &mut self.sharing {
+            Some(sharing) => sharing.share(self.bulk.fabric())?,
+            None => None,
+        };
+        self.until(|mover| mover.messages.iter().all(Message::is_done) && mover.sharing.iter().all(Sharing::is_done))?;
+        let mut after = processor_seconds();
         self.meet(true)?;
+        if self.sharing.is_some() {
+            // A root that shares is done before its receivers are: all of its part ends here.
+            after = processor_seconds();
+        }
+        // Every byte of the first message is compared, and none written before.
+        let touched = if number > 0 { self.job.touch.of(self.held().map(|(_, message)| message)) } else { None };
         self.compare(number)?;
-        Ok(Round {
-            sent: self.messages.iter().any(|message| message.sends).then_some(sent),
-            received: self.messages.iter().map(|message| message.received).collect(),
-            cpu_seconds,
-        })
+        if number == 0 {
+            self.write_apart()?;
+        }
+        let received = match &self.sharing {
+            Some(sharing) => vec![sharing.received()],
+            None => self.messages.iter().map(|message| message.received).collect(),
+        };
+        self.give_memory();
+        let sends = sealed.is_some() || self.messages.iter().any(|message| message.sends);
+        let cpu_seconds = after - before;
+        Ok(Round { sent: sends.then_some(sent), sealed, received, cpu_seconds, touched })
     }
 
-    /// Looks at what came, and gives the memory for the next round.
-    fn compare(&mut self, number: u32) -> Result<(), Stopped> {
-        for at in 0..self.messages.len() {
-            let message = &mut self.messages[at];
-            if message.sends {
-                continue;
+    /// What this node has received in this round, with the numbers of the groups.
+    fn held(&mut self) -> impl Iterator<Item = (u32, &mut [u8])> {
+        let size = self.job.size_bytes;
+        let copies = self.messages.iter_mut().filter(|message| !message.sends).map(move |message| {
+            let buffer = message.buffer.as_mut().expect("it was received");
+            (message.group.group, &mut Arc::get_mut(buffer).expect("its group has released it")[..size])
+        });
+        copies.chain(self.sharing.iter_mut().filter_map(Sharing::copy).map(|copy| (0, copy)))
+    }
+
+    /// Looks at what came.
+    fn compare(&mut self, number: u32) -> Result<(), String> {
+        for (group, message) in self.held() {
+            if let Some(at) = Contents::of(group, number).first_difference(message) {
+                return Err(format!(
+                    "round {number} of group {group} brought other bytes than were sent, at {at}: this is a bug of Squall"
+                ));
             }
-            let (group, buffer) = (message.group, message.buffer.take().expect("it was received"));
-            if let Some(at) = Contents::of(group.group, number).first_difference(&buffer[..self.job.size_bytes]) {
-                return Err(Stopped::Failed(format!(
-                    "round {number} of group {} brought other bytes than were sent, at {at}: this is a bug of Squall",
-                    group.group
-                )));
-            }
-            let buffer = Arc::into_inner(buffer).expect("its group has released it");
-            self.provide(group, buffer);
         }
         Ok(())
+    }
+
+    /// All who hold a shared message, the root included, write it at the same time. Nobody sees what another one wrote.
+    fn write_apart(&mut self) -> Result<(), Stopped> {
+        let Some(sharing) = &mut self.sharing else { return Ok(()) };
+        let own = Contents::of(1 + self.job.node, 0);
+        sharing.write(own)?;
+        self.meet(true)?;
+        match self.sharing.as_ref().and_then(|sharing| sharing.first_change(own, Contents::of(0, 0))) {
+            None => Ok(()),
+            Some(at) => {
+                Err(format!("a shared message changed, at {at}, when others wrote it: this is a bug of Squall").into())
+            }
+        }
+    }
+
+    /// Gives its groups memory for their next messages.
+    fn give_memory(&mut self) {
+        for message in self.messages.iter_mut().filter(|message| !message.sends) {
+            let buffer = message.buffer.take().expect("it was received");
+            let buffer = Arc::into_inner(buffer).expect("its group has released it");
+            self.bulk.group(message.group).expect("groups stay").provide(buffer);
+        }
     }
 
     /// Lets node 0 wait until all nodes have come here; and the others too, if they are `told`.
@@ -220,10 +274,12 @@ impl<'a> Mover<'a> {
     fn until(&mut self, holds: impl Fn(&Mover<'_>) -> bool) -> Result<(), Stopped> {
         while !holds(self) {
             let mut events = std::mem::take(&mut self.events);
-            if !self.bulk.turn(&mut events) {
-                if matches!(self.told.try_recv(), Err(TryRecvError::Disconnected)) {
-                    return Err(Stopped::Told);
-                }
+            let is_busy = self.bulk.turn(&mut events);
+            if let Some(sharing) = &mut self.sharing {
+                sharing.take(self.bulk.fabric())?;
+            }
+            if !is_busy {
+                go_on(self.told)?;
                 self.bulk.rest(Time::boot_clock() + ASKS);
             }
             for (group, event) in events.drain(..) {
@@ -263,6 +319,14 @@ impl<'a> Mover<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Unless the parent wants no more.
+fn go_on(told: &Receiver<Go>) -> Result<(), Stopped> {
+    match told.try_recv() {
+        Err(TryRecvError::Disconnected) => Err(Stopped::Told),
+        _ => Ok(()),
     }
 }
 
