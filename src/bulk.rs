@@ -56,13 +56,15 @@ pub struct Bulk<F> {
     completions: Vec<Completion>,
     patience: Patience,
     armed: bool,
+    /// Something may have been asked since the last turn, which only a turn does.
+    asked: bool,
 }
 
 impl<F: Fabric + Wait> Bulk<F> {
     /// Takes a fabric. `spin` decides how [`rest`](Bulk::rest) waits, on a host that runs `nodes` nodes.
     pub fn new(fabric: F, spin: Spin, nodes: usize) -> Bulk<F> {
         let patience = Patience::new(spin, Room::of_this_host(nodes));
-        Bulk { fabric, groups: Rdmc::new(), completions: Vec::new(), patience, armed: false }
+        Bulk { fabric, groups: Rdmc::new(), completions: Vec::new(), patience, armed: false, asked: false }
     }
 
     /// The fabric, to register memory with.
@@ -77,22 +79,26 @@ impl<F: Fabric + Wait> Bulk<F> {
 
     /// Creates this node's part of a group: see [`Group::create`].
     pub fn create(&mut self, config: GroupConfig) -> Result<(), CreateError> {
+        self.asked = true;
         self.groups.create(&mut self.fabric, config)
     }
 
     /// Creates this node's part of a group that completes an interrupted message: see [`Group::resume`].
     pub fn resume(&mut self, config: GroupConfig, message: Interrupted) -> Result<(), CreateError> {
+        self.asked = true;
         self.groups.resume(&mut self.fabric, config, message)
     }
 
     /// A group, unless it was removed.
     pub fn group(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.asked = true;
         self.groups.group(id)
     }
 
     /// Forgets a group, and leaves it if it has not ended: it then fails for the others, who hear why as long as turns are
     /// taken here. Returns the messages that this node has not released.
     pub fn remove(&mut self, id: GroupId) -> Vec<Interrupted> {
+        self.asked = true;
         self.groups.remove(&mut self.fabric, id)
     }
 
@@ -103,6 +109,7 @@ impl<F: Fabric + Wait> Bulk<F> {
 
     /// One look at everything: appends what happened to `events`. Returns whether anything changed.
     pub fn turn(&mut self, events: &mut Vec<(GroupId, Event)>) -> bool {
+        self.asked = false;
         self.fabric.poll(Time::boot_clock(), &mut self.completions);
         let mut busy = !self.completions.is_empty();
         // What came in together with a group's end is not lost for it.
@@ -123,8 +130,12 @@ impl<F: Fabric + Wait> Bulk<F> {
     /// After a turn that changed nothing: lets time pass, in the way that the host's room suggests. At the latest, it
     /// returns at `until`; and when the fabric has something, or a [waker](Bulk::waker) is used.
     ///
-    /// It does not always sleep: take another turn after it.
+    /// It does not always sleep: take another turn after it. It never does where anything was asked since the last turn,
+    /// as [`group`](Bulk::group) may have.
     pub fn rest(&mut self, until: Time) {
+        if self.asked {
+            return;
+        }
         if std::mem::take(&mut self.armed) {
             // Armed, looked once more, and found nothing: what comes from now on ends this.
             return self.fabric.wait(until);
@@ -179,6 +190,11 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
+    use squall_fabric::{
+        NodeId,
+        shm::{ShmConfig, ShmFabric},
+    };
+
     use super::*;
 
     #[test]
@@ -202,5 +218,24 @@ mod tests {
                 assert_eq!(later == Rest::Sleep, sleeps, "{spin:?}, {room:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_asked_between_a_turn_and_a_rest_is_not_slept_over() {
+        let me = NodeId(0);
+        let fabric = ShmFabric::open(ShmConfig::new(format!("bulk-asked-{}", std::process::id()), me));
+        let mut bulk = Bulk::new(fabric.expect("shared memory"), Spin::Never, 1);
+        let id = GroupId { group: 0, instance: 1 };
+        bulk.create(GroupConfig::new(id, vec![me])).expect("a sound configuration");
+        let mut events = Vec::new();
+        while bulk.turn(&mut events) {}
+        bulk.rest(Time::MAX);
+        assert!(!bulk.turn(&mut events) && bulk.armed, "the next rest sleeps");
+        bulk.group(id).expect("was created").destroy().expect("the root may");
+        let until = Time::boot_clock() + Duration::from_secs(20);
+        bulk.rest(until);
+        assert!(Time::boot_clock() < until, "it slept");
+        while bulk.turn(&mut events) {}
+        assert!(matches!(events.last(), Some((_, Event::Destroyed))), "{events:?}");
     }
 }

@@ -117,17 +117,13 @@ pub enum CreateError {
     #[error("there is a group {0:?} already: a group that follows another needs another instance")]
     Exists(GroupId),
     /// The message that is to be completed does not fit what is said of it.
-    #[error(
-        "a message of {blocks} blocks of {block_bytes} bytes, of which {held} are here, can't be completed in {capacity}"
-    )]
+    #[error("a message of {blocks} blocks of {block_bytes} bytes can't be completed: {cause}")]
     Interrupted {
         /// Its number of blocks.
         blocks: u32,
         /// The group's block size.
         block_bytes: usize,
-        /// For how many blocks it is said which are held.
-        held: u32,
-        /// What there is to complete it in.
-        capacity: &'static str,
+        /// What is wrong.
+        cause: &'static str,
     },
 }

@@ -128,7 +128,7 @@ pub enum AcceptError {
 /// A posted operation of any kind is known by its place in the endpoint's order, so tokens only need to be signaled.
 const SIGNALED: Token = Token(0);
 
-/// In a look at a schedule in which this member has little to send, so many steps are passed over.
+/// In a look at a schedule in which this member has little to do, so many steps are passed over.
 const SEARCH_STEPS: usize = 4096;
 
 /// One member's transfers.
@@ -279,12 +279,15 @@ impl Engine {
         let Some(part) = self.course.receiving() else { return Ok(false) };
         let block_bytes = self.limits.block_bytes;
         let mut busy = false;
-        while self.posted < self.limits.receives_ahead {
+        for _ in 0..SEARCH_STEPS {
+            if self.posted >= self.limits.receives_ahead {
+                return Ok(busy);
+            }
             let (number, step) = self.receiving;
             let Some(message) = number.checked_sub(self.base).and_then(|at| self.messages.get(at as usize)) else {
                 return Ok(busy | self.post_first(fabric)?);
             };
-            let Some(buffer) = &message.buffer else { break };
+            let Some(buffer) = &message.buffer else { return Ok(busy) };
             if step >= self.course.steps(part, message.blocks) {
                 self.receiving = (number + 1, 0);
                 continue;
@@ -297,7 +300,7 @@ impl Engine {
                 let link = link_to(&self.links, receive.peer);
                 let link = &mut self.links[link];
                 if !is_taken(fabric.post(link.blocks, Op::Recv { into }, SIGNALED))? {
-                    break;
+                    return Ok(busy);
                 }
                 link.awaiting.push_back(Awaited::Block { message: number, block: receive.block });
                 link.posted += 1;
@@ -306,7 +309,8 @@ impl Engine {
             }
             self.receiving.1 += 1;
         }
-        Ok(busy)
+        // There is more to look at.
+        Ok(true)
     }
 
     /// Posts the receive for the next message's first block.
@@ -506,14 +510,12 @@ impl Engine {
         let mut message = Message::new(blocks, self.lanes.len());
         let known = (parked.block + 1 == blocks).then(|| parked.block as usize * block_bytes + parked.len);
         let max_bytes = known.unwrap_or(blocks as usize * block_bytes);
-        let buffer = if provided {
-            Some(Arc::clone(&parked.holder)).filter(|buffer| buffer.capacity() >= max_bytes)
-        } else {
-            self.provided.pop_front_if(|buffer| buffer.capacity() >= max_bytes).map(Arc::new)
-        };
-        match buffer {
+        let holder = Some(Arc::clone(&parked.holder)).filter(|buffer| provided && buffer.capacity() >= max_bytes);
+        let fits = |buffer: &mut Buffer| buffer.capacity() >= max_bytes;
+        match holder.or_else(|| self.provided.pop_front_if(fits).map(Arc::new)) {
             Some(buffer) => {
-                place(&mut message, buffer, parked, block_bytes);
+                let holder = place(&mut message, buffer, parked, block_bytes);
+                self.provided.extend(Arc::try_unwrap(holder));
             }
             None => {
                 message.parked = Some(parked);

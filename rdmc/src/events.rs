@@ -66,7 +66,9 @@ pub struct Interrupted {
     pub len: Option<usize>,
     /// The blocks that are here: these and no others.
     pub held: BlockSet,
-    /// Where they lie; none if no memory was given for the message yet (then nothing of it is held).
+    /// Where they lie; none if no memory was given for the message yet (then nothing of it is held). Nothing lands there any
+    /// more, but who was being sent a block from there may still be taking it: change nothing of what is held as long as
+    /// somebody may complete the message.
     pub buffer: Option<Arc<Buffer>>,
 }
 

@@ -90,6 +90,8 @@ pub struct Group {
     engine: Option<Engine>,
     /// Resume: until then.
     exchange: Option<Exchange>,
+    /// How many regions members expose to the root, and the root to them.
+    regions: usize,
     state: State,
     /// What this member says.
     own: Notice,
@@ -120,25 +122,15 @@ impl Group {
     ///
     /// `message` says what is here. It needs memory, of the message's length at least, and where nothing came before the
     /// interruption the number of blocks, which all members must agree upon. Any member may lack or hold any blocks: they
-    /// tell each other, and each missing block moves once. The group fails if some are held by nobody.
-    pub fn resume(fabric: &mut impl Fabric, config: GroupConfig, message: Interrupted) -> Result<Group, CreateError> {
+    /// tell each other, and each missing block moves once; then each member, the root too, gets [`Event::Received`]. The group
+    /// fails if some blocks are held by nobody. Where blocks are missing, `message` has the only handle of its memory.
+    pub fn resume(
+        fabric: &mut impl Fabric,
+        config: GroupConfig,
+        mut message: Interrupted,
+    ) -> Result<Group, CreateError> {
         let me = config.check(fabric.node())?.rank();
-        let (blocks, block_bytes) = (message.blocks, config.block_bytes);
-        let impossible = |capacity| {
-            let held = message.held.blocks();
-            CreateError::Interrupted { blocks, block_bytes, held, capacity }
-        };
-        let Some(buffer) = &message.buffer else { return Err(impossible("no buffer")) };
-        let last = (blocks as usize).saturating_sub(1).checked_mul(block_bytes);
-        let holds_last = blocks > 0 && message.held.contains(blocks - 1);
-        let len_is_sound = message.len.is_none_or(|len| len <= buffer.capacity() && config.blocks(len) == Some(blocks))
-            && (message.len.is_some() || !holds_last);
-        if blocks == 0 || message.held.blocks() != blocks || !len_is_sound {
-            return Err(impossible("such a buffer"));
-        }
-        if last.is_none_or(|last| buffer.capacity() < last + usize::from(blocks > 1)) {
-            return Err(impossible("a buffer that is shorter"));
-        }
+        check_interrupted(&config, &mut message)?;
         let control = Control::register(fabric, config.members.len(), me)?;
         let exchange = Exchange::register(fabric, config.members.len(), me, message)?;
         Ok(Group::new(fabric, config, me, control, Some(exchange)))
@@ -159,6 +151,7 @@ impl Group {
             control,
             lines: Vec::new(),
             engine: None,
+            regions: 1 + usize::from(exchange.is_some()),
             exchange,
             state: State::Running,
             own: Notice::default(),
@@ -249,8 +242,10 @@ impl Group {
         }
     }
 
-    /// Gives memory for a message that will come, ahead of time. The next message that fits into it goes there, without an
-    /// [`Event::Incoming`]; where the buffer holds a whole number of blocks, its first block comes in place too.
+    /// Gives memory for a message that will come, ahead of time. Buffers are used in the order in which they are given: a
+    /// message that fits into the first of them (by its [`max_bytes`](Event::Incoming)) goes there without an
+    /// [`Event::Incoming`], and where that holds whole blocks, its first block comes in place too. A message that does not
+    /// fit is asked for, and the buffer is kept for another.
     pub fn provide(&mut self, buffer: Buffer) {
         if let Some(engine) = &mut self.engine {
             engine.provide(buffer);
@@ -287,10 +282,13 @@ impl Group {
     }
 
     /// Whether nobody has to hear of this member any more, so that it may be dropped without making others guess.
+    ///
+    /// One that stands still, or never came, has to hear for ever: who wants to end gives up at some time.
     pub fn is_quiet(&self) -> bool {
-        let knows = |line: &Line| {
-            line.gone || self.control.failed(line.rank).is_some_and(|suspect| suspect != Suspect::Unknown)
-        };
+        let named = |rank| self.control.failed(rank).is_some_and(|suspect| suspect != Suspect::Unknown);
+        // Where the message is lost, nobody failed, and all find it by themselves.
+        let finds = |rank| self.own.failed.is_none() && self.control.is_done(rank);
+        let knows = |line: &Line| line.gone || named(line.rank) || finds(line.rank) || self.control.is_closed();
         self.state == State::Destroyed || self.state == State::Failed && self.lines.iter().all(knows)
     }
 
@@ -345,7 +343,8 @@ impl Group {
 
     /// Reads what the others say.
     fn hear(&mut self, fabric: &mut impl Fabric) -> bool {
-        if self.is_ended() {
+        // Once all are done, who leaves harms nobody.
+        if self.is_ended() || self.state == State::Closed {
             return false;
         }
         for at in 0..self.lines.len() {
@@ -389,15 +388,18 @@ impl Group {
                 let links = self.connect_links(fabric, &course);
                 self.engine = Some(Engine::completing(self.limits(), course, links, what));
             }
-            // All find the same, so nobody has to be told.
-            Err(lost) => self.end_as_failed(None, lost.to_string(), Some(what)),
+            // All find the same; each is told that this member has.
+            Err(lost) => {
+                self.own.done = true;
+                self.end_as_failed(None, lost.to_string(), Some(what));
+            }
         }
         true
     }
 
     /// The closing handshake.
     fn close(&mut self) -> bool {
-        let Some(engine) = &self.engine else { return false };
+        let Some(engine) = self.engine.as_ref().filter(|_| self.state == State::Running) else { return false };
         let before = (self.own, self.closing);
         if self.me == Rank::ROOT {
             if self.closing {
@@ -486,13 +488,14 @@ impl Group {
     fn on_line(&mut self, fabric: &mut impl Fabric, at: usize, completion: &Completion) {
         let rank = self.lines[at].rank;
         match completion {
-            Completion::Connected { remote, hello, .. } => {
-                let regions = 1 + usize::from(self.exchange.is_some());
-                match self.check(remote, hello, regions) {
-                    Ok(remote) => self.lines[at].remote = Some(remote),
-                    Err(reason) => self.fail(fabric, Suspect::Rank(rank), reason),
+            Completion::Connected { remote, hello, .. } => match self.check(remote, hello, self.regions) {
+                Ok(remote) => self.lines[at].remote = Some(remote),
+                Err(reason) => {
+                    // It finds the same, and nothing can be said to it.
+                    self.lines[at].gone = true;
+                    self.fail(fabric, Suspect::Rank(rank), reason);
                 }
-            }
+            },
             Completion::Broken { reason, .. } => {
                 self.lines[at].gone = true;
                 self.end_if_alone();
@@ -514,10 +517,8 @@ impl Group {
         }
         let control = remote.first().filter(|region| remote.len() == regions && self.control.fits(region));
         let holdings = remote.get(1);
-        let fits = match (&self.exchange, holdings) {
-            (Some(exchange), Some(region)) => exchange.fits(region),
-            _ => holdings.is_none(),
-        };
+        // Who has failed meanwhile has no holdings to compare, and still says so.
+        let fits = holdings.is_none_or(|region| self.exchange.as_ref().is_none_or(|exchange| exchange.fits(region)));
         match control {
             Some(control) if fits => Ok(Remote { control: control.key, holdings: holdings.map(|region| region.key) }),
             _ => Err("the memory that it exposed is not that of this group".into()),
@@ -553,6 +554,30 @@ impl Group {
         let suspect = suspect.map(|rank| self.node(rank));
         self.events.push(Event::Failed(Failure { suspect, reason, interrupted }));
     }
+}
+
+/// Checks what is said of a message that is to be completed.
+fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<(), CreateError> {
+    let (blocks, block_bytes) = (message.blocks, config.block_bytes);
+    let impossible = |cause| Err(CreateError::Interrupted { blocks, block_bytes, cause });
+    if blocks == 0 || message.held.blocks() != blocks {
+        return impossible("it has at least one block, and what is held is a set of its blocks");
+    }
+    let holds_last = message.held.contains(blocks - 1);
+    if message.len.map_or(holds_last, |len| config.blocks(len) != Some(blocks)) {
+        return impossible("its length must be known where its last block is held, and be that of so many blocks");
+    }
+    let Some(buffer) = &mut message.buffer else { return impossible("give memory for it") };
+    let before_last = (blocks as usize - 1).checked_mul(block_bytes);
+    let least = message.len.or_else(|| before_last?.checked_add(usize::from(blocks > 1)));
+    if least.is_none_or(|least| buffer.capacity() < least) {
+        return impossible("its memory is too short");
+    }
+    // Blocks will land there, which nobody may be reading.
+    if !message.held.is_full() && Arc::get_mut(buffer).is_none() {
+        return impossible("blocks are missing, and its memory is in use: drop all other handles of the buffer");
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Group {

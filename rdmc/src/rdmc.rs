@@ -51,7 +51,8 @@ impl Rdmc {
     }
 
     fn refuse_twice(&self, id: GroupId) -> Result<(), CreateError> {
-        if self.groups.contains_key(&id) { Err(CreateError::Exists(id)) } else { Ok(()) }
+        let leaving = self.leaving.iter().any(|group| group.id() == id);
+        if leaving || self.groups.contains_key(&id) { Err(CreateError::Exists(id)) } else { Ok(()) }
     }
 
     fn add(&mut self, group: Group) {
@@ -79,7 +80,7 @@ impl Rdmc {
         interrupted
     }
 
-    /// Whether nobody has to hear anything from this node any more.
+    /// Whether no group is left, and nobody has to hear anything from this node any more: see [`Group::is_quiet`].
     pub fn is_quiet(&self) -> bool {
         self.groups.is_empty() && self.leaving.is_empty()
     }
@@ -115,7 +116,7 @@ impl Rdmc {
             busy || !group.is_idle()
         });
         for group in &mut self.leaving {
-            group.step(fabric, &mut self.events);
+            any |= group.step(fabric, &mut self.events);
             self.events.clear();
             if group.is_quiet() {
                 group.disconnect(fabric);

@@ -43,7 +43,7 @@ impl Member {
         self.rdmc.group(self.id).expect("was created, and not removed")
     }
 
-    fn step(&mut self, now: Time, phantom: bool) {
+    pub(crate) fn step(&mut self, now: Time, phantom: bool) {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
@@ -113,12 +113,12 @@ impl World {
             // Whoever has failed leaves its old group behind.
             member.rdmc.remove(&mut member.fabric, member.id);
             let interrupted = what(member.fabric.node(), &mut member.fabric);
-            member.rdmc.resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
-            member.id = config.id;
             member.failures.clear();
             member.destroyed = 0;
             member.received.clear();
             member.released.clear();
+            member.rdmc.resume(&mut member.fabric, config.clone(), interrupted).expect("a sound resume");
+            member.id = config.id;
         }
         World { net: self.net, members, phantom: self.phantom }
     }
@@ -182,6 +182,19 @@ impl World {
     /// Runs until nothing is left to happen.
     pub(crate) fn run_dry(&mut self) {
         self.kick();
+        while self.step() {}
+    }
+
+    /// Has a member leave its group.
+    pub(crate) fn leave(&mut self, member: usize) {
+        let now = self.net.now();
+        let member = self.members[member].as_mut().expect("alive");
+        member.rdmc.remove(&mut member.fabric, member.id);
+        member.step(now, self.phantom);
+    }
+
+    /// Runs until nothing is left to happen, without a step of who hears of nothing.
+    pub(crate) fn settle(&mut self) {
         while self.step() {}
     }
 }
