@@ -95,9 +95,16 @@ fn a_message_and_its_reply_take_no_memory() {
 #[test]
 fn a_thread_that_waits_for_room_takes_no_memory() {
     let mut solo = Solo::new(|group| _ = group.ring_bytes(1024));
+    let filler = solo.group.clone();
+    // The first who waits takes memory for the list of those who do.
+    while filler.try_send(&Entry::Add(1)).is_ok() {}
+    let mut first = solo.group.submit(&Entry::Add(1));
+    while poll(&mut first).is_pending() {
+        solo.settle();
+    }
+
     let group = solo.group.clone();
     let producer = std::thread::spawn(move || allocations(|| _ = group.submit(&Entry::Add(1)).wait().unwrap()));
-    let filler = solo.group.clone();
     while !producer.is_finished() {
         // Keeps the ring full, so that the producer mostly waits for room.
         while filler.try_send(&Entry::Add(1)).is_ok() {}
