@@ -62,6 +62,8 @@ pub(crate) struct Replies<T> {
     /// The free slots, as a stack, so that few outstanding submits use few slots, which stay in the cache. The low half names
     /// the top as a ticket does; the high half counts changes, so that an exchange fails if the top was taken and came back.
     free: AtomicU64,
+    /// Somebody found no free slot since one was last put back.
+    missed: AtomicBool,
     /// Nothing is completed any more.
     closed: AtomicBool,
 }
@@ -97,7 +99,8 @@ impl<T> Replies<T> {
             waker: AtomicWaker::new(),
             reply: UnsafeCell::new(None),
         };
-        Replies { slots: (0..capacity).map(slot).collect(), free: AtomicU64::new(1), closed: AtomicBool::new(false) }
+        let no = || AtomicBool::new(false);
+        Replies { slots: (0..capacity).map(slot).collect(), free: AtomicU64::new(1), missed: no(), closed: no() }
     }
 
     fn slot(&self, ticket: u32) -> &Slot<T> {
@@ -106,6 +109,16 @@ impl<T> Replies<T> {
 
     /// A slot for a submit, unless all are in use. Give it [back](Replies::put_back) if the message is not accepted.
     pub(crate) fn claim(&self) -> Option<Ticket> {
+        self.claim_free().or_else(|| {
+            self.missed.store(true, Ordering::Relaxed);
+            // Pairs with the fence in `put_back`: either this finds the slot, or who put it back sees that it was missed.
+            fence(Ordering::SeqCst);
+            self.claim_free()
+        })
+    }
+
+    #[inline]
+    fn claim_free(&self) -> Option<Ticket> {
         // Acquire: what the last occupant did with the slot is over.
         let mut top = self.free.load(Ordering::Acquire);
         loop {
@@ -136,9 +149,13 @@ impl<T> Replies<T> {
         }
     }
 
-    /// Frees the slot of a message that was not accepted.
+    /// Frees the slot of a message that was not accepted. It counts as room only if somebody missed it: else who waits for other
+    /// room would be woken by its own attempt, again and again.
     pub(crate) fn put_back(&self, ticket: Ticket) -> After {
-        After { wake: None, room: self.release(ticket.get()) }
+        let was_last = self.release(ticket.get());
+        // See `claim`.
+        fence(Ordering::SeqCst);
+        After { wake: None, room: was_last && self.missed.swap(false, Ordering::Relaxed) }
     }
 
     /// Brings the reply. Each ticket is completed at most once, by the one thread that delivers.

@@ -97,13 +97,14 @@ impl Region {
         let words = if kind == RegionKind::Phantom { 0 } else { (bytes.next_multiple_of(8) + LINE) / 8 };
         // From the allocator as zeros, of which pages that are never used take no memory; those of aligned types are written.
         let memory = Box::<[u64]>::new_zeroed_slice(words);
-        // SAFETY: zeros are valid words.
-        let mut memory = unsafe { memory.assume_init() };
+        // SAFETY: zeros are valid words. A Vec, since a Box that is moved claims its memory for itself, and pointers from
+        // before are void.
+        let mut memory = unsafe { memory.assume_init() }.into_vec();
         let first = memory.as_mut_ptr().cast::<u8>();
         let base = first.wrapping_add(first.align_offset(LINE) * usize::from(words > 0));
-        let base = NonNull::new(base).expect("a Box's pointer is not null");
-        // SAFETY: `base` points into the Box's memory, less than a line behind its beginning, so that `bytes` rounded up to whole
-        // words follow. The memory does not move when the Box does, and is only dropped with `owner`. Nobody else has the Box.
+        let base = NonNull::new(base).expect("a Vec's pointer is not null");
+        // SAFETY: `base` points into the Vec's memory, less than a line behind its beginning, so that `bytes` rounded up to whole
+        // words follow. The memory does not move when the Vec does, and is only dropped with `owner`. Nobody else has the Vec.
         unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) }
     }
 

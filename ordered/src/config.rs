@@ -57,8 +57,8 @@ pub struct ShardConfig {
     /// of the ring counts.
     pub bulk_threshold: usize,
     /// The memory for the bulk messages of each sender, in bytes, of which whole blocks are used; each member reserves it, for
-    /// each sender. So much of a sender's bulk messages may be under way together, and no message may be larger. 0 for no
-    /// bulk messages: then a message may have a quarter of the ring.
+    /// each sender. So much of a sender's bulk messages may be under way together, and none may be larger. 0 for no bulk
+    /// messages: then a message may have a quarter of the ring.
     pub bulk_reserve_bytes: usize,
     /// The size of the blocks that bulk messages travel in, in bytes: a multiple of 64. A bulk message takes whole blocks of
     /// the reserve.
@@ -93,7 +93,12 @@ impl ShardConfig {
 
     /// The reserve in whole blocks, in bytes.
     pub(crate) fn reserve_bytes(&self) -> usize {
-        self.bulk_reserve_bytes - self.bulk_reserve_bytes % self.bulk_block_bytes
+        self.bulk_reserve_bytes - self.bulk_reserve_bytes.checked_rem(self.bulk_block_bytes).unwrap_or(0)
+    }
+
+    /// The longest message that a shard takes, in bytes.
+    pub fn max_message_bytes(&self) -> usize {
+        self.inline_bytes().max(self.reserve_bytes())
     }
 
     /// Checks what can't be.

@@ -41,7 +41,9 @@ mod tests;
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_ordered::Mode;
+use squall_ordered::{BulkPath, Mode};
+
+use crate::plan;
 
 pub use self::{
     builder::{ConfigBuilder, GroupBuilder},
@@ -96,8 +98,8 @@ pub struct GroupConfig {
     /// A message of more bytes travels as a bulk message, by RDMC, and then takes its turn; never more than a quarter of the
     /// ring counts.
     pub bulk_threshold: usize,
-    /// The memory for each sender's bulk messages, in bytes, at each member; it is in use only while it holds some, and where it
-    /// held some. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
+    /// The memory for each sender's bulk messages, in bytes, at each member, of which what has held none takes
+    /// none. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
     pub bulk_reserve: usize,
     /// Who may send, in ascending order; None for all members.
     pub senders: Option<Vec<NodeId>>,
@@ -120,9 +122,9 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// The largest message that the group takes, in bytes.
+    /// The largest message that the group takes, in bytes: the reserve in whole blocks, or what goes through the ring.
     pub fn max_message_bytes(&self) -> usize {
-        if self.bulk_reserve == 0 { self.ring_bytes / 4 } else { self.bulk_reserve }
+        plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes()
     }
 }
 

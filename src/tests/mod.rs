@@ -164,8 +164,12 @@ impl<S: Service> Solo<S> {
     /// Steps the shard as the engine does, without delivering.
     fn step_shard(&mut self) {
         self.clock.store(self.now.as_nanos(), Ordering::Relaxed);
-        if self.shard.step(&mut self.fabric, self.now).freed {
+        let stepped = self.shard.step(&mut self.fabric, self.now);
+        if stepped.freed {
             self.control.on_freed();
+        }
+        if stepped.freed_bulk {
+            self.control.on_freed_bulk();
         }
     }
 

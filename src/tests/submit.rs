@@ -89,6 +89,24 @@ fn each_who_finds_room_wakes_the_next() {
 }
 
 #[test]
+fn who_waits_for_other_room_is_not_woken_by_the_slot_that_it_puts_back() {
+    let mut solo = Solo::new(|group| _ = group.bulk_threshold(100).bulk_reserve(4096).max_waiting(2));
+    let large = Entry::Text("x".repeat(3000));
+    let mut first = solo.group.submit(&large);
+    let task = Arc::new(Counting::default());
+    let mut second = solo.group.submit(&large);
+    assert!(first.is_accepted() && !second.is_accepted(), "the reserve takes one of them");
+    assert!(poll_for(&mut second, &task).is_pending());
+    assert_eq!(task.count(), 0);
+    solo.settle();
+    assert_eq!(task.count(), 1, "the reserve has room");
+    assert!(poll(&mut first).is_ready());
+    assert!(poll(&mut second).is_pending() && second.is_accepted());
+    solo.settle();
+    assert!(poll(&mut second).is_ready());
+}
+
+#[test]
 fn a_waiter_that_was_woken_and_dropped_passes_the_room_on() {
     let mut solo = Solo::new(|group| _ = group.max_waiting(1));
     let mut first = solo.group.submit(&Entry::Add(1));

@@ -43,6 +43,8 @@ pub(super) enum Breach {
         "its bulk message {number} takes up to {bytes} bytes, and {max} are reserved for it: its configuration differs"
     )]
     TooLarge { number: u64, bytes: usize, max: usize },
+    #[error("its bulk message {0} is empty, and what is empty goes through the ring")]
+    Empty(u64),
     #[error("its bulk message {number} came where {expected} was due")]
     OutOfOrder { number: u64, expected: u64 },
 }
@@ -67,6 +69,10 @@ impl Incoming {
         let expected = self.first + (self.live.len() + self.asking.len()) as u64;
         if number != expected {
             return Err(Breach::OutOfOrder { number, expected });
+        }
+        // No range of the reserve is empty: it would be waited for without end.
+        if max_bytes == 0 {
+            return Err(Breach::Empty(number));
         }
         let max = self.reserve.capacity();
         if max_bytes > max {

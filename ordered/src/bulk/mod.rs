@@ -276,7 +276,7 @@ impl Bulk {
         faulty: &mut Vec<(NodeId, BreakReason)>,
     ) -> bool {
         let mut events = std::mem::take(&mut self.events);
-        let busy = self.rdmc.step(fabric, &mut events);
+        let mut busy = self.rdmc.step(fabric, &mut events);
         for (id, event) in events.drain(..) {
             let Some(rank) = self.lanes.iter().position(|lane| lane.group == Some(id)) else { continue };
             let lane = &mut self.lanes[rank];
@@ -317,7 +317,8 @@ impl Bulk {
             if let (Way::In(incoming), Some(group)) = (&mut lane.way, lane.group.and_then(|id| self.rdmc.group(id)))
                 && incoming.is_asking()
             {
-                incoming.accept(group);
+                // Receives into it are posted by the next step.
+                busy |= incoming.accept(group) > 0;
             }
         }
         busy

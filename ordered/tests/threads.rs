@@ -1,0 +1,147 @@
+//! Real threads that submit small and bulk messages while the shard is driven: each thread's order is kept, and whenever the view
+//! ends, each message that was accepted was delivered or is handed back, once.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use fastrand::Rng;
+use squall_fabric::{
+    NodeId, Time,
+    sim::{SimConfig, SimNet},
+};
+use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
+use squall_ordered::{Deliver, Message, Mode, ShardConfig, SubmitRefused, Submitter};
+
+const THREADS: usize = 3;
+const THRESHOLD: usize = 100;
+const LONGEST: usize = 3000;
+
+/// What was delivered, as tickets.
+#[derive(Default)]
+struct Log(Vec<u32>);
+
+impl Deliver for Log {
+    fn deliver(&mut self, message: Message<'_>) {
+        let mut bytes = Vec::new();
+        message.payload.copy_to(&mut bytes);
+        assert_eq!(bytes, payload(message.ticket), "message {}", message.ticket);
+        self.0.push(message.ticket);
+    }
+
+    fn answer(&mut self, _count: u64) {}
+}
+
+/// A message's bytes, which follow from its ticket: one in eight is a bulk message.
+fn payload(ticket: u32) -> Vec<u8> {
+    let mut rng = Rng::with_seed(u64::from(ticket));
+    let most = if rng.u8(0..8) == 0 { LONGEST } else { THRESHOLD };
+    let len = rng.usize(0..=most);
+    vec![ticket as u8; len]
+}
+
+fn ticket(thread: usize, number: u32) -> u32 {
+    ((thread as u32) << 24) | (number + 1)
+}
+
+/// Submits until it is refused. Returns how many were accepted.
+fn submit(submitter: &Submitter, thread: usize, is_over: &AtomicBool) -> u32 {
+    for number in 0.. {
+        let ticket = ticket(thread, number);
+        let bytes = payload(ticket);
+        loop {
+            match submitter.submit(&bytes, ticket) {
+                Ok(()) => break,
+                Err(SubmitRefused::Full) if !is_over.load(Ordering::Relaxed) => thread::yield_now(),
+                Err(SubmitRefused::Full | SubmitRefused::Closed) => return number,
+                Err(other) => panic!("message {ticket}: {other}"),
+            }
+        }
+    }
+    unreachable!("the view ends")
+}
+
+fn run(mode: Mode, deliveries: usize, seed: u64) {
+    let (node, shard) = (NodeId(1), ShardId(0));
+    let view = View {
+        epoch: Epoch::FIRST,
+        members: vec![Member { node, incarnation: Incarnation(1) }],
+        shards: vec![ShardView { shard, members: vec![node], senders: vec![node] }],
+        joined: vec![node],
+        left: Vec::new(),
+    };
+    let config = ShardConfig {
+        mode,
+        ring_bytes: 1024,
+        bulk_threshold: THRESHOLD,
+        bulk_reserve_bytes: 2 * 3072,
+        bulk_block_bytes: 512,
+        ..ShardConfig::default()
+    };
+    let mut fabric = SimNet::new(SimConfig::fast(), seed).fabric(node);
+    let (submitter, mut shard, mut deliverer) =
+        squall_ordered::create(&mut fabric, &view, shard, &config).expect("a valid shard");
+    let (mut log, is_over) = (Log::default(), AtomicBool::new(false));
+    let (accepted, undelivered) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn({
+                    let (submitter, is_over) = (&submitter, &is_over);
+                    move || submit(submitter, thread, is_over)
+                })
+            })
+            .collect();
+        let mut now = Time::ZERO;
+        while log.0.len() < deliveries {
+            now = Time::from_nanos(now.as_nanos() + 1000);
+            let stepped = shard.step(&mut fabric, now);
+            let ran = deliverer.run(7, &mut log).expect("nobody is faulty");
+            if !stepped.busy && ran.messages == 0 {
+                thread::yield_now();
+            }
+        }
+        let received = shard.wedge();
+        shard.clean_up(received);
+        shard.step(&mut fabric, now);
+        while !shard.is_ended() {
+            deliverer.run(7, &mut log).expect("nobody is faulty");
+            shard.step(&mut fabric, now);
+        }
+        let undelivered = loop {
+            if let Some(undelivered) = shard.undelivered() {
+                break undelivered;
+            }
+            thread::yield_now();
+        };
+        is_over.store(true, Ordering::Relaxed);
+        let accepted: Vec<u32> =
+            threads.into_iter().map(|thread| thread.join().expect("it submits and returns")).collect();
+        (accepted, undelivered)
+    });
+    let all: Vec<u32> = log.0.iter().copied().chain(undelivered.iter().map(|message| message.ticket)).collect();
+    let mut next: BTreeMap<u32, u32> = BTreeMap::new();
+    for ticket in all {
+        let due = next.entry(ticket >> 24).or_insert(1);
+        assert_eq!(ticket & 0xff_ffff, *due, "thread {} in seed {seed}, {mode:?}", ticket >> 24);
+        *due += 1;
+    }
+    for (thread, accepted) in accepted.into_iter().enumerate() {
+        assert_eq!(
+            next.get(&(thread as u32)).map_or(0, |due| due - 1),
+            accepted,
+            "thread {thread} in seed {seed}, {mode:?}"
+        );
+    }
+}
+
+#[test]
+fn each_threads_messages_keep_their_order_and_none_is_lost_or_repeated() {
+    let seed = fastrand::u64(..);
+    let mut rng = Rng::with_seed(seed);
+    for round in 0..600 {
+        let mode = if round % 2 == 0 { Mode::Ordered } else { Mode::Unordered };
+        run(mode, rng.usize(0..1500), seed);
+    }
+}
