@@ -6,7 +6,10 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::fs::OFlags;
@@ -51,6 +54,7 @@ pub(crate) struct Feed {
     entry: usize,
     /// So much of it is hashed.
     hashed: u64,
+    given_up: Arc<AtomicBool>,
 }
 
 struct Current {
@@ -68,7 +72,12 @@ impl Feed {
     /// Entries before `first` are not hashed: everybody has them.
     pub(crate) fn new(sources: Sources, manifest: Arc<Manifest>, segment_bytes: usize, first: usize) -> Feed {
         let layout = Layout::new(&manifest, segment_bytes);
-        Feed { sources, manifest, layout, current: None, entry: first, hashed: 0 }
+        Feed { sources, manifest, layout, current: None, entry: first, hashed: 0, given_up: Arc::default() }
+    }
+
+    /// A flag that ends what goes on: nobody needs what is read from then on.
+    pub(crate) fn given_up(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.given_up)
     }
 
     /// Fills `bytes` with a segment. Where a file can't be read they are zero, and its verdict says so.
@@ -100,6 +109,9 @@ impl Feed {
         while (self.entry, self.hashed) < (entry, at) {
             let end = if self.entry == entry { at } else { self.manifest.entries()[self.entry].bytes() };
             while self.hashed < end {
+                if self.given_up.load(Ordering::Relaxed) {
+                    return;
+                }
                 scratch.resize(SCRATCH_BYTES, 0);
                 let len = (end - self.hashed).min(SCRATCH_BYTES as u64) as usize;
                 self.read_next(&mut scratch[..len]);

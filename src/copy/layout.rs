@@ -51,7 +51,7 @@ impl Layout {
 
     /// Where in the stream a segment begins.
     pub(crate) fn begin(&self, segment: u64) -> u64 {
-        (segment * self.segment_bytes as u64).min(self.bytes())
+        segment.saturating_mul(self.segment_bytes as u64).min(self.bytes())
     }
 
     /// How many bytes a segment has: only the last is shorter.
@@ -124,6 +124,14 @@ mod tests {
             ]
         );
         assert_eq!(layout.pieces(1).collect::<Vec<_>>(), [Piece { entry: 3, at: 3, offset: 0, len: 10 }]);
+    }
+
+    #[test]
+    fn sizes_and_segments_at_the_end_of_64_bits_do_not_overflow() {
+        let layout = layout(&[u64::MAX], 1 << 23);
+        let last = layout.segments() - 1;
+        assert_eq!((layout.segments(), layout.len(last)), (1 << 41, (1 << 23) - 1));
+        assert_eq!(layout.begin(u64::MAX), u64::MAX);
     }
 
     #[test]

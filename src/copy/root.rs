@@ -41,7 +41,7 @@ impl PlaceError {
     }
 
     /// For what is done to a name that the source chose.
-    fn name(attempt: &'static str, path: &RelPath) -> impl FnOnce(Errno) -> PlaceError {
+    pub(crate) fn name(attempt: &'static str, path: &RelPath) -> impl FnOnce(Errno) -> PlaceError {
         move |cause| match cause {
             Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS => {
                 PlaceError::Disk { attempt, path: path.to_string(), cause }
@@ -198,6 +198,11 @@ impl Root {
             Err(Errno::EXIST) if !clobber => Ok(false),
             Err(cause) => Err(PlaceError::name("put in place", to)(cause)),
         }
+    }
+
+    /// Whether anything has a name.
+    pub(crate) fn has(&self, path: &RelPath) -> bool {
+        self.parent(path).is_ok_and(|(parent, name)| statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
     /// The size and modification time of a file; None if there is no such file.

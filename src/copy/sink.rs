@@ -142,7 +142,11 @@ impl Sink {
         if remembered == Remembered::default() {
             staging.clear()?;
         }
-        let remembered = trusted(&root, &staging, &manifest, &layout, remembered);
+        let remembered = trusted(&root, &staging, &manifest, &layout, options.clobber, remembered);
+        if options.sync && !remembered.placed.is_empty() {
+            // An attempt without sync may have placed them, and the new journal tells of them even after a crash.
+            root.sync()?;
+        }
         let journal = Journal::begin(&staging, options.sync, &remembered)
             .map_err(|cause| SinkError::Journal { transfer: id, cause })?;
         let mut sink = Sink {
@@ -246,6 +250,10 @@ impl Sink {
 
     /// Ends the transfer, after its last segment and verdict: links, modes and times of directories, and no more staging.
     pub(crate) fn finish(mut self) -> Result<Outcome, SinkError> {
+        let segments = self.layout.segments();
+        if self.segments != segments {
+            return Err(SinkError::Order { came: segments, written: self.segments });
+        }
         self.end_before(self.states.len())?;
         self.commit()?;
         for entry in 0..self.states.len() {
@@ -258,10 +266,11 @@ impl Sink {
                 && !matches!(self.states[entry], State::Placed | State::Kept)
             {
                 let (name, mtime) = (name(entry), self.manifest.entries()[entry].mtime);
-                let path = self.manifest.entries()[entry].path.to_string();
                 let made = self.staging.link(&name, target, mtime);
-                made.map_err(PlaceError::disk("make the link", path))?;
-                self.place(entry)?;
+                match made.map_err(PlaceError::name("make the link", &self.manifest.entries()[entry].path)) {
+                    Ok(()) => self.place(entry)?,
+                    failed => self.accept(entry, failed)?,
+                }
             }
         }
         // Of those in it first: what is put into a directory changes its time.
@@ -469,6 +478,7 @@ fn trusted(
     staging: &Staging,
     manifest: &Manifest,
     layout: &Layout,
+    clobber: bool,
     mut remembered: Remembered,
 ) -> Remembered {
     let entries = manifest.entries();
@@ -476,7 +486,8 @@ fn trusted(
         Some(Entry { path, kind: Kind::File { bytes }, mtime, .. }) => root.file(path) == Some((*bytes, *mtime)),
         _ => false,
     });
-    remembered.kept.retain(|&entry| entry < entries.len());
+    // What was kept is to be replaced now, or may be gone.
+    remembered.kept.retain(|&entry| !clobber && entries.get(entry).is_some_and(|entry| root.has(&entry.path)));
     let mut segments = remembered.segments.min(layout.segments());
     for entry in 0..entries.len() {
         let held = layout.held(entry, segments);

@@ -127,7 +127,8 @@ impl Peers {
         {
             match error {
                 // Why it hung up may be on its way here, and comes before the end.
-                FrameError::System(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {}
+                FrameError::System(cause)
+                    if matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
                 error => self.lose(peer, format!("it does not listen: {error}")),
             }
         }
@@ -151,6 +152,11 @@ impl Peers {
         }
     }
 
+    /// Gives up a receiver that says what it can't say.
+    pub(super) fn lose_breaker(&mut self, peer: usize) {
+        self.lose(peer, "it broke the protocol: update it".to_owned());
+    }
+
     /// Takes note of what came. Returns what concerns the current group.
     pub(super) fn hear(&mut self, stream_begin: impl Fn(u64) -> u64, words: &mut Vec<Word>) -> bool {
         let mut busy = false;
@@ -166,13 +172,17 @@ impl Peers {
                     (at.held, at.written) = (stream_begin(holding.segments), stream_begin(holding.segments));
                     at.state = State::Ready(holding);
                 }
-                Ok(ToSource::Progress { written }) => at.written = written,
+                Ok(ToSource::Progress { written }) => at.written = written.min(self.bytes),
                 Ok(ToSource::Over(over)) => {
-                    if let State::Ready(holding) = &mut at.state {
+                    if let State::Ready(holding) = &mut at.state
+                        && over.holding.segments >= holding.segments
+                    {
                         let first_open = holding.first_open;
                         *holding = Holding { first_open, ..over.holding.clone() };
+                        words.push(Word::Over(peer, over));
+                    } else {
+                        self.lose_breaker(peer);
                     }
-                    words.push(Word::Over(peer, over));
                 }
                 Ok(ToSource::Done(report)) => {
                     at.written = self.bytes;
@@ -181,7 +191,7 @@ impl Peers {
                 }
                 Ok(ToSource::Refused(reason)) => self.lose(peer, format!("it refused: {reason}")),
                 Ok(ToSource::Failed(reason)) => self.lose(peer, reason),
-                Ok(ToSource::Ready(_)) => self.lose(peer, "it broke the protocol: update it".to_owned()),
+                Ok(ToSource::Ready(_)) => self.lose_breaker(peer),
                 Err(error) => {
                     self.lose(peer, format!("its process is gone ({error}): start it again, and push with --resume"));
                 }
@@ -228,8 +238,15 @@ impl Peers {
     /// What all who take part hold together, which grows unless a group achieved nothing.
     pub(super) fn achieved(&self) -> u64 {
         self.ready()
-            .map(|(_, holding)| holding.segments.saturating_mul(1000).saturating_add(holding.partial.len() as u64))
+            .map(|(_, holding)| {
+                holding.segments.saturating_mul(1000).saturating_add(holding.partial.len().min(999) as u64)
+            })
             .fold(0, u64::saturating_add)
+    }
+
+    /// A receiver's node id.
+    pub(super) fn node(&self, peer: usize) -> u32 {
+        self.peers[peer].node.0
     }
 
     /// Who has a node id.

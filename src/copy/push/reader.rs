@@ -1,6 +1,12 @@
 //! The thread that reads the source's files ahead of what is sent.
 
-use std::thread;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use squall_fabric::Waker;
@@ -25,16 +31,18 @@ pub(super) enum Said {
     Finished,
 }
 
-/// The thread, from outside. It ends with its current read when this is dropped.
+/// The thread, from outside. It ends soon after this is dropped.
 #[derive(Debug)]
 pub(super) struct Reader {
     orders: Option<Sender<Order>>,
     pub(super) said: Receiver<Said>,
     thread: Option<thread::JoinHandle<()>>,
+    given_up: Arc<AtomicBool>,
 }
 
 impl Reader {
     pub(super) fn start(mut feed: Feed, waker: Waker) -> std::io::Result<Reader> {
+        let given_up = feed.given_up();
         let (orders, ordered) = unbounded();
         let (say, said) = unbounded();
         let body = move || {
@@ -59,7 +67,7 @@ impl Reader {
             }
         };
         let thread = thread::Builder::new().name("squall-cp-read".to_owned()).spawn(body)?;
-        Ok(Reader { orders: Some(orders), said, thread: Some(thread) })
+        Ok(Reader { orders: Some(orders), said, thread: Some(thread), given_up })
     }
 
     /// Reads a segment. `attempt` comes back with it.
@@ -82,6 +90,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        self.given_up.store(true, Ordering::Relaxed);
         self.orders = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

@@ -58,7 +58,6 @@ struct Current {
     /// Why it failed, and who is suspected, if it did.
     failure: Option<(Option<u32>, String)>,
     somebody_left: bool,
-    achieved_before: u64,
 }
 
 pub(super) struct Transfer<'o> {
@@ -76,6 +75,8 @@ pub(super) struct Transfer<'o> {
     group: u32,
     instance: u64,
     strikes: u32,
+    /// The most that was achieved since somebody was lost.
+    best: u64,
     multicasts: u64,
     finishing: bool,
 }
@@ -108,6 +109,7 @@ impl<'o> Transfer<'o> {
             group: fastrand::u32(..),
             instance: 0,
             strikes: 0,
+            best: 0,
             multicasts: 0,
             finishing: false,
         })
@@ -192,6 +194,7 @@ impl<'o> Transfer<'o> {
 
     fn begin(&mut self, stage: Stage) -> Result<(), PushError> {
         self.instance += 1;
+        self.best = self.best.max(self.peers.achieved());
         let (members, algorithm) = self.peers.group(self.me, &stage.receivers);
         let partial = stage.partial;
         let join = Join {
@@ -218,7 +221,6 @@ impl<'o> Transfer<'o> {
             sending: VecDeque::new(),
             failure: None,
             somebody_left: false,
-            achieved_before: self.peers.achieved(),
             stage,
         });
         // To resume, the segment must be here first.
@@ -252,7 +254,7 @@ impl<'o> Transfer<'o> {
             self.strikes = 0;
             return;
         };
-        if current.somebody_left || self.peers.achieved() > current.achieved_before {
+        if current.somebody_left || self.peers.achieved() > self.best {
             self.strikes = 0;
             return;
         }
@@ -342,17 +344,31 @@ impl<'o> Transfer<'o> {
     }
 
     fn on_word(&mut self, word: Word) {
+        if let Word::Lost(_) = word {
+            self.best = 0;
+        }
         let Some(current) = &mut self.current else { return };
         match word {
-            Word::Lost(peer) if current.members.remove(&peer) => {
+            // Also one for whom it is over, as long as it is not here: others may wait for it.
+            Word::Lost(peer)
+                if current.members.remove(&peer) || !current.over && current.stage.receivers.contains(&peer) =>
+            {
                 current.somebody_left = true;
                 current.failure.get_or_insert((None, "a receiver is gone".to_owned()));
                 self.leave();
             }
             Word::Over(peer, over) if over.instance == current.id.instance => {
                 current.members.remove(&peer);
-                if over.failure.is_some() {
-                    current.failure = current.failure.take().or(over.failure);
+                if over.failure.is_none() && over.holding.segments != current.stage.end {
+                    // It would be sent the same again, for ever.
+                    current.somebody_left = true;
+                    current.failure.get_or_insert((None, "a receiver left too early".to_owned()));
+                    self.peers.lose_breaker(peer);
+                    self.leave();
+                } else if let Some((suspect, reason)) = over.failure {
+                    // Who names nobody could not take part itself.
+                    let suspect = suspect.unwrap_or(self.peers.node(peer));
+                    current.failure.get_or_insert((Some(suspect), reason));
                     self.leave();
                 }
             }

@@ -5,7 +5,7 @@ mod turn;
 mod writer;
 
 use std::{
-    fmt,
+    fmt, io,
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
@@ -60,7 +60,7 @@ pub enum ServeError {
     Fabric(#[from] ShmError),
     /// The system refused a thread.
     #[error("the system gives no thread: {0}")]
-    Thread(#[from] std::io::Error),
+    Thread(#[from] io::Error),
 }
 
 /// What a receiver tells about its work.
@@ -91,6 +91,8 @@ pub enum ServeEvent {
         kept: u64,
         /// What failed, each with its name and a reason; at most 100 of them.
         failed: Vec<String>,
+        /// How many failed.
+        failures: u64,
     },
     /// The transfer ended before that. What came of it is kept, for a push with `--resume`.
     Interrupted {
@@ -180,7 +182,14 @@ fn accept(listener: &Listener, turn: &Turn, name: &str, calls: &Sender<UnixStrea
     loop {
         let stream = match listener.accept() {
             Ok(stream) => stream,
-            Err(error) => return tracing::debug!(%error, "no more calls are taken"),
+            // The name was given up.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                // Too many open files, say: that may pass.
+                tracing::warn!(%error, "a call could not be taken");
+                thread::sleep(LOOK);
+                continue;
+            }
         };
         if !turn.take() {
             let text = format!("{name} is busy with another transfer: push again when that is over");

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::unbounded;
+use crossbeam::channel::{RecvTimeoutError, unbounded};
 use squall_fabric::{Time, shm::ShmFabric};
 use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
 
@@ -23,7 +23,7 @@ use super::{
         root::Root,
         sink::{Outcome, Written},
     },
-    ServeEvent,
+    LOOK, ServeEvent,
     turn::Turn,
     writer::{Said, Writer},
 };
@@ -147,7 +147,9 @@ impl<'r> Transfer<'r> {
         self.turn.end_soon();
         let offered = self.accepted.is_some();
         match ended {
-            Ok(Outcome { placed, kept, failed, .. }) => tell(ServeEvent::Finished { placed, kept, failed }),
+            Ok(Outcome { placed, kept, failed, failures }) => {
+                tell(ServeEvent::Finished { placed, kept, failed, failures });
+            }
             Err(End::Gone(error)) if !offered => tracing::debug!(%error, "a caller made no offer"),
             Err(end) => {
                 let reason = end.to_string();
@@ -186,7 +188,14 @@ impl<'r> Transfer<'r> {
     ) -> Result<Outcome, End> {
         let (hear, heard) = unbounded();
         self.link = Some(Link::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
-        let offer = heard.recv_timeout(PATIENCE).map_err(|_| End::Gone(FrameError::Closed))?;
+        let until = Instant::now() + PATIENCE;
+        let offer = loop {
+            match heard.recv_timeout(LOOK) {
+                Ok(offer) => break offer,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until && !stop.load(Ordering::Relaxed) => {}
+                Err(_) => return Err(End::Gone(FrameError::Closed)),
+            }
+        };
         match offer.message.map_err(End::Gone)? {
             ToReceiver::Offer(offer) => self.accept(offer)?,
             _ => return Err(End::Breach("it did not begin with an offer".to_owned())),
@@ -306,8 +315,14 @@ impl<'r> Transfer<'r> {
         let Accepted { layout, received, .. } = self.accepted();
         let fits = join.first == *received && join.first < join.end && join.end <= layout.segments();
         let largest = layout.largest();
-        if !fits || (join.partial && join.end != join.first + 1) || !(1..=1 << 30).contains(&join.block_bytes) {
-            return Err(End::Breach(format!("segments {}..{} can't come next", join.first, join.end)));
+        if !fits
+            || (join.partial && join.end != join.first + 1)
+            || !(1..=largest.max(1) as u64).contains(&join.block_bytes)
+        {
+            let Join { first, end, block_bytes, .. } = join;
+            return Err(End::Breach(format!(
+                "segments {first}..{end} in blocks of {block_bytes} bytes can't come next"
+            )));
         }
         let Some(config) = join.config() else {
             return Err(End::Failed(format!("it knows no algorithm {:?}: update it", join.algorithm.name)));
@@ -378,6 +393,10 @@ impl<'r> Transfer<'r> {
                 }
                 current.inside -= 1;
                 accepted.received += 1;
+                if let Some(Partial { buffer, .. }) = accepted.partials.remove(&segment) {
+                    // It came again from the first block.
+                    accepted.pool.give_shared(buffer);
+                }
                 accepted.writer.write(segment, buffer, len);
                 Ok(())
             }

@@ -161,6 +161,29 @@ fn a_transfer_resumes_after_any_segment() {
 }
 
 #[test]
+fn what_an_earlier_attempt_kept_is_replaced_if_asked_and_copied_if_it_is_gone() {
+    let keep = SinkOptions { sync: true, clobber: false };
+    for (options, gone) in [(OPTIONS, false), (keep, true)] {
+        let pair = Pair::new();
+        fs::write(pair.from("a"), [1; SEGMENT]).unwrap();
+        fs::write(pair.from("b"), [2; 2 * SEGMENT]).unwrap();
+        fs::write(pair.to("a"), "old").unwrap();
+        let scan = pair.scan();
+        let mut sink = pair.sink(&scan, keep, false);
+        pump(&scan, &mut sink, 2);
+        drop(sink);
+        if gone {
+            fs::remove_file(pair.to("a")).unwrap();
+        }
+        let mut sink = pair.sink(&scan, options, true);
+        pump(&scan, &mut sink, u64::MAX);
+        let outcome = sink.finish().unwrap();
+        assert_eq!((outcome.placed, outcome.kept, outcome.failures), (2, 0, 0), "{outcome:?}");
+        assert_same(&pair.from("a"), &pair.to("a"));
+    }
+}
+
+#[test]
 fn without_resume_what_was_left_is_discarded() {
     let pair = Pair::new();
     make_tree(&pair);

@@ -10,12 +10,15 @@ use std::{
 
 use super::{
     super::{
-        control::{FrameError, Join, Layer, Offer, ToReceiver, ToSource, dial, expect_greeting, greet, read, write},
+        control::{
+            FrameError, Holding, Join, Layer, Listener, Offer, Over, ToReceiver, ToSource, dial, expect_greeting,
+            greet, read, write,
+        },
         manifest::{
             RawEntry,
             tests::{directory, file, link},
         },
-        sink::SinkOptions,
+        sink::{SinkOptions, Verdict},
     },
     network::Cluster,
 };
@@ -105,11 +108,73 @@ fn a_second_source_is_told_that_a_receiver_is_busy() {
     let cluster = Cluster::new(1);
     let (first, ready) = call(&cluster, &[file("f", 5000)]);
     assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");
-    fs::write(cluster.from("g"), "g").unwrap();
+    // Their names fill the connection, so that it is hung up on in the middle of the offer.
+    (0..3000).for_each(|i| fs::write(cluster.from(&format!("{i:0>200}")), "").unwrap());
     let error = cluster.push(&cluster.options()).receivers.remove(0).error.unwrap();
     assert!(error.contains("a is busy with another transfer: push again when that is over"), "{error}");
     drop(first);
     assert!(cluster.push(&cluster.options()).is_complete(), "it comes once the first is gone");
+}
+
+/// A receiver `b` that claims to hold nothing, and says `over` of its n-th group, as long as it is listened to.
+fn liar(cluster: &Cluster, over: fn(u64) -> (Holding, Option<String>)) -> thread::JoinHandle<()> {
+    let listener = Listener::bind(cluster.name(), "b").unwrap();
+    thread::spawn(move || {
+        let mut stream = listener.accept().unwrap();
+        greet(&mut stream).unwrap();
+        expect_greeting(&mut stream).unwrap();
+        let mut groups = 0;
+        loop {
+            let word = match read::<ToReceiver>(&mut stream) {
+                Ok(ToReceiver::Offer(_)) => ToSource::Ready(Holding::default()),
+                Ok(ToReceiver::Join(join)) => {
+                    groups += 1;
+                    let (holding, failure) = over(groups);
+                    let failure = failure.map(|reason| (None, reason));
+                    ToSource::Over(Over { instance: join.instance, holding, failure })
+                }
+                Ok(_) => continue,
+                Err(_) => return,
+            };
+            if write(&mut stream, &word).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn a_receiver_that_lies_about_its_groups_is_given_up_and_costs_the_others_nothing() {
+    type Lie = fn(u64) -> (Holding, Option<String>);
+    let lies: [Lie; 4] = [
+        |_| (Holding::default(), None),
+        |n| (Holding { segments: n % 2, ..Holding::default() }, Some("lie".to_owned())),
+        |n| (Holding { partial: vec![0; n as usize % 2], ..Holding::default() }, Some("lie".to_owned())),
+        |_| (Holding { segments: u64::MAX, partial: vec![u64::MAX], first_open: u32::MAX }, None),
+    ];
+    for lie in lies {
+        let cluster = Cluster::new(1);
+        fs::write(cluster.from("f"), [7; 300_000]).unwrap();
+        let liar = liar(&cluster, lie);
+        let mut options = cluster.options();
+        options.to.push("b".to_owned());
+        options.silence = Duration::from_secs(10);
+        let report = cluster.push(&options);
+        assert_eq!((&report.receivers[0].error, report.receivers[0].placed), (&None, 1), "{report:?}");
+        assert!(report.receivers[1].error.is_some(), "{report:?}");
+        liar.join().unwrap();
+    }
+}
+
+#[test]
+fn a_source_that_finishes_too_early_puts_nothing_in_place() {
+    let cluster = Cluster::new(1);
+    let (mut stream, _) = call(&cluster, &[file("f", 5000)]);
+    let verdict = Verdict::Intact(blake3::hash(b"").into());
+    write(&mut stream, &ToReceiver::Verdicts(vec![(0, verdict)])).unwrap();
+    write(&mut stream, &ToReceiver::Finish).unwrap();
+    assert!(matches!(answer(&mut stream).unwrap(), ToSource::Failed(_)));
+    assert!(!cluster.at("a", "f").exists());
 }
 
 #[test]
@@ -130,6 +195,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
         Join { first: 1, end: 2, ..join.clone() },
         Join { end: 9, ..join.clone() },
         Join { block_bytes: 0, ..join.clone() },
+        Join { block_bytes: 1 << 30, ..join.clone() },
         Join { end: 0, ..join.clone() },
         Join { algorithm: Layer { name: "pigeons".to_owned(), racks: Vec::new() }, ..join.clone() },
     ];
@@ -164,7 +230,6 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
 
 #[test]
 fn what_the_source_says_of_unknown_files_is_ignored_and_missing_words_fail_files() {
-    use super::super::sink::Verdict;
     let cluster = Cluster::new(1);
     let (mut stream, ready) = call(&cluster, &[directory("d"), file("d/f", 0)]);
     assert!(matches!(ready, ToSource::Ready(_)), "{ready:?}");

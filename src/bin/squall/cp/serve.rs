@@ -57,9 +57,9 @@ impl ServeArgs {
                     let part = Part { name: &name, held: before, written, over: None };
                     gauge.show(total, [part].into_iter());
                 }
-                ServeEvent::Finished { placed, kept, failed } => {
+                ServeEvent::Finished { placed, kept, failed, failures: count } => {
                     gauge.end();
-                    failures = failed.len();
+                    failures = count;
                     failed.iter().for_each(|failed| eprintln!("{name}: {failed}"));
                     eprintln!("{name}: done: {placed} in place, {kept} kept, {failures} failed");
                 }
@@ -71,13 +71,15 @@ impl ServeArgs {
                 _ => {}
             };
             let took_one = receiver.receive(&stop, &mut tell);
+            if once && failures > 0 {
+                return Err(CommandError::Failed(format!("{name}: the transfer is not complete")));
+            }
+            if once && took_one {
+                return Ok(());
+            }
             if !took_one || stop.load(Ordering::Relaxed) {
                 eprintln!("{name}: stopped");
                 return Ok(());
-            }
-            if once {
-                let failed = format!("{name}: the transfer is not complete");
-                return if failures == 0 { Ok(()) } else { Err(CommandError::Failed(failed)) };
             }
         }
     }
