@@ -12,51 +12,16 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use squall_fabric::{EndpointId, Fabric, Op, PostError, RegionKey, Source, Token};
+use squall_fabric::{Fabric, Op, PostError, RegionKey, Source, Token};
 
 use crate::{
     buffer::Buffer,
     control::Control,
     course::Course,
     events::{Event, Interrupted, Progress},
+    link::{Awaited, Link, link_to},
     message::{Message, Parked, is_block_len},
-    schedule::Rank,
 };
-
-/// The blocks' connection to one peer.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub(crate) rank: Rank,
-    /// Carries blocks.
-    pub(crate) blocks: EndpointId,
-    /// Carries `ready_for_block`, which must not wait behind a block (G1).
-    pub(crate) ready: EndpointId,
-    /// Whether blocks can be sent.
-    blocks_are_up: bool,
-    /// The peer's control memory, once it can be told of receives.
-    control: Option<RegionKey>,
-    /// Sends posted since the group began.
-    sent: u64,
-    /// Receives posted since the group began, and how many of them the peer was told of.
-    posted: u64,
-    published: u64,
-    /// What posted receives are for, oldest first.
-    awaiting: VecDeque<Awaited>,
-    /// The message and lane of each send that is outstanding, oldest first.
-    sending: VecDeque<(u64, usize)>,
-    /// The last search in which nothing more could be sent to this peer.
-    passed: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Awaited {
-    /// The first block of the next message.
-    First,
-    Block {
-        message: u64,
-        block: u32,
-    },
-}
 
 /// The sends of one part of the schedule, in its order.
 #[derive(Debug, Default)]
@@ -547,37 +512,6 @@ impl Engine {
             None => Progress { message: self.next(), ..Progress::default() },
         }
     }
-}
-
-impl Link {
-    pub(crate) fn new(rank: Rank, blocks: EndpointId, ready: EndpointId) -> Link {
-        Link {
-            rank,
-            blocks,
-            ready,
-            blocks_are_up: false,
-            control: None,
-            sent: 0,
-            posted: 0,
-            published: 0,
-            awaiting: VecDeque::new(),
-            sending: VecDeque::new(),
-            passed: 0,
-        }
-    }
-
-    pub(crate) fn endpoints(&self) -> [EndpointId; 2] {
-        [self.blocks, self.ready]
-    }
-
-    pub(crate) fn is_up(&self) -> bool {
-        self.blocks_are_up && self.control.is_some()
-    }
-}
-
-/// Links are in order of ranks, and the course names no others.
-fn link_to(links: &[Link], rank: Rank) -> usize {
-    links.binary_search_by_key(&rank, |link| link.rank).expect("a peer of the schedule has a link")
 }
 
 /// Whether a post was taken; a full queue takes it later. A broken endpoint is reported by itself.

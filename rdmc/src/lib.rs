@@ -100,6 +100,7 @@ pub mod graph;
 mod group;
 #[cfg(test)]
 mod hostile_tests;
+mod link;
 mod message;
 mod plan;
 mod rdmc;
