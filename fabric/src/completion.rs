@@ -93,6 +93,12 @@ pub enum BreakReason {
     /// Nothing came through for the failure timeout.
     #[error("it could not be reached for the failure timeout")]
     Unreachable,
+    /// The peer's host, or something on the way, ended the connection without a word. The peer may live.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The peer has given this node up, after it had heard nothing of it for the failure timeout.
+    #[error("it gave this node up, after it had heard nothing of it for the failure timeout")]
+    GivenUp,
     /// An operation had a key that the endpoint was not given, or lay outside its region.
     #[error("an operation had a wrong key or lay outside its region")]
     Access,

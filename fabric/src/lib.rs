@@ -29,10 +29,12 @@
 //! as of now posts it inline.
 
 mod completion;
+mod endpoints;
 mod error;
 mod fingerprint;
 pub mod graph;
 mod ids;
+pub mod net;
 mod op;
 mod region;
 pub mod shm;

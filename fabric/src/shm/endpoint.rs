@@ -10,7 +10,10 @@ use super::{
     ring,
     share::{Lease, Share},
 };
-use crate::{BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, Target, Token};
+use crate::{
+    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, Target, Token,
+    endpoints::Identified,
+};
 
 /// One side of a connection, from `connect` until it breaks or is closed.
 pub(super) struct Endpoint {
@@ -113,6 +116,13 @@ impl Up {
     #[inline]
     pub(super) fn remote(&self, key: RegionKey) -> Option<&PeerMemory> {
         self.remote.iter().find(|memory| memory.describe.key == key)
+    }
+}
+
+impl Identified for Endpoint {
+    #[inline]
+    fn id(&self) -> EndpointId {
+        self.id
     }
 }
 

@@ -17,7 +17,6 @@ use super::{
     control::{Command, Connect, Connected, Control, ControlThread, Event},
     doorbell::{self, Doorbell},
     endpoint::{Endpoint, Sending, Up},
-    endpoints::Endpoints,
     memory::{self, OwnMemory},
     peer::Peers,
     ring,
@@ -26,7 +25,7 @@ use super::{
 };
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
-    RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, graph::Executor,
+    RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -35,7 +34,7 @@ use crate::{
 pub struct ShmFabric {
     config: ShmConfig,
     pub(super) core: Core,
-    pub(super) endpoints: Endpoints,
+    pub(super) endpoints: Endpoints<Endpoint>,
     /// The living endpoint of a peer and tag.
     tags: HashMap<(NodeId, GroupTag), EndpointId>,
     /// Connects that the next poll announces.
@@ -83,7 +82,7 @@ impl ShmFabric {
                 shares: 0,
             },
             config,
-            endpoints: Endpoints::default(),
+            endpoints: Endpoints::new(0),
             tags: HashMap::new(),
             new: Vec::new(),
             stillborn: Vec::new(),

@@ -42,7 +42,6 @@ mod control;
 mod copy;
 mod doorbell;
 mod endpoint;
-mod endpoints;
 mod fabric;
 mod graph;
 mod memory;

@@ -232,6 +232,8 @@ impl Writer {
             BreakReason::Failed(text) => (4, text.as_str()),
             // No side breaks an endpoint for these and lives to tell.
             BreakReason::ProcessGone | BreakReason::Unreachable | BreakReason::TagInUse => (0, ""),
+            // Nor here, where no network is.
+            BreakReason::Lost(_) | BreakReason::GivenUp => (0, ""),
         };
         self.u8(code).text(text)
     }

@@ -1,0 +1,105 @@
+//! A fabric's endpoints, found by id without a search.
+
+use crate::EndpointId;
+
+/// An id is a slot's index, above it how often the slot was used before, and above that the fabric's number: ids never
+/// come twice, nor in two fabrics of one process that are used as one.
+const INDEX_BITS: u32 = 32;
+
+/// Where the fabric's number stands.
+const SPACE_SHIFT: u32 = 61;
+
+/// A slot that was used so often is not used again.
+const MAX_USES: u32 = (1 << (SPACE_SHIFT - INDEX_BITS)) - 1;
+
+struct Slot<E> {
+    uses: u32,
+    endpoint: Option<E>,
+}
+
+/// What is found by its id.
+pub(crate) trait Identified {
+    fn id(&self) -> EndpointId;
+}
+
+/// All endpoints that have not ended.
+pub(crate) struct Endpoints<E> {
+    /// The fabric's number, in its place in an id.
+    space: u64,
+    slots: Vec<Slot<E>>,
+    /// Indices of slots without an endpoint.
+    free: Vec<u32>,
+    /// Where a walk over all of them begins.
+    first: usize,
+}
+
+impl<E: Identified> Endpoints<E> {
+    /// None yet; `space` (below 8) tells their ids from those of other fabrics.
+    pub(crate) fn new(space: u8) -> Endpoints<E> {
+        assert!(space < 8, "an id has room for 8 fabrics");
+        Endpoints { space: u64::from(space) << SPACE_SHIFT, slots: Vec::new(), free: Vec::new(), first: 0 }
+    }
+
+    /// A new id, for an endpoint that may be `put`.
+    pub(crate) fn reserve(&mut self) -> EndpointId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { uses: 0, endpoint: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.uses += 1;
+        EndpointId(self.space | u64::from(slot.uses) << INDEX_BITS | u64::from(index))
+    }
+
+    /// Takes an endpoint in, under the id that was reserved for it.
+    pub(crate) fn put(&mut self, endpoint: E) {
+        let slot = &mut self.slots[index_of(endpoint.id())];
+        debug_assert!(slot.endpoint.is_none());
+        slot.endpoint = Some(endpoint);
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut E> {
+        self.slots.get_mut(index_of(id))?.endpoint.as_mut().filter(|endpoint| endpoint.id() == id)
+    }
+
+    pub(crate) fn remove(&mut self, id: EndpointId) -> Option<E> {
+        self.get_mut(id)?;
+        let endpoint = self.slots[index_of(id)].endpoint.take();
+        self.release(id);
+        endpoint
+    }
+
+    /// Gives back an id under which no endpoint was put.
+    pub(crate) fn release(&mut self, id: EndpointId) {
+        let index = index_of(id);
+        if self.slots[index].uses < MAX_USES {
+            self.free.push(index as u32);
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &E> {
+        self.slots.iter().filter_map(|slot| slot.endpoint.as_ref())
+    }
+
+    pub(crate) fn ids(&self) -> Vec<EndpointId> {
+        self.all().map(E::id).collect()
+    }
+
+    /// All of them, from the one that is first this time.
+    #[inline]
+    pub(crate) fn rotated(&mut self) -> impl Iterator<Item = &mut E> {
+        let (before, from) = self.slots.split_at_mut(self.first);
+        from.iter_mut().chain(before).filter_map(|slot| slot.endpoint.as_mut())
+    }
+
+    /// Lets another be first.
+    pub(crate) fn rotate(&mut self) {
+        self.first = if self.first + 1 < self.slots.len() { self.first + 1 } else { 0 };
+    }
+}
+
+#[inline]
+fn index_of(id: EndpointId) -> usize {
+    (id.0 & ((1 << INDEX_BITS) - 1)) as usize
+}

@@ -1,0 +1,62 @@
+//! The seam between the control thread and a fabric's polling thread.
+
+use std::net::TcpStream;
+
+use super::tls::Session;
+use crate::{BreakReason, EndpointId, GroupTag, NodeId};
+
+/// Which fabric an endpoint belongs to. Both sides of a connection are of the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Plane {
+    /// Each pair of endpoints gets a stream.
+    Tcp,
+    /// The set-ups are all that is exchanged.
+    Verbs,
+}
+
+/// What a polling thread asks for.
+pub(crate) enum Command {
+    /// Let an endpoint meet its counterpart.
+    Connect(Connect),
+    /// Give the counterpart of a paired endpoint these bytes (at most [`TELL_BYTES`]), in order, before a later `Close`.
+    Tell { endpoint: EndpointId, bytes: Vec<u8> },
+    /// An endpoint is no more; its counterpart shall learn why. `PeerClosed` for a plain disconnect.
+    Close { endpoint: EndpointId, reason: BreakReason },
+}
+
+/// This side's part of a connection.
+pub(crate) struct Connect {
+    pub(crate) endpoint: EndpointId,
+    pub(crate) peer: NodeId,
+    pub(crate) tag: GroupTag,
+    /// For the counterpart: what the fabric has to say, at most [`SET_UP_BYTES`].
+    pub(crate) set_up: Vec<u8>,
+}
+
+/// What a polling thread learns.
+pub(crate) enum Event {
+    /// Both sides have asked for the connection.
+    Paired(Box<Paired>),
+    /// What the counterpart has told.
+    Told { endpoint: EndpointId, bytes: Vec<u8> },
+    /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except what was on its way.
+    Broken { endpoint: EndpointId, reason: BreakReason },
+}
+
+/// A connection that has come about.
+pub(crate) struct Paired {
+    pub(crate) endpoint: EndpointId,
+    /// What the counterpart's fabric said.
+    pub(crate) set_up: Vec<u8>,
+    /// In the `tcp` plane.
+    pub(crate) stream: Option<DataStream>,
+}
+
+/// A connection that passed the handshake.
+pub(crate) struct DataStream {
+    /// Non-blocking, without Nagle's delay.
+    pub(crate) socket: TcpStream,
+    pub(crate) tls: Option<Session>,
+    /// Bytes that were read behind the handshake, as they came (encrypted, where there is TLS).
+    pub(crate) early: Vec<u8>,
+}
