@@ -99,6 +99,12 @@ impl<E: Identified> Endpoints<E> {
     }
 }
 
+/// The number of the fabric that an endpoint belongs to.
+#[inline]
+pub(crate) fn space_of(id: EndpointId) -> u8 {
+    (id.0 >> SPACE_SHIFT) as u8
+}
+
 #[inline]
 fn index_of(id: EndpointId) -> usize {
     (id.0 & ((1 << INDEX_BITS) - 1)) as usize

@@ -25,10 +25,12 @@
 //!   [`poll`](crate::Fabric::poll), without a call to the layer above.
 
 mod executor;
+mod host;
 
 use std::sync::Arc;
 
 pub(crate) use executor::{Executor, Next};
+pub(crate) use host::Host;
 
 use crate::{
     error::PostError,

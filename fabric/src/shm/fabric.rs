@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
     RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
+    part::Part,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -335,7 +336,10 @@ impl Fabric for ShmFabric {
     }
 
     fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
-        self.start_graph(graph, token)
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let begun = graphs.begin(self, graph, token);
+        self.graphs = graphs;
+        begun
     }
 
     fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
@@ -356,7 +360,9 @@ impl Fabric for ShmFabric {
         self.core.peers.ring(&mut self.core.stats);
         self.serve(out);
         if !self.graphs.is_idle() {
-            self.run_graphs(before, out);
+            let mut graphs = std::mem::take(&mut self.graphs);
+            graphs.go_on(self, before, out);
+            self.graphs = graphs;
         }
         self.core.peers.ring(&mut self.core.stats);
         if !self.core.commands.is_empty() {
@@ -377,7 +383,7 @@ impl Wait for ShmFabric {
     /// See the `doorbell` module for why no wake-up is lost. A wait that was not armed ends at once.
     fn wait(&mut self, until: Time) {
         // Work that the last poll did not finish is nobody else's to signal.
-        while self.bell.is_armed() && !self.core.unfinished {
+        while self.may_sleep() {
             let timeout = (until != Time::MAX).then(|| {
                 let left = until.since(Time::boot_clock());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
@@ -399,6 +405,16 @@ impl Wait for ShmFabric {
     fn waker(&self) -> Waker {
         let bell = Arc::clone(&self.bell);
         Waker::new(move || bell.wake())
+    }
+}
+
+impl Part for ShmFabric {
+    fn signal(&self) -> BorrowedFd<'_> {
+        self.bell.eventfd.as_fd()
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.bell.is_armed() && !self.core.unfinished
     }
 }
 

@@ -1,69 +1,42 @@
-//! Work graphs, which a poll carries out: what a completion of this poll lets go is handed over before it returns.
+//! What work graphs need of this fabric.
 
 use super::{
-    endpoint::Endpoint,
     fabric::ShmFabric,
     post::{check_slice, check_source},
 };
 use crate::{
-    Completion, GraphError, Op, PostError, Token, WorkGraph,
-    graph::{Next, Queue, Work},
+    EndpointId, Op, PostError, Token,
+    graph::{Host, Queue, Work},
 };
 
-impl Endpoint {
-    /// Whether a queue takes another request. (A post that it does not take would promise the caller `Room`.)
-    fn takes(&self, queue: Queue, depth: usize) -> bool {
-        match queue {
-            Queue::Recv => self.recvs.len() < depth,
-            Queue::Send => self.up.is_some() && self.sending.outstanding() < depth,
+impl Host for ShmFabric {
+    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
+        self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
+        match op {
+            Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),
+            Op::Recv { into } | Op::Read { into, .. } => check_slice(into),
+            Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
         }
     }
-}
 
-impl ShmFabric {
-    pub(super) fn start_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
-        let (endpoints, depth) = (&mut self.endpoints, self.core.depth);
-        graph.check(|e, op| {
-            endpoints.get_mut(e).ok_or(PostError::Broken)?;
-            match op {
-                Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),
-                Op::Recv { into } | Op::Read { into, .. } => check_slice(into),
-                Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
-            }
-        })?;
-        let room = |e| endpoints.get_mut(e).map_or(0, |endpoint| depth.saturating_sub(endpoint.recvs.len()));
-        self.graphs.start(graph, token, room)?;
-        self.hand_over();
+    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {
+        let depth = self.core.depth;
+        self.endpoints.get_mut(on).is_none_or(|endpoint| match queue {
+            Queue::Recv => endpoint.recvs.len() < depth,
+            Queue::Send => endpoint.up.is_some() && endpoint.sending.outstanding() < depth,
+        })
+    }
+
+    fn recv_room(&mut self, on: EndpointId) -> usize {
+        let depth = self.core.depth;
+        self.endpoints.get_mut(on).map_or(0, |endpoint| depth.saturating_sub(endpoint.recvs.len()))
+    }
+
+    fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {
+        let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
+        endpoint.post(&mut self.core, work.op(), token)?;
+        // One that is carried out at once, or that breaks its endpoint, ends without anybody's signal.
+        self.core.unfinished |= matches!(work, Work::Write { .. }) || endpoint.sending.breaks();
         Ok(())
-    }
-
-    /// Takes what concerns graphs out of what this poll has to report, from `begin` on, and goes on with them.
-    pub(super) fn run_graphs(&mut self, begin: usize, out: &mut Vec<Completion>) {
-        self.graphs.ended(out);
-        for completion in out.split_off(begin) {
-            self.graphs.report(completion, out);
-        }
-        self.graphs.retry();
-        self.hand_over();
-        self.graphs.ended(out);
-    }
-
-    fn hand_over(&mut self) {
-        let (endpoints, core) = (&mut self.endpoints, &mut self.core);
-        let depth = core.depth;
-        while let Some(next) =
-            self.graphs.next(|e, queue| endpoints.get_mut(e).is_none_or(|endpoint| endpoint.takes(queue, depth)))
-        {
-            let Next::Post(e, work, token) = next else { continue };
-            let posted = endpoints.get_mut(e).map(|endpoint| {
-                let posted = endpoint.post(core, work.op(), token);
-                // One that is carried out at once, or that breaks its endpoint, ends without anybody's signal.
-                core.unfinished |= matches!(work, Work::Write { .. }) || endpoint.sending.breaks();
-                posted
-            });
-            if !matches!(posted, Some(Ok(()))) {
-                self.graphs.refused(e, token);
-            }
-        }
     }
 }

@@ -1,0 +1,55 @@
+//! Running graphs on a fabric: what a completion lets go is handed over before the poll that brought it returns.
+
+use super::{Executor, Next, Queue, Work, WorkGraph};
+use crate::{Completion, EndpointId, GraphError, Op, PostError, Token};
+
+/// What a fabric does for the graphs that run on it.
+pub(crate) trait Host {
+    /// What a post of this would be refused for whenever it is made.
+    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError>;
+
+    /// Whether a queue takes another request now. (A post that it does not take would promise the caller `Room`.) An
+    /// endpoint that is gone takes all, to refuse them.
+    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool;
+
+    /// How many receives an endpoint takes now.
+    fn recv_room(&mut self, on: EndpointId) -> usize;
+
+    /// Posts a request of a graph, whose token is reserved.
+    fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError>;
+}
+
+impl Executor {
+    /// Takes a graph whose requests the host accepts, and hands over what can go.
+    pub(crate) fn begin(
+        &mut self,
+        host: &mut (impl Host + ?Sized),
+        graph: WorkGraph,
+        token: Token,
+    ) -> Result<(), GraphError> {
+        graph.check(|e, op| host.check(e, op))?;
+        self.start(graph, token, |e| host.recv_room(e))?;
+        self.hand_over(host);
+        Ok(())
+    }
+
+    /// Takes what concerns graphs out of what a poll has to report, from `begin` on, and goes on with them.
+    pub(crate) fn go_on(&mut self, host: &mut (impl Host + ?Sized), begin: usize, out: &mut Vec<Completion>) {
+        self.ended(out);
+        for completion in out.split_off(begin) {
+            self.report(completion, out);
+        }
+        self.retry();
+        self.hand_over(host);
+        self.ended(out);
+    }
+
+    fn hand_over(&mut self, host: &mut (impl Host + ?Sized)) {
+        while let Some(next) = self.next(|e, queue| host.takes(e, queue)) {
+            let Next::Post(e, work, token) = next else { continue };
+            if host.post_request(e, &work, token).is_err() {
+                self.refused(e, token);
+            }
+        }
+    }
+}

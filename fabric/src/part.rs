@@ -1,0 +1,14 @@
+//! What a fabric offers beyond the contract, so that several of one process can be used as one.
+
+use std::os::fd::BorrowedFd;
+
+use crate::{Fabric, Wait, graph::Host};
+
+/// A fabric that may be a part of a [`MixedFabric`](crate::mixed::MixedFabric).
+pub(crate) trait Part: Fabric + Wait + Host + Send {
+    /// Readable once something has come for a thread that is armed; a `wait` that has no time takes the signal.
+    fn signal(&self) -> BorrowedFd<'_>;
+
+    /// Whether the fabric is armed, and has nothing to do that nobody would signal.
+    fn may_sleep(&self) -> bool;
+}
