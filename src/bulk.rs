@@ -28,7 +28,7 @@
 //!     for (id, event) in events.drain(..) {
 //!         match event {
 //!             Event::Incoming { message, max_bytes, .. } => {
-//!                 let buffer = Buffer::register(bulk.fabric(), max_bytes.max(1))?;
+//!                 let buffer = Buffer::register(bulk.fabric(), max_bytes)?;
 //!                 bulk.group(id).expect("is there").accept(message, buffer)?;
 //!             }
 //!             Event::Received { buffer, len, .. } => println!("{} bytes, the first is {}", len, buffer[0]),

@@ -191,8 +191,8 @@ impl<F: Fabric> NodeCore<F> {
             if stepped.freed_bulk {
                 out.push(CoreEffect::FreedBulk(slot.shard.id()));
             }
-            for (node, reason) in slot.shard.take_faulty() {
-                self.membership.input(Input::Broken(node, reason), &mut self.effects);
+            for (node, why) in slot.shard.take_faulty() {
+                self.membership.input(Input::Faulty(node, why), &mut self.effects);
             }
         }
         if !self.connected && self.shards.iter().all(|slot| slot.shard.is_complete()) {

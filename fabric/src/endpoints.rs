@@ -29,15 +29,13 @@ pub(crate) struct Endpoints<E> {
     slots: Vec<Slot<E>>,
     /// Indices of slots without an endpoint.
     free: Vec<u32>,
-    /// Where a walk over all of them begins.
-    first: usize,
 }
 
 impl<E: Identified> Endpoints<E> {
     /// None yet; `space` (below 8) tells their ids from those of other fabrics.
     pub(crate) fn new(space: u8) -> Endpoints<E> {
         assert!(space < 8, "an id has room for 8 fabrics");
-        Endpoints { space: u64::from(space) << SPACE_SHIFT, slots: Vec::new(), free: Vec::new(), first: 0 }
+        Endpoints { space: u64::from(space) << SPACE_SHIFT, slots: Vec::new(), free: Vec::new() }
     }
 
     /// A new id, for an endpoint that may be `put`.
@@ -82,20 +80,13 @@ impl<E: Identified> Endpoints<E> {
         self.slots.iter().filter_map(|slot| slot.endpoint.as_ref())
     }
 
+    #[cfg(feature = "verbs")]
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut E> {
+        self.slots.iter_mut().filter_map(|slot| slot.endpoint.as_mut())
+    }
+
     pub(crate) fn ids(&self) -> Vec<EndpointId> {
         self.all().map(E::id).collect()
-    }
-
-    /// All of them, from the one that is first this time.
-    #[inline]
-    pub(crate) fn rotated(&mut self) -> impl Iterator<Item = &mut E> {
-        let (before, from) = self.slots.split_at_mut(self.first);
-        from.iter_mut().chain(before).filter_map(|slot| slot.endpoint.as_mut())
-    }
-
-    /// Lets another be first.
-    pub(crate) fn rotate(&mut self) {
-        self.first = if self.first + 1 < self.slots.len() { self.first + 1 } else { 0 };
     }
 }
 

@@ -19,15 +19,16 @@
 //! |---|---|
 //! | G1 order | On one endpoint, operations take effect at the target in posting order: who reads (acquire) any byte of write B sees all of an earlier write A; a receive completion implies that all writes posted before that send are visible. Nothing is promised *within* one write, nor across endpoints. A read sees earlier writes of its endpoint, and may see later ones. |
 //! | G2 words | In [`Polled`](RegionKind::Polled) regions an aligned 8-byte word is never torn, and a word posted [inline](Source::Inline) has the value that the poster captured when it posted. |
-//! | G3 arrival | Sends and writes with immediate need a posted receive; protocols know of one before they send, and a breach breaks the endpoint. A receive completion is reported once, after all its bytes are in place. Receives posted between [`Fabric::connect`] and the next [`Fabric::poll`] are in place before the peer sees `Connected`. |
+//! | G3 arrival | Sends and writes with immediate need a posted receive; protocols know of one before they send, and a breach breaks the endpoint. A receive is in force when its post returns, and an endpoint has room for at least [`MIN_RECV_DEPTH`] of them. A receive completion is reported once, after all its bytes are in place. Receives posted between [`Fabric::connect`] and the next [`Fabric::poll`] are in place before the peer sees `Connected`. |
 //! | G4 local completion | Success means that the local buffer may be reused; it says nothing about the target. Writes, reads and sends of one endpoint are reported in posting order, so a success vouches for the unsignaled work before it. A failed operation may still have taken effect. |
 //! | G5 breakage | An endpoint breaks at most once. Both living sides learn of it (without delay where the peer's process died and this host's kernel says so, else within the failure timeout), outstanding signaled work is flushed as failed before [`Completion::Broken`], nothing is reported and nothing arrives after. A failed post is an error value, never a panic. A peer that is merely stopped breaks nothing where a NIC or shared memory acts for it: upper layers have heartbeats. |
-//! | G6 fencing | Endpoints and regions of one group never reach those of another. Once an endpoint is broken or disconnected, a late write of its peer can't reach memory that a later group uses, nor memory that the application was given. |
+//! | G6 fencing | Endpoints and regions of one group never reach those of another. Once an endpoint is broken or disconnected, a late write of its peer can't reach memory that a later group uses, nor memory that the application was given; and of what this side had posted, the peer is told with the bytes that its buffers had by then, or not at all. |
 //! | G7 bounds | A write or read outside the region, or with a key that the endpoint was not given, harms nothing at the target: it breaks the endpoint with a reason. |
 //!
 //! Bytes from a [`Source::Region`] are fetched at any time between the post and its local completion: who needs a value
 //! as of now posts it inline.
 
+mod check;
 mod completion;
 mod endpoints;
 mod error;
@@ -39,10 +40,16 @@ pub mod net;
 mod op;
 mod part;
 mod region;
+#[cfg(test)]
+mod seeds;
 pub mod shm;
 pub mod sim;
+pub mod tcp;
 mod time;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 mod wait;
+mod wire;
 
 pub use completion::{BreakReason, Completion, Flushed};
 pub use error::{PostError, RegisterError};
@@ -57,6 +64,9 @@ pub use wait::{Wait, Waker};
 /// The largest private data that travels with a [`Fabric::connect`], in bytes (that of an rdma_cm connection on RoCE
 /// is larger; of an InfiniBand one, 56 without its headers).
 pub const HELLO_BYTES: usize = 48;
+
+/// How many receives an endpoint has room for at least, on every backend and from [`Fabric::connect`] on (G3).
+pub const MIN_RECV_DEPTH: usize = 4;
 
 /// One process's attachment to a network that carries one-sided writes and reads, sends and receives.
 ///

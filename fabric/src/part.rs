@@ -6,6 +6,9 @@ use crate::{Fabric, Wait, graph::Host};
 
 /// A fabric that may be a part of a [`MixedFabric`](crate::mixed::MixedFabric).
 pub(crate) trait Part: Fabric + Wait + Host + Send {
+    /// How many receives an endpoint may have outstanding.
+    fn depth(&self) -> usize;
+
     /// Readable once something has come for a thread that is armed; a `wait` that has no time takes the signal.
     fn signal(&self) -> BorrowedFd<'_>;
 

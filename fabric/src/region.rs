@@ -143,6 +143,12 @@ impl Region {
         Arc::try_unwrap(self.0).map(|memory| memory.owner).map_err(Region)
     }
 
+    /// Whether there are other handles to it.
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code))]
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Where the memory begins.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.0.base

@@ -14,6 +14,8 @@ mod processes;
 mod sharing;
 #[path = "shm/strangers.rs"]
 mod strangers;
+#[path = "shm/turns.rs"]
+mod turns;
 #[path = "shm/waking.rs"]
 mod waking;
 #[path = "shm/world.rs"]

@@ -33,6 +33,13 @@ pub enum EndReason {
         /// Why its connection broke.
         reason: BreakReason,
     },
+    /// A member has given this node up, as one that was stopped or cut off. The others go on without it, or have ended; what
+    /// it does reaches nobody any more.
+    #[error("this node is fenced off: {by} has given it up (was it stopped, or cut off from the others?); restart it")]
+    GivenUp {
+        /// The member.
+        by: NodeId,
+    },
     /// A member's heartbeat stood still.
     #[error("{node} is suspected: its heartbeat stood still for {timeout:?}")]
     Silent {
@@ -75,6 +82,17 @@ pub enum EndReason {
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShutDown,
+}
+
+impl EndReason {
+    /// Whether it only says that somebody went, and not why.
+    pub(crate) fn says_little(&self) -> bool {
+        match self {
+            EndReason::EndedBy { accused, .. } => accused.is_empty(),
+            EndReason::Lost { reason, .. } => *reason == BreakReason::PeerClosed,
+            _ => false,
+        }
+    }
 }
 
 fn list(missing: &[(NodeId, Option<String>)]) -> String {

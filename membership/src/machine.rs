@@ -17,6 +17,9 @@ use crate::{
 /// The layer's number in a [`GroupTag`].
 const LAYER: u32 = 1;
 
+/// A cause that explains little is replaced by a better one that is heard of within this part of the failure timeout.
+const EXPLAINED_WITHIN: u32 = 16;
+
 /// How far each shard delivers in a view that ends: a count of places of its order.
 pub type Trims = BTreeMap<ShardId, Seq>;
 
@@ -128,6 +131,8 @@ pub struct Membership {
     began: Time,
     /// What ends the group if nothing follows the view.
     cause: Option<EndReason>,
+    /// A cause that explains little waits so long for a better one; none before the clock was read.
+    explained_by: Option<Option<Time>>,
     mesh: Mesh,
     remote: Vec<Option<squall_fabric::RegionKey>>,
     table: Table,
@@ -199,6 +204,7 @@ impl Membership {
             phase: Phase::Forming,
             began: now,
             cause: None,
+            explained_by: None,
             remote: vec![None; members],
             next_beat: now,
             shards_connected: false,
@@ -240,7 +246,7 @@ impl Membership {
             Phase::Forming => (self.began + self.settings.formation_timeout).min(self.next_beat),
             Phase::Ended => Time::MAX,
             Phase::Waiting => self.leases_over().min(self.next_beat),
-            _ => self.next_beat,
+            _ => self.explained_by.flatten().unwrap_or(Time::MAX).min(self.next_beat),
         }
     }
 
@@ -273,6 +279,14 @@ impl Membership {
         match input {
             Input::Broken(node, BreakReason::Refused(why)) => {
                 self.suspect(node, EndReason::Incompatible { node, why }, out);
+            }
+            Input::Broken(node, BreakReason::GivenUp) => {
+                let given_up = EndReason::GivenUp { by: node };
+                // It explains what this node has seen before: others who went, or were silent.
+                if let Some(cause) = &mut self.cause {
+                    *cause = given_up.clone();
+                }
+                self.suspect(node, given_up, out);
             }
             Input::Broken(node, reason) => {
                 if reason == BreakReason::ProcessGone
@@ -334,6 +348,7 @@ impl Membership {
                 }
             }
         }
+        self.explain(Some(now), out);
         self.go_on(now, out);
         for (peer, remote) in self.remote.iter().enumerate() {
             if let Some(remote) = remote.filter(|_| self.table.owes(peer)) {
@@ -381,11 +396,20 @@ impl Membership {
     }
 
     fn on_wedge_seen(&mut self, out: &mut Vec<Effect>) {
+        if let Some(cause) = self.wedge_seen() {
+            self.wedge(cause, out);
+        }
+    }
+
+    /// Why the view ends, by the rows of the others.
+    fn wedge_seen(&self) -> Option<EndReason> {
         let others = (0..self.table.rows()).filter(|&m| m != self.me);
-        let by = others.min_by_key(|&m| (self.accused_by(m).is_empty(), !self.table.is_set(m, self.columns.wedged)));
-        let Some(by) = by else { return };
+        if let Some(by) = others.clone().find(|&m| self.table.is_set(m, self.suspected(self.me))) {
+            return Some(EndReason::GivenUp { by: self.mesh.node(by) });
+        }
+        let by = others.min_by_key(|&m| (self.accused_by(m).is_empty(), !self.table.is_set(m, self.columns.wedged)))?;
         let accused = self.accused_by(by).iter().map(|&m| self.mesh.node(m)).collect();
-        self.wedge(EndReason::EndedBy { node: self.mesh.node(by), accused }, out);
+        Some(EndReason::EndedBy { node: self.mesh.node(by), accused })
     }
 
     fn accused_by(&self, by: usize) -> Vec<usize> {
@@ -426,7 +450,25 @@ impl Membership {
         // Raised after the final counts were set, so that who sees the flag sees them.
         self.table.raise(self.columns.wedged);
         if !self.settings.view_log {
-            let cause = self.cause.take().expect("who wedges has a cause");
+            self.explained_by = Some(None);
+            self.explain(None, out);
+        }
+    }
+
+    /// Ends the group where nothing can follow the view, with the cause if it says who failed.
+    ///
+    /// Who was stopped for a while, and goes on, first sees that others went, and then hears from those who gave it up: their
+    /// word says what has happened.
+    fn explain(&mut self, now: Option<Time>, out: &mut Vec<Effect>) {
+        let Some(until) = self.explained_by else { return };
+        if self.cause.as_ref().is_some_and(EndReason::says_little) {
+            self.cause = self.wedge_seen().filter(|better| !better.says_little()).or(self.cause.take());
+        }
+        let until = until.or(now.map(|now| now + self.settings.failure_timeout / EXPLAINED_WITHIN));
+        let waits = self.cause.as_ref().is_some_and(EndReason::says_little)
+            && until.zip(now).is_none_or(|(until, now)| now < until);
+        self.explained_by = Some(until).filter(|_| waits);
+        if !waits && let Some(cause) = self.cause.take() {
             self.end(cause, out);
         }
     }

@@ -158,6 +158,15 @@ fn members_that_disagree_refuse_each_other() {
 }
 
 #[test]
+fn a_member_that_broke_the_protocol_is_faulty_not_incompatible() {
+    let mut world = World::formed(1, 2, false);
+    let Member { membership, effects, .. } = world.member(1);
+    membership.input(Input::Faulty(NodeId(2), "it sent nonsense".into()), effects);
+    world.run_until("node 1 ends", |world| world.ended(1).is_some());
+    assert_eq!(world.ended(1), Some(&EndReason::Faulty { node: NodeId(2), why: "it sent nonsense".into() }));
+}
+
+#[test]
 fn a_dead_member_ends_a_group_without_a_view_log_for_all() {
     for seed in 0..50 {
         let mut world = World::formed(seed, 3, false);
@@ -182,7 +191,7 @@ fn a_frozen_member_is_suspected_after_the_timeout_and_accuses_nobody_itself() {
         world.net.resume(NodeId(3));
         world.run_until("it ends as well", |world| world.ended(3).is_some());
         let reason = world.ended(3).unwrap();
-        assert!(matches!(reason, EndReason::EndedBy { .. }), "{reason}");
+        assert!(matches!(reason, EndReason::GivenUp { .. }), "{reason}");
     }
 }
 
@@ -308,4 +317,33 @@ fn less_than_half_of_a_view_does_not_wait_for_a_successor() {
     }
     world.run_until("the others end", |world| world.ended(3).is_some() && world.ended(5).is_some());
     assert!(world.members.values().all(|member| member.proposed.is_empty()));
+}
+
+#[test]
+fn a_node_that_was_given_up_says_so_whatever_it_saw_before() {
+    for first in [None, Some(BreakReason::PeerClosed)] {
+        let mut world = World::formed(1, 3, false);
+        let now = world.net.now();
+        let member = world.member(3);
+        if let Some(reason) = first {
+            member.membership.input(Input::Broken(NodeId(2), reason), &mut member.effects);
+            member.step(now);
+        }
+        member.membership.input(Input::Broken(NodeId(1), BreakReason::GivenUp), &mut member.effects);
+        member.step(now);
+        assert_eq!(world.ended(3), Some(&EndReason::GivenUp { by: NodeId(1) }));
+    }
+}
+
+#[test]
+fn a_node_that_hears_of_no_failure_ends_a_moment_after_the_one_that_left() {
+    let mut world = World::formed(1, 3, false);
+    let left = world.net.now();
+    let member = world.member(3);
+    member.membership.input(Input::Broken(NodeId(2), BreakReason::PeerClosed), &mut member.effects);
+    member.step(left);
+    assert_eq!(world.ended(3), None, "whoever gave it up would say so now");
+    world.run_until("member 3 ends", |world| world.ended(3).is_some());
+    assert_eq!(world.ended(3), Some(&EndReason::Lost { node: NodeId(2), reason: BreakReason::PeerClosed }));
+    assert!(world.net.now().since(left) <= FAILURE_TIMEOUT / 8, "{:?}", world.net.now().since(left));
 }

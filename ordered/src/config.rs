@@ -24,6 +24,9 @@ pub enum BulkPath {
     /// Over a network, where each sender's link is the bottleneck: by a binomial pipeline, in which members pass blocks on.
     #[default]
     Network,
+    /// As over a [`Network`](BulkPath::Network), by devices that lock the memory they reach: reserves stay as they are, since
+    /// new ones would take long to lock, and give nothing back.
+    Rdma,
     /// Through memory that members share, where a block costs its receiver a copy and its sender nothing: from the sender to
     /// each of the others.
     SharedMemory,
@@ -34,7 +37,7 @@ impl BulkPath {
     pub(crate) fn apply(self, group: &mut GroupConfig) {
         match self {
             // What a group has by itself.
-            BulkPath::Network => {}
+            BulkPath::Network | BulkPath::Rdma => {}
             BulkPath::SharedMemory => {
                 group.algorithm = Algorithm::Interleaved;
                 group.receives_ahead = 16;

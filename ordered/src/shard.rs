@@ -73,7 +73,7 @@ pub struct Shard {
     rings: Vec<Region>,
     bulk: Bulk,
     /// Who broke the protocol of bulk messages, until it is told.
-    faulty: Vec<(NodeId, BreakReason)>,
+    faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
     reads: Reads,
     /// By member: whether it was echoed.
@@ -510,8 +510,8 @@ impl Shard {
         self.bulk.in_flight()
     }
 
-    /// Takes note of members that broke the protocol of bulk messages, since the last call.
-    pub fn take_faulty(&mut self) -> Vec<(NodeId, BreakReason)> {
+    /// The members that broke the protocol of bulk messages since the last call, and what each did, as a sentence about it.
+    pub fn take_faulty(&mut self) -> Vec<(NodeId, String)> {
         std::mem::take(&mut self.faulty)
     }
 

@@ -21,15 +21,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Registers memory of `bytes`, at least 1.
+    /// Registers memory of `bytes`; none is enough for an empty message.
     pub fn register(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
-        let region = fabric.register(RegionKind::Bulk, bytes)?;
-        Ok(Buffer { region, offset: 0, len: bytes })
+        Buffer::of_kind(fabric, RegionKind::Bulk, bytes)
     }
 
     /// Registers a size without bytes. Only the simulator moves it.
     pub fn phantom(fabric: &mut impl Fabric, bytes: usize) -> Result<Buffer, RegisterError> {
-        let region = fabric.register(RegionKind::Phantom, bytes)?;
+        Buffer::of_kind(fabric, RegionKind::Phantom, bytes)
+    }
+
+    fn of_kind(fabric: &mut impl Fabric, kind: RegionKind, bytes: usize) -> Result<Buffer, RegisterError> {
+        // A region has a size, and receives lie in one.
+        let region = fabric.register(kind, bytes.max(1))?;
         Ok(Buffer { region, offset: 0, len: bytes })
     }
 

@@ -15,8 +15,8 @@
 //! with an immediate, so that who has many groups need not look at all of them. A row is 64 bytes.
 
 use squall_fabric::{
-    EndpointId, Fabric, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion, Slice, Source,
-    Target, Token,
+    EndpointId, Fabric, MIN_RECV_DEPTH, Op, PostError, Region, RegionKey, RegionKind, RegisterError, RemoteRegion,
+    Slice, Source, Target, Token,
 };
 
 use crate::schedule::Rank;
@@ -29,6 +29,7 @@ const CLOSED: usize = 32;
 /// How often a member says something to another, at most: that somebody failed, and then who; or that it is done, or how many
 /// messages there were; and that the group is closed.
 const CHANGES: usize = 4;
+const _: () = assert!(CHANGES <= MIN_RECV_DEPTH, "each change takes a receive that was posted at the start");
 
 /// What a member says to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl Control {
     pub(crate) fn listen(&self, fabric: &mut impl Fabric, on: EndpointId) {
         for _ in 0..CHANGES {
             let into = Slice { region: &self.region, offset: 0, len: 0 };
-            // A new endpoint takes some; one that is broken already says so by itself.
+            // A new endpoint has room for them (G3); one that is broken already says so by itself.
             let _ = fabric.post(on, Op::Recv { into }, Token(0));
         }
     }

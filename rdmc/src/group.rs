@@ -118,26 +118,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Creates this node's part of a group that brings one interrupted message to all its members, and then is
-    /// [destroyed](Group::destroy).
-    ///
-    /// `message` says what is here. It needs memory, of the message's length at least, and where nothing came before the
-    /// interruption the number of blocks, which all members must agree upon. Any member may lack or hold any blocks: they
-    /// tell each other, and each missing block moves once; then each member, the root too, gets [`Event::Received`]. The group
-    /// fails if some blocks are held by nobody. Where blocks are missing, `message` has the only handle of its memory.
-    pub fn resume(
-        fabric: &mut impl Fabric,
-        config: GroupConfig,
-        mut message: Interrupted,
-    ) -> Result<Group, CreateError> {
-        let me = config.check(fabric.node())?.rank();
-        check_interrupted(&config, &mut message)?;
-        let control = Control::register(fabric, config.members.len(), me)?;
-        let exchange = Exchange::register(fabric, config.members.len(), me, message)?;
-        Ok(Group::new(fabric, config, me, control, Some(exchange)))
-    }
-
-    fn new(
+    /// Connects it to those with whom it talks. `exchange` is what one that resumes begins with.
+    pub(crate) fn new(
         fabric: &mut impl Fabric,
         config: GroupConfig,
         me: Rank,
@@ -555,30 +537,6 @@ impl Group {
         let suspect = suspect.map(|rank| self.node(rank));
         self.events.push(Event::Failed(Failure { suspect, reason, interrupted }));
     }
-}
-
-/// Checks what is said of a message that is to be completed.
-fn check_interrupted(config: &GroupConfig, message: &mut Interrupted) -> Result<(), CreateError> {
-    let (blocks, block_bytes) = (message.blocks, config.block_bytes);
-    let impossible = |cause| Err(CreateError::Interrupted { blocks, block_bytes, cause });
-    if blocks == 0 || message.held.blocks() != blocks {
-        return impossible("it has at least one block, and what is held is a set of its blocks");
-    }
-    let holds_last = message.held.contains(blocks - 1);
-    if message.len.map_or(holds_last, |len| config.blocks(len) != Some(blocks)) {
-        return impossible("its length must be known where its last block is held, and be that of so many blocks");
-    }
-    let Some(buffer) = &mut message.buffer else { return impossible("give memory for it") };
-    let before_last = (blocks as usize - 1).checked_mul(block_bytes);
-    let least = message.len.or_else(|| before_last?.checked_add(usize::from(blocks > 1)));
-    if least.is_none_or(|least| buffer.capacity() < least) {
-        return impossible("its memory is too short");
-    }
-    // Blocks will land there, which nobody may be reading.
-    if !message.held.is_full() && Arc::get_mut(buffer).is_none() {
-        return impossible("blocks are missing, and its memory is in use: drop all other handles of the buffer");
-    }
-    Ok(())
 }
 
 impl fmt::Debug for Group {

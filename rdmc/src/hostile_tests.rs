@@ -68,7 +68,7 @@ impl Pair {
             while self.member.step(&mut self.fabric, &mut self.events) {
                 while let Some(at) = self.events.iter().position(|event| matches!(event, Event::Incoming { .. })) {
                     let Event::Incoming { message, max_bytes, .. } = self.events.remove(at) else { unreachable!() };
-                    let buffer = Buffer::register(&mut self.fabric, max_bytes.max(1)).expect("memory");
+                    let buffer = Buffer::register(&mut self.fabric, max_bytes).expect("memory");
                     // Where the group has failed meanwhile, it needs none.
                     let _ = self.member.accept(message, buffer);
                 }

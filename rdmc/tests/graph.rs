@@ -61,7 +61,7 @@ struct Member<F> {
 impl<F: Fabric> Member<F> {
     /// The root has the message, the others have memory for it.
     fn new(mut fabric: F, config: &GroupConfig, message: &[u8]) -> Member<F> {
-        let mut buffer = Buffer::register(&mut fabric, message.len().max(1)).expect("memory");
+        let mut buffer = Buffer::register(&mut fabric, message.len()).expect("memory");
         let root = fabric.node() == config.members[0];
         if root {
             buffer[..message.len()].copy_from_slice(message);

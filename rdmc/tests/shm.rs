@@ -1,61 +1,15 @@
 //! Transfers over real shared memory: several nodes in one process, each with a thread.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+mod member;
 
+use std::thread;
+
+use member::content;
 use squall_fabric::{
-    Fabric, NodeId, Time, Wait,
+    NodeId,
     shm::{ShmConfig, ShmFabric},
 };
-use squall_rdmc::{Buffer, Event, Group, GroupConfig, GroupId, schedule::Algorithm};
-
-const DEADLINE: Duration = Duration::from_secs(60);
-
-fn content(message: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + message * 7 + (at >> 12)) as u8).collect()
-}
-
-/// Runs one member until its group is destroyed. Returns what it received.
-fn member(cluster: &str, config: GroupConfig, node: NodeId, lens: &[usize]) -> Vec<Vec<u8>> {
-    let mut fabric = ShmFabric::open(ShmConfig::new(cluster, node)).expect("shared memory");
-    let mut group = Group::create(&mut fabric, config.clone()).expect("a sound configuration");
-    if config.members[0] == node {
-        for (message, &len) in lens.iter().enumerate() {
-            let mut buffer = Buffer::register(&mut fabric, len.max(1)).expect("memory");
-            buffer[..len].copy_from_slice(&content(message, len));
-            group.send(Arc::new(buffer), len).expect("the root may");
-        }
-        group.destroy().expect("the root may");
-    }
-    let began = Instant::now();
-    let (mut received, mut completions, mut events) = (Vec::new(), Vec::new(), Vec::new());
-    while began.elapsed() < DEADLINE {
-        fabric.poll(Time::boot_clock(), &mut completions);
-        let mut busy = !completions.is_empty();
-        completions.drain(..).for_each(|completion| group.on_completion(&mut fabric, &completion));
-        busy |= group.step(&mut fabric, &mut events);
-        for event in events.drain(..) {
-            match event {
-                Event::Incoming { message, max_bytes, .. } => {
-                    let buffer = Buffer::register(&mut fabric, max_bytes.max(1)).expect("memory");
-                    group.accept(message, buffer).expect("it waits for memory");
-                }
-                Event::Received { buffer, len, .. } => received.push(buffer[..len].to_vec()),
-                Event::Destroyed => return received,
-                Event::Failed(failure) => panic!("{node}: {failure:?}"),
-                Event::Connected | Event::Released { .. } => {}
-            }
-        }
-        if !busy {
-            fabric.arm();
-            fabric.wait(Time::boot_clock() + Duration::from_millis(1));
-        }
-    }
-    panic!("{node}: not destroyed in time; {:?}", group.progress());
-}
+use squall_rdmc::{GroupConfig, GroupId, schedule::Algorithm};
 
 #[test]
 fn all_schedules_bring_all_bytes_over_shared_memory() {
@@ -80,7 +34,10 @@ fn all_schedules_bring_all_bytes_over_shared_memory() {
                 .into_iter()
                 .map(|node| {
                     let (cluster, config) = (cluster.clone(), config.clone());
-                    thread::spawn(move || member(&cluster, config, node, &lens))
+                    thread::spawn(move || {
+                        let mut fabric = ShmFabric::open(ShmConfig::new(&cluster, node)).expect("shared memory");
+                        member::run(&mut fabric, config, &lens)
+                    })
                 })
                 .collect();
             for (rank, thread) in threads.into_iter().enumerate() {

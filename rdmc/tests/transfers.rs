@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use squall_fabric::{Fabric, NodeId, sim::SimConfig};
+use squall_fabric::{Fabric, MIN_RECV_DEPTH, NodeId, sim::SimConfig};
 use squall_rdmc::{
     Buffer, CreateError, GroupConfig, Rdmc, SendError,
     schedule::{Algorithm, Outer, Racks},
@@ -44,7 +44,7 @@ fn random_transfer(seed: u64, shallow: bool) {
     if shallow {
         // Nobody is woken by chance either.
         sim.spurious_chance = 0.0;
-        (sim.queue_depth, sim.recv_depth) = (rng.usize(1..=2), rng.usize(LEAST_RECV_DEPTH..=LEAST_RECV_DEPTH + 1));
+        (sim.queue_depth, sim.recv_depth) = (rng.usize(1..=2), rng.usize(MIN_RECV_DEPTH..=MIN_RECV_DEPTH + 1));
     }
     let what = format!("seed {seed}: {config:?}");
     let mut world = World::new(sim, seed, &config);
@@ -88,9 +88,6 @@ fn random_transfer(seed: u64, shallow: bool) {
 fn transfers_are_byte_exact_over_a_thousand_seeds() {
     (0..1000).for_each(|seed| random_transfer(seed, false));
 }
-
-/// A control endpoint has so many receives posted.
-const LEAST_RECV_DEPTH: usize = 4;
 
 #[test]
 fn queues_that_are_full_all_the_time_delay_nothing_for_ever() {

@@ -249,7 +249,7 @@ impl BulkCluster {
             self.wake(id.0 as usize);
         }
         let root = spec.members[0];
-        let source = Buffer::phantom(&mut self.nodes[root.0 as usize].fabric, spec.largest_bytes.max(1));
+        let source = Buffer::phantom(&mut self.nodes[root.0 as usize].fabric, spec.largest_bytes);
         let source = Arc::new(source.map_err(|error| refused(root, error.to_string()))?);
         self.groups.push(GroupState { spec, source });
         Ok(group)

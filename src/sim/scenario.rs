@@ -10,6 +10,9 @@
 //! - those that stay after a failure applied exactly the same;
 //! - whatever waits gets an answer.
 
+mod faults;
+mod ledger;
+
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -20,21 +23,19 @@ use std::{
 };
 
 use fastrand::Rng;
-use rkyv::{Archive, Archived, Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 use squall_membership::EndReason;
 use squall_ordered::Mode;
 
+use self::{
+    faults::Faults,
+    ledger::{Append, Ledger, Log, Sizes, padding},
+};
 use super::{
     check::{self, Applied},
     cluster::{Cluster, Options},
 };
-use crate::{
-    config::Config,
-    group::Group,
-    replicated::{self, Replicated},
-    sim::SimConfig,
-};
+use crate::{config::Config, group::Group, sim::SimConfig};
 
 /// What a run did, if everything held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,41 +84,29 @@ pub fn replay(seed: u64, network: bool, tell: &mut dyn FnMut(Time, &str)) -> Res
 /// Takes the lines of a readable trace.
 type Trace<'a> = &'a mut dyn FnMut(Time, &str);
 
-/// What a client submits.
-#[derive(Archive, Serialize, Deserialize)]
-struct Append {
-    client: u32,
-    number: u64,
-    padding: Vec<u8>,
+/// Tells what happens, if somebody listens.
+struct Teller<'a> {
+    trace: Option<Trace<'a>>,
+    /// What the network did and was not told yet.
+    network: Arc<Mutex<Vec<(Time, String)>>>,
 }
 
-/// The bytes of a message, which follow from whose it is.
-fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::with_seed(u64::from(sender.0) << 48 ^ u64::from(client) << 40 ^ number).fill(&mut bytes);
-    bytes
-}
+impl Teller<'_> {
+    /// Tells what the network did since the last time.
+    fn tell_network(&mut self) {
+        let events = std::mem::take(&mut *self.network.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(trace) = &mut self.trace {
+            for (at, event) in events {
+                trace(at, &event);
+            }
+        }
+    }
 
-/// Everything that one replica applied; it outlives the replica.
-type Log = Arc<Mutex<Vec<Applied>>>;
-
-struct Ledger {
-    log: Log,
-    len: u64,
-}
-
-impl Replicated for Ledger {
-    type Command = Append;
-    /// How many entries the log has, this one included.
-    type Reply = u64;
-
-    fn apply(&mut self, append: &Archived<Append>, at: &replicated::Applied) -> u64 {
-        let (client, number) = (append.client.to_native(), append.number.to_native());
-        let intact = append.padding == padding(at.sender, client, number, append.padding.len());
-        let entry = Applied { sender: at.sender, client, number, intact };
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        self.len += 1;
-        self.len
+    fn tell(&mut self, at: Time, line: impl FnOnce() -> String) {
+        self.tell_network();
+        if let Some(trace) = &mut self.trace {
+            trace(at, &line());
+        }
     }
 }
 
@@ -138,15 +127,6 @@ enum What {
     Read,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    Pause(NodeId, Duration),
-    Cut(NodeId, NodeId, Duration),
-    /// Cut off from all others, and running.
-    Isolate(NodeId, Duration),
-    Crash(NodeId),
-}
-
 struct Scenario<'a> {
     seed: u64,
     rng: Rng,
@@ -165,58 +145,13 @@ struct Scenario<'a> {
     /// The longest log that any completed operation has shown.
     seen: u64,
     reads: usize,
-    faults: Vec<(Time, Fault)>,
-    healings: Vec<(Time, Fault)>,
-    injected: usize,
-    paused: Vec<bool>,
-    crashed: Vec<bool>,
+    faults: Faults,
     /// Nothing is expected to break, so everything must come through.
     calm: bool,
     sizes: Sizes,
-    trace: Option<Trace<'a>>,
-    /// What the network did and was not told yet.
-    network: Arc<Mutex<Vec<(Time, String)>>>,
+    teller: Teller<'a>,
     digest: squall_sst::Fingerprint,
 }
-
-/// What lengths messages have, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    /// Small ones have at most this.
-    small: usize,
-    /// Around this, they become bulk messages.
-    threshold: usize,
-    /// None has more; as much as the small ones have if there are no bulk messages.
-    largest: usize,
-    /// Of 256, so many are drawn from all lengths, and as many from around the threshold.
-    bulk: u8,
-}
-
-impl Sizes {
-    /// Of a group with rings of so many bytes, and a reserve.
-    fn random(ring_bytes: usize, threshold: usize, reserve: usize, rng: &mut Rng) -> Sizes {
-        let quarter = ring_bytes / 4 - ENVELOPE;
-        let (small, bulk) = (SMALL.min(quarter), [2, 20, 100][rng.usize(0..3)]);
-        let largest = if reserve == 0 { small } else { reserve - ENVELOPE };
-        Sizes { small, threshold: threshold.min(largest), largest, bulk: if reserve == 0 { 0 } else { bulk } }
-    }
-
-    fn length(&self, rng: &mut Rng) -> usize {
-        match rng.u8(..) {
-            any if any < self.bulk => rng.usize(0..=self.largest),
-            near if near < 2 * self.bulk => {
-                (self.threshold + rng.usize(0..=ENVELOPE)).saturating_sub(ENVELOPE).min(self.largest)
-            }
-            _ => rng.usize(0..=self.small.min(self.largest)),
-        }
-    }
-}
-
-/// What a message takes besides its padding, at most, in bytes.
-const ENVELOPE: usize = 64;
-
-/// Small messages are at most this long, whatever the ring takes, so that runs stay short. In bytes.
-const SMALL: usize = 2000;
 
 /// How many clients submit at each sender, each one message at a time.
 const CLIENTS: u32 = 10;
@@ -272,7 +207,6 @@ impl<'a> Scenario<'a> {
         }
         Scenario {
             seed,
-            network: events,
             rng,
             cluster,
             groups,
@@ -284,39 +218,27 @@ impl<'a> Scenario<'a> {
             acknowledged: Vec::new(),
             seen: 0,
             reads: 0,
-            faults: Vec::new(),
-            healings: Vec::new(),
-            injected: 0,
-            paused: vec![false; members],
-            crashed: vec![false; members],
+            faults: Faults::none(&nodes),
             calm,
             sizes,
             nodes,
-            trace,
+            teller: Teller { trace, network: events },
             digest: squall_sst::Fingerprint::default(),
         }
     }
 
-    /// Tells what the network did since the last time.
-    fn tell_network(&mut self) {
-        let events = std::mem::take(&mut *self.network.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(trace) = &mut self.trace {
-            for (at, event) in events {
-                trace(at, &event);
-            }
-        }
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        self.teller.tell(self.cluster.now(), line);
     }
 
-    fn tell(&mut self, line: impl FnOnce() -> String) {
-        self.tell_network();
-        if let Some(trace) = &mut self.trace {
-            trace(self.cluster.now(), &line());
-        }
+    /// Carries out the faults that are due.
+    fn inject(&mut self) {
+        self.faults.inject(&mut self.cluster, &mut self.teller);
     }
 
     fn run(mut self) -> Result<Report, Violation> {
         let result = self.play();
-        self.tell_network();
+        self.teller.tell_network();
         result.map_err(|what| Violation { seed: self.seed, at: self.cluster.now(), what })
     }
 
@@ -327,7 +249,8 @@ impl<'a> Scenario<'a> {
         let rounds = self.rng.usize(100..=500);
         // From members that are mostly idle to members that are always busy.
         let (slice, burst) = (self.rng.u64(1_000..=20_000), self.rng.usize(1..=self.nodes.len()));
-        self.plan_faults(Duration::from_nanos(slice / 2 * rounds as u64));
+        let within = Duration::from_nanos(slice / 2 * rounds as u64);
+        self.faults.plan(self.cluster.now(), within, self.calm, &mut self.rng);
         for _ in 0..rounds {
             let slice = Duration::from_nanos(self.rng.u64(100..=slice));
             self.cluster.run_for(slice);
@@ -344,114 +267,22 @@ impl<'a> Scenario<'a> {
             members: self.nodes.len(),
             messages: self.acknowledged.len(),
             reads: self.reads,
-            faults: self.injected,
+            faults: self.faults.injected(),
             virtual_time: self.cluster.now().since(Time::ZERO),
             steps: self.cluster.steps(),
             digest: self.digest.value(),
         })
     }
 
-    fn any_node(&mut self) -> NodeId {
-        self.nodes[self.rng.usize(0..self.nodes.len())]
-    }
-
     fn index(&self, node: NodeId) -> usize {
         self.nodes.iter().position(|&n| n == node).expect("it is a member")
-    }
-
-    fn plan_faults(&mut self, within: Duration) {
-        let members = self.nodes.len();
-        let begin = self.cluster.now();
-        let mut faults = Vec::new();
-        for _ in 0..self.rng.usize(0..=2) {
-            // Shorter than the failure timeout, so it must not harm.
-            let pause = Duration::from_micros(self.rng.u64(1..=10_000));
-            faults.push(Fault::Pause(self.any_node(), pause));
-        }
-        if !self.calm {
-            for _ in 0..self.rng.usize(1..=members / 2) {
-                let node = self.any_node();
-                faults.push(match self.rng.u8(0..8) {
-                    0 => Fault::Pause(node, Duration::from_millis(self.rng.u64(30..=60))),
-                    1 => Fault::Cut(node, self.any_node(), Duration::from_millis(self.rng.u64(1..=60))),
-                    2 | 3 => Fault::Isolate(node, Duration::from_millis(self.rng.u64(1..=60))),
-                    _ => Fault::Crash(node),
-                });
-            }
-        }
-        for fault in faults {
-            let at = begin + Duration::from_nanos(self.rng.u64(0..=within.as_nanos() as u64));
-            self.faults.push((at, fault));
-        }
-    }
-
-    /// Carries out the faults that are due.
-    fn inject(&mut self) {
-        let now = self.cluster.now();
-        for (at, fault) in std::mem::take(&mut self.healings) {
-            if at > now {
-                self.healings.push((at, fault));
-                continue;
-            }
-            self.tell(|| format!("over: {fault:?}"));
-            match fault {
-                Fault::Pause(node, _) => {
-                    let index = self.index(node);
-                    self.paused[index] = false;
-                    self.cluster.resume(node);
-                }
-                Fault::Cut(a, b, _) => self.cluster.net().heal(a, b),
-                Fault::Isolate(node, _) => {
-                    for &other in self.nodes.iter().filter(|&&other| other != node) {
-                        self.cluster.net().heal(node, other);
-                    }
-                }
-                Fault::Crash(_) => {}
-            }
-        }
-        for (at, fault) in std::mem::take(&mut self.faults) {
-            if at > now {
-                self.faults.push((at, fault));
-                continue;
-            }
-            match fault {
-                Fault::Pause(node, time) => {
-                    let index = self.index(node);
-                    if self.paused[index] || self.crashed[index] {
-                        continue;
-                    }
-                    self.paused[index] = true;
-                    self.cluster.pause(node);
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Cut(a, b, _) if a == b => continue,
-                Fault::Cut(a, b, time) => {
-                    self.cluster.net().cut(a, b);
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Isolate(node, time) => {
-                    for &other in self.nodes.iter().filter(|&&other| other != node) {
-                        self.cluster.net().cut(node, other);
-                    }
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Crash(node) => {
-                    let index = self.index(node);
-                    self.crashed[index] = true;
-                    self.paused[index] = false;
-                    self.cluster.crash(node);
-                }
-            }
-            self.injected += 1;
-            self.tell(|| format!("{fault:?}"));
-        }
     }
 
     /// Lets some client begin an operation.
     fn begin(&mut self) {
         let node = self.rng.usize(0..self.nodes.len());
         let over = self.cluster.end_reason(self.nodes[node]).is_some();
-        if self.paused[node] || self.crashed[node] || over || self.waiting.len() > 100 {
+        if self.faults.is_paused(node) || self.faults.is_crashed(node) || over || self.waiting.len() > 100 {
             return;
         }
         let floor = self.seen;
@@ -487,7 +318,7 @@ impl<'a> Scenario<'a> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         for mut waiting in std::mem::take(&mut self.waiting) {
             // A paused process sees no answers.
-            if self.paused[waiting.node] {
+            if self.faults.is_paused(waiting.node) {
                 self.waiting.push(waiting);
                 continue;
             }
@@ -533,11 +364,11 @@ impl<'a> Scenario<'a> {
         while waited < PATIENCE {
             self.inject();
             self.answer()?;
-            if !self.healings.is_empty() {
+            if self.faults.will_heal() {
                 // Clients go on while somebody is cut off: he must not answer from what is over elsewhere.
                 (0..self.nodes.len()).for_each(|_| self.begin());
             }
-            let quiet = self.faults.is_empty() && self.healings.is_empty() && self.waiting.is_empty();
+            let quiet = self.faults.are_over() && self.waiting.is_empty();
             if quiet && self.is_settled() {
                 return Ok(());
             }
@@ -556,7 +387,7 @@ impl<'a> Scenario<'a> {
     }
 
     fn is_settled(&self) -> bool {
-        let living = || (0..self.nodes.len()).filter(|&node| !self.crashed[node]);
+        let living = || (0..self.nodes.len()).filter(|&node| !self.faults.is_crashed(node));
         let over = living().filter(|&node| self.cluster.end_reason(self.nodes[node]).is_some()).count();
         if over > 0 || living().count() < self.nodes.len() {
             return over == living().count();
@@ -586,8 +417,9 @@ impl<'a> Scenario<'a> {
     /// In unordered mode: what was acknowledged has reached every other member.
     fn verify_arrival(&self, logs: &BTreeMap<NodeId, Vec<Applied>>) -> Result<(), String> {
         for (_, entry) in &self.acknowledged {
-            let lacks =
-                |(node, log): &(&NodeId, &Vec<Applied>)| !self.crashed[self.index(**node)] && !log.contains(entry);
+            let lacks = |(node, log): &(&NodeId, &Vec<Applied>)| {
+                !self.faults.is_crashed(self.index(**node)) && !log.contains(entry)
+            };
             if let Some((node, _)) = logs.iter().find(lacks) {
                 return Err(format!("{entry:?} was acknowledged, and {node} lacks it"));
             }
@@ -599,7 +431,9 @@ impl<'a> Scenario<'a> {
         check::same_order(logs)?;
         let stay: Vec<NodeId> = match self.cluster.successor() {
             Some(next) => next.view.nodes(),
-            None if self.cluster.end_reason(self.nodes[0]).is_none() && !self.crashed[0] => self.nodes.clone(),
+            None if self.cluster.end_reason(self.nodes[0]).is_none() && !self.faults.is_crashed(0) => {
+                self.nodes.clone()
+            }
             None => Vec::new(),
         };
         let longest = logs.values().map(Vec::len).max().unwrap_or(0);
@@ -607,7 +441,7 @@ impl<'a> Scenario<'a> {
         for node in stay {
             let index = self.index(node);
             let cleaned = matches!(self.cluster.end_reason(node), None | Some(EndReason::CleanedUp { .. }));
-            if !self.crashed[index] && cleaned && logs[&node].len() != longest {
+            if !self.faults.is_crashed(index) && cleaned && logs[&node].len() != longest {
                 let len = logs[&node].len();
                 return Err(format!("{node} stays with {len} entries, another member applied {longest}"));
             }

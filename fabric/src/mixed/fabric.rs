@@ -2,14 +2,26 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::{
-    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError,
-    Time, Token, WorkGraph,
-    endpoints::{Endpoints, Identified, space_of},
-    graph::{Executor, GraphError},
-    part::Part,
-    shm::ShmFabric,
+#[cfg(feature = "verbs")]
+use super::parts::VERBS;
+use super::{
+    choice::{Choice, News},
+    held::HeldEndpoints,
+    parts::{Fabrics, Parts, SHM, TCP},
 };
+#[cfg(feature = "verbs")]
+use crate::verbs::{VerbsConfig, VerbsError, VerbsFabric};
+use crate::{
+    BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
+    RegisterError, Time, Token, Wait, WorkGraph,
+    endpoints::{Endpoints, Identified},
+    graph::Executor,
+    shm::ShmFabric,
+    tcp::TcpFabric,
+};
+
+/// What stands in the ids of endpoints that have no fabric.
+const NO_FABRIC: u8 = 7;
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,16 +33,20 @@ pub enum Transport {
     /// RDMA verbs.
     #[cfg(feature = "verbs")]
     Verbs,
+    /// RDMA verbs if both nodes have a device, else TCP: they tell each other when they first meet. Both must have this
+    /// route.
+    Network,
 }
 
 impl Transport {
     /// The fabric's number in the ids of its endpoints.
-    pub(crate) const fn space(self) -> u8 {
+    fn space(self) -> Option<u8> {
         match self {
-            Transport::Shm => 0,
-            Transport::Tcp => 1,
+            Transport::Shm => Some(SHM),
+            Transport::Tcp => Some(TCP),
             #[cfg(feature = "verbs")]
-            Transport::Verbs => 2,
+            Transport::Verbs => Some(VERBS),
+            Transport::Network => None,
         }
     }
 }
@@ -42,19 +58,15 @@ impl fmt::Display for Transport {
             Transport::Tcp => "TCP",
             #[cfg(feature = "verbs")]
             Transport::Verbs => "RDMA verbs",
+            Transport::Network => "a network",
         })
     }
 }
 
-/// How many fabrics there may be.
-const PARTS: usize = 3;
-
-/// What stands in the ids of endpoints without a fabric.
-const NO_FABRIC: u8 = 7;
-
 /// A [`Fabric`] made of others. See the [module](super).
 ///
-/// At least one must have been added before it is used; the first in the order of [`Transport`] registers memory, which the others use by its address.
+/// At least one must have been added before it is used; the first in the order of [`Transport`] registers memory, which the
+/// others use by its address.
 pub struct MixedFabric {
     node: NodeId,
     pub(super) parts: Parts,
@@ -62,30 +74,9 @@ pub struct MixedFabric {
     otherwise: Transport,
     /// Endpoints to peers whose fabric is not there, for the next poll to report.
     stillborn: Endpoints<Stillborn>,
-    pub(super) graphs: Executor,
-}
-
-/// The fabrics there are, by their numbers.
-pub(super) struct Parts([Option<Box<dyn Part>>; PARTS]);
-
-impl Parts {
-    /// The fabric that an endpoint belongs to.
-    #[inline]
-    pub(super) fn of(&mut self, endpoint: EndpointId) -> Option<&mut (dyn Part + 'static)> {
-        self.0.get_mut(usize::from(space_of(endpoint)))?.as_deref_mut()
-    }
-
-    fn get_mut(&mut self, transport: Transport) -> Option<&mut (dyn Part + 'static)> {
-        self.0[usize::from(transport.space())].as_deref_mut()
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &(dyn Part + 'static)> {
-        self.0.iter().flatten().map(|part| &**part)
-    }
-
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut (dyn Part + 'static)> {
-        self.0.iter_mut().flatten().map(|part| &mut **part)
-    }
+    /// Where there is a network.
+    choice: Option<Choice>,
+    graphs: Executor,
 }
 
 struct Stillborn {
@@ -105,29 +96,76 @@ impl MixedFabric {
     pub fn new(node: NodeId, otherwise: Transport) -> MixedFabric {
         MixedFabric {
             node,
-            parts: Parts([const { None }; PARTS]),
+            parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new() },
             routes: BTreeMap::new(),
             otherwise,
             stillborn: Endpoints::new(NO_FABRIC),
+            choice: None,
             graphs: Executor::default(),
         }
     }
 
-    /// Adds shared memory.
-    pub fn with_shm(self, fabric: ShmFabric) -> MixedFabric {
-        self.with(Transport::Shm, Box::new(fabric))
-    }
-
-    /// Adds RDMA verbs.
-    #[cfg(feature = "verbs")]
-    pub fn with_verbs(self, fabric: crate::verbs::VerbsFabric) -> MixedFabric {
-        self.with(Transport::Verbs, Box::new(fabric))
-    }
-
-    fn with(mut self, transport: Transport, part: Box<dyn Part>) -> MixedFabric {
-        assert_eq!(part.node(), self.node, "the fabrics of one node have its id");
-        self.parts.0[usize::from(transport.space())] = Some(part);
+    /// Adds shared memory, of the same node.
+    pub fn with_shm(mut self, fabric: ShmFabric) -> MixedFabric {
+        self.parts.fabrics.shm = Some(fabric);
         self
+    }
+
+    /// Shared memory, if it was added.
+    pub fn shm(&self) -> Option<&ShmFabric> {
+        self.parts.fabrics.shm.as_ref()
+    }
+
+    /// Adds TCP, of the same node.
+    pub fn with_tcp(mut self, fabric: TcpFabric) -> MixedFabric {
+        self.choice = Some(Choice::new(fabric.net(), fabric.waker()));
+        self.parts.fabrics.tcp = Some(fabric);
+        self
+    }
+
+    /// TCP, if it was added.
+    pub fn tcp(&self) -> Option<&TcpFabric> {
+        self.parts.fabrics.tcp.as_ref()
+    }
+
+    /// Adds RDMA verbs, of the same node.
+    #[cfg(feature = "verbs")]
+    pub fn with_verbs(mut self, fabric: VerbsFabric) -> MixedFabric {
+        self.parts.fabrics.verbs = Some(fabric);
+        self
+    }
+
+    /// Opens RDMA verbs on the port of the TCP fabric, which must have been added, and adds them.
+    #[cfg(feature = "verbs")]
+    pub fn open_verbs(self, config: VerbsConfig) -> Result<MixedFabric, VerbsError> {
+        let fabric = match self.tcp() {
+            Some(tcp) => VerbsFabric::on(std::sync::Arc::clone(tcp.net()), config)?,
+            None => VerbsFabric::open(config)?,
+        };
+        Ok(self.with_verbs(fabric))
+    }
+
+    /// RDMA verbs, if they were added.
+    #[cfg(feature = "verbs")]
+    pub fn verbs(&self) -> Option<&VerbsFabric> {
+        self.parts.fabrics.verbs.as_ref()
+    }
+
+    /// Says where a peer listens, if it is reached over a network.
+    pub fn set_peer(&mut self, node: NodeId, addresses: Vec<String>) {
+        #[cfg(feature = "verbs")]
+        if let Some(verbs) = &mut self.parts.fabrics.verbs {
+            verbs.set_peer(node, addresses.clone());
+        }
+        if let Some(tcp) = &mut self.parts.fabrics.tcp {
+            tcp.set_peer(node, addresses);
+        }
+    }
+
+    /// How many bytes have come into bulk memory over shared memory and TCP.
+    pub fn bytes_received(&self) -> u64 {
+        let shm = self.shm().map_or(0, |shm| shm.stats().bytes_pulled);
+        shm + self.tcp().map_or(0, |tcp| tcp.stats().bulk_received)
     }
 
     /// From now on, endpoints to `peer` are connected this way. Both nodes must say the same.
@@ -142,38 +180,48 @@ impl Fabric for MixedFabric {
     }
 
     fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
-        match self.parts.all_mut().next() {
+        match self.parts.fabrics.all_mut().next() {
             Some(part) => part.register(kind, bytes),
             None => Err(RegisterError::System { bytes, cause: "the node has no fabric yet".to_owned() }),
         }
     }
 
     fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
-        let transport = *self.routes.get(&peer).unwrap_or(&self.otherwise);
-        if let Some(part) = self.parts.get_mut(transport) {
+        let route = *self.routes.get(&peer).unwrap_or(&self.otherwise);
+        let known = match (route, &mut self.choice) {
+            (Transport::Network, Some(choice)) if peer != self.node => {
+                let Some(chosen) = choice.chosen(peer) else {
+                    return self.hold(peer, tag, expose, hello);
+                };
+                chosen
+            }
+            (Transport::Network, _) => Transport::Tcp,
+            (known, _) => known,
+        };
+        if let Some(part) = known.space().and_then(|space| self.parts.fabrics.get_mut(space)) {
             return part.connect(peer, tag, expose, hello);
         }
-        let id = self.stillborn.reserve();
-        let reason = BreakReason::Failed(format!("it is to be reached by {transport}, which this node does not use"));
-        self.stillborn.put(Stillborn { id, peer, reason });
-        id
+        let text = format!("it is to be reached by {known}, which this node does not use");
+        self.stillborn(peer, BreakReason::Failed(text))
     }
 
     fn disconnect(&mut self, on: EndpointId) {
         self.graphs.endpoint_gone(on);
-        match self.parts.of(on) {
-            Some(part) => part.disconnect(on),
-            None => drop(self.stillborn.remove(on)),
+        if let Some((part, inner)) = self.parts.of(on) {
+            part.disconnect(inner);
         }
+        // At most one of them knows it.
+        self.parts.held.remove(on);
+        self.stillborn.remove(on);
     }
 
     #[inline]
     fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
         match self.parts.of(on) {
-            Some(part) => part.post(on, op, token),
+            Some((part, inner)) => part.post(inner, op, token),
             None if token.is_reserved() => Err(PostError::ReservedToken { token: token.0 }),
             None if self.stillborn.get_mut(on).is_some() => Err(PostError::NotConnected),
-            None => Err(PostError::Broken),
+            None => self.parts.post_held(on, op, token).unwrap_or(Err(PostError::Broken)),
         }
     }
 
@@ -188,9 +236,48 @@ impl Fabric for MixedFabric {
                 out.push(Completion::Broken { endpoint: id, peer, reason });
             }
         }
-        self.parts.all_mut().for_each(|part| part.poll(now, out));
+        self.choose(out);
+        self.parts.fabrics.all_mut().for_each(|part| part.poll(now, out));
+        self.parts.held.rename(&mut out[before..]);
         if !self.graphs.is_idle() {
             self.graphs.go_on(&mut self.parts, before, out);
+        }
+    }
+}
+
+impl MixedFabric {
+    /// Keeps an endpoint until a network is chosen for its peer.
+    fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        if self.parts.held.has(peer, tag) {
+            return self.stillborn(peer, BreakReason::TagInUse);
+        }
+        self.parts.held.hold(peer, tag, expose, hello)
+    }
+
+    fn stillborn(&mut self, peer: NodeId, reason: BreakReason) -> EndpointId {
+        let id = self.stillborn.reserve();
+        self.stillborn.put(Stillborn { id, peer, reason });
+        id
+    }
+
+    /// Asks those peers that endpoints wait for, and goes on with those that have answered.
+    fn choose(&mut self, out: &mut Vec<Completion>) {
+        let Some(choice) = &mut self.choice else { return };
+        let has_verbs = self.parts.fabrics.has_verbs();
+        for peer in self.parts.held.waits() {
+            choice.ask(peer, has_verbs);
+        }
+        let mut news = Vec::new();
+        choice.take_news(has_verbs, &mut news);
+        for news in news {
+            match news {
+                News::Chosen(peer, transport) => {
+                    if let Some(space) = transport.space() {
+                        self.parts.resolve(peer, space, out);
+                    }
+                }
+                News::Failed(peer, reason) => self.parts.abandon(peer, &reason, out),
+            }
         }
     }
 }

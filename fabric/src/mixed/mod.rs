@@ -6,8 +6,13 @@
 //!
 //! An endpoint's id names the fabric that it belongs to, so that a post costs one branch more than without this.
 
+mod choice;
 mod fabric;
-mod graph;
+mod held;
+mod parts;
 mod wait;
 
 pub use fabric::{MixedFabric, Transport};
+#[cfg(feature = "verbs")]
+pub(crate) use parts::VERBS;
+pub(crate) use parts::{SHM, TCP};

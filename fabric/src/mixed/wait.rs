@@ -11,33 +11,33 @@ use crate::{Time, Wait, Waker, part::Part};
 
 impl Wait for MixedFabric {
     fn arm(&mut self) {
-        self.parts.all_mut().for_each(Wait::arm);
+        self.parts.fabrics.all_mut().for_each(Wait::arm);
     }
 
     fn disarm(&mut self) {
-        self.parts.all_mut().for_each(Wait::disarm);
+        self.parts.fabrics.all_mut().for_each(Wait::disarm);
     }
 
     fn wait(&mut self, until: Time) {
-        if self.parts.all().all(Part::may_sleep) {
+        if self.parts.fabrics.all().all(Part::may_sleep) {
             let timeout = (until != Time::MAX).then(|| {
                 let left = until.since(Time::boot_clock());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
             });
             let mut signals: SmallVec<[PollFd<'_>; 3]> =
-                self.parts.all().map(|part| PollFd::from_borrowed_fd(part.signal(), PollFlags::IN)).collect();
+                self.parts.fabrics.all().map(|part| PollFd::from_borrowed_fd(part.signal(), PollFlags::IN)).collect();
             match poll(&mut signals, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => tracing::error!(%error, "waiting failed"),
             }
         }
         // Each takes what signaled it, and is disarmed.
-        self.parts.all_mut().for_each(|part| part.wait(Time::ZERO));
+        self.parts.fabrics.all_mut().for_each(|part| part.wait(Time::ZERO));
     }
 
     /// The first fabric's: whatever signals one of them ends the wait for all.
     fn waker(&self) -> Waker {
-        match self.parts.all().next() {
+        match self.parts.fabrics.all().next() {
             Some(part) => part.waker(),
             None => Waker::new(|| {}),
         }

@@ -1,6 +1,6 @@
 //! How a node's port is opened, and why it may not be.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use super::identity::Identity;
 use crate::NodeId;
@@ -8,7 +8,7 @@ use crate::NodeId;
 /// What protects a node's port.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
-    /// Nothing, and so the node listens on loopback addresses only.
+    /// Nothing, and so the node listens on loopback addresses only, and dials no others.
     #[default]
     LoopbackOnly,
     /// Nothing, on any address: whoever reaches the port can join, read and write. For networks that nobody else is on.
@@ -16,6 +16,16 @@ pub enum Security {
     /// TLS 1.3; both sides show a certificate of the cluster's CA that names their node.
     Tls(Identity),
 }
+
+impl Security {
+    /// Whether it is enough for connections with that address.
+    pub(super) fn permits(&self, address: SocketAddr) -> bool {
+        !matches!(self, Security::LoopbackOnly) || address.ip().to_canonical().is_loopback()
+    }
+}
+
+/// Why an address is not dialed that the node's protection does not permit.
+pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write `security = \"none\"` if nobody else is on that network";
 
 /// The settings of a node's port.
 #[derive(Clone, Debug)]
@@ -35,9 +45,141 @@ pub struct NetConfig {
     pub failure_timeout: Duration,
     /// How long a connection may take to say who it is.
     pub handshake_timeout: Duration,
-    /// How many connections may be in that state; one more closes the oldest.
+    /// How many connections may be in that state; one more closes the oldest from where most come.
     pub max_strangers: usize,
     /// The version of the protocol that is spoken, for tests.
     #[doc(hidden)]
     pub protocol: u32,
+}
+
+/// The version of the protocol.
+const PROTOCOL: u32 = 1;
+
+/// The longest cluster name, in bytes.
+pub const CLUSTER_BYTES: usize = 64;
+
+impl NetConfig {
+    /// The defaults, for a node of a cluster: it listens nowhere, knows nobody, and has no protection.
+    pub fn new(cluster: impl Into<String>, node: NodeId) -> NetConfig {
+        NetConfig {
+            cluster: cluster.into(),
+            node,
+            listen: Vec::new(),
+            peers: BTreeMap::new(),
+            security: Security::LoopbackOnly,
+            failure_timeout: Duration::from_secs(1),
+            handshake_timeout: Duration::from_secs(2),
+            max_strangers: 64,
+            protocol: PROTOCOL,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), NetError> {
+        check_cluster(&self.cluster)?;
+        if self.node == NodeId(u32::MAX) {
+            return Err(NetError::NodeId);
+        }
+        let timeouts = MIN_TIMEOUT..=MAX_TIMEOUT;
+        if !timeouts.contains(&self.failure_timeout) || !timeouts.contains(&self.handshake_timeout) {
+            return Err(NetError::Timeout);
+        }
+        if let Security::Tls(identity) = &self.security {
+            check_identity(identity, &self.cluster, self.node)?;
+        }
+        Ok(())
+    }
+}
+
+/// Shorter ones would be over before a busy machine has looked once.
+const MIN_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Times in so far a future are still known to the clocks.
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_hours(24);
+
+pub(super) fn check_cluster(cluster: &str) -> Result<(), NetError> {
+    match cluster.len() {
+        1..=CLUSTER_BYTES => Ok(()),
+        bytes => Err(NetError::ClusterName { bytes }),
+    }
+}
+
+pub(super) fn check_identity(identity: &Identity, cluster: &str, node: NodeId) -> Result<(), NetError> {
+    if identity.node() != node {
+        return Err(NetError::OtherNode { named: identity.node(), node });
+    }
+    if !identity.is_for(cluster) {
+        return Err(NetError::OtherCluster { cluster: cluster.to_owned() });
+    }
+    Ok(())
+}
+
+/// Why a node's port could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetError {
+    /// The cluster's name is empty or too long.
+    #[error("a cluster name of {bytes} bytes can't be used: take 1 to {CLUSTER_BYTES}")]
+    ClusterName {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The node's id stands for something else.
+    #[error("{} can't be a node's id: take a smaller number", u32::MAX)]
+    NodeId,
+    /// A timeout is too short or too long.
+    #[error("the failure timeout and the handshake timeout must be at least 20 ms, and a day at most")]
+    Timeout,
+    /// The address is not one, or can't be listened at.
+    #[error("it is not possible to listen at {address:?}: {cause}; write `host:port` or `[IPv6 address]:port`")]
+    ListenAddress {
+        /// What was asked for.
+        address: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// Another socket has the address.
+    #[error("the address {address} is in use: stop the process that listens there, or listen at another port")]
+    AddressInUse {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The address belongs to another host.
+    #[error("{address} is not an address of this host: listen at one that `ip address` shows, or at 0.0.0.0")]
+    NotLocal {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Without protection, only loopback addresses are listened at.
+    #[error(
+        "listening at {address} without protection is refused, for whoever reaches it could join, read and write: \
+         configure a CA (`squall keys init` makes one), or write `security = \"none\"` if nobody else is on that network"
+    )]
+    NotLoopback {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The certificate is another node's.
+    #[error("the certificate names {named}, but this is {node}: give the certificate of this node")]
+    OtherNode {
+        /// The certificate's node.
+        named: NodeId,
+        /// This node.
+        node: NodeId,
+    },
+    /// The certificate is for another cluster.
+    #[error(
+        "the certificate is not for cluster {cluster:?}: make one with `squall keys add` for this cluster, or correct its name"
+    )]
+    OtherCluster {
+        /// This node's cluster.
+        cluster: String,
+    },
+    /// The system refused something that can't be done without.
+    #[error("the node's port could not be opened: it was not possible to {attempt}: {cause}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the system said.
+        cause: String,
+    },
 }

@@ -5,13 +5,21 @@ use std::net::TcpStream;
 use super::tls::Session;
 use crate::{BreakReason, EndpointId, GroupTag, NodeId};
 
+/// The most that a set-up holds.
+pub(crate) const SET_UP_BYTES: usize = 128 << 10;
+
+/// The most that one [`Command::Tell`] carries.
+pub(crate) const TELL_BYTES: usize = 4 << 10;
+
 /// Which fabric an endpoint belongs to. Both sides of a connection are of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Plane {
     /// Each pair of endpoints gets a stream.
-    Tcp,
+    Tcp = 0,
     /// The set-ups are all that is exchanged.
-    Verbs,
+    Verbs = 1,
+    /// As that; for nodes that have several fabrics to choose from.
+    Choice = 2,
 }
 
 /// What a polling thread asks for.
@@ -19,6 +27,7 @@ pub(crate) enum Command {
     /// Let an endpoint meet its counterpart.
     Connect(Connect),
     /// Give the counterpart of a paired endpoint these bytes (at most [`TELL_BYTES`]), in order, before a later `Close`.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Tell { endpoint: EndpointId, bytes: Vec<u8> },
     /// An endpoint is no more; its counterpart shall learn why. `PeerClosed` for a plain disconnect.
     Close { endpoint: EndpointId, reason: BreakReason },
@@ -38,6 +47,7 @@ pub(crate) enum Event {
     /// Both sides have asked for the connection.
     Paired(Box<Paired>),
     /// What the counterpart has told.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Told { endpoint: EndpointId, bytes: Vec<u8> },
     /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except what was on its way.
     Broken { endpoint: EndpointId, reason: BreakReason },

@@ -1,22 +1,385 @@
-//! Sealing and opening bytes once both sides have shown their certificates.
+//! Sealing and opening bytes once both sides have shown their certificates: TLS 1.3, without sockets.
 
-/// One side of an encrypted connection that passed the handshake.
-pub(crate) struct Session;
+use std::sync::Arc;
+
+use rustls::{
+    CipherSuite, Error,
+    client::UnbufferedClientConnection,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, ServerName},
+    server::UnbufferedServerConnection,
+    unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic},
+};
+
+use super::identity::certificate_name;
+use crate::NodeId;
+
+/// The most plain bytes that a record holds.
+pub(crate) const RECORD_BYTES: usize = 16 << 10;
+
+/// What a record adds to them.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
+
+/// The longest record that the standard allows, with its header.
+pub(super) const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 
 /// Why an encrypted connection can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct TlsError(pub(crate) String);
+pub(crate) enum TlsError {
+    /// The peer's certificate is not one that this node accepts, or it showed none.
+    #[error("its certificate was refused: {0}")]
+    PeerCertificate(String),
+    /// A peer whose certificate is good does not accept this node's.
+    #[error("it refuses this node's certificate: {0}")]
+    OwnCertificate(String),
+    /// The bytes are not what the protocol says.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+/// The cipher suites in the order of preference: the first is the fastest one where the processor knows AES.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| match suite.suite() {
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => 0,
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => 1,
+        _ => 2,
+    });
+    Arc::new(provider)
+}
+
+/// One side of a connection, in any phase.
+pub(super) enum Connection {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// How far the records have brought a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There may be more in the records that it was given.
+    More,
+    /// It gave out a record's bytes, and there may be more.
+    Opened,
+    /// It needs more records.
+    Blocked,
+    /// The peer has said that nothing follows.
+    Closed,
+}
+
+fn step_of<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    out: &mut Vec<u8>,
+    take: &mut dyn FnMut(&[u8]),
+) -> (usize, Result<Step, Error>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let step = match state {
+        Err(error) => return (discard, Err(error)),
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            while let Some(record) = traffic.next_record() {
+                match record {
+                    Ok(record) => {
+                        discard += record.discard;
+                        take(record.payload);
+                    }
+                    Err(error) => return (discard, Err(error)),
+                }
+            }
+            Step::Opened
+        }
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let start = out.len();
+            let mut room = 1024;
+            loop {
+                out.resize(start + room, 0);
+                match data.encode(&mut out[start..]) {
+                    Ok(len) => {
+                        out.truncate(start + len);
+                        break Step::More;
+                    }
+                    Err(EncodeError::InsufficientSize(error)) => room = error.required_size,
+                    Err(EncodeError::AlreadyEncoded) => {
+                        out.truncate(start);
+                        break Step::More;
+                    }
+                }
+            }
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Step::More
+        }
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Step::Closed,
+        // Early data is never offered, and what is new in a later rustls was not asked for.
+        Ok(_) => Step::Blocked,
+    };
+    (discard, Ok(step))
+}
+
+fn encrypt<Data>(mut traffic: WriteTraffic<'_, Data>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+    let start = out.len();
+    let mut room = plain.len() + RECORD_OVERHEAD;
+    loop {
+        out.resize(start + room, 0);
+        match traffic.encrypt(plain, &mut out[start..]) {
+            Ok(len) => {
+                out.truncate(start + len);
+                return Ok(());
+            }
+            // An update of the keys goes before it.
+            Err(EncryptError::InsufficientSize(error)) if error.required_size > room => room = error.required_size,
+            Err(error) => {
+                out.truncate(start);
+                return Err(TlsError::Protocol(format!("a record could not be sealed: {error}")));
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Takes the next step in `input`, appends what is to be sent, and gives away what was opened. Also says how much of
+    /// `input` is used up: the rest has to come again, as it is now.
+    pub(super) fn step(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> (usize, Result<Step, Error>) {
+        match self {
+            Connection::Client(client) => step_of(client.process_tls_records(input), out, take),
+            Connection::Server(server) => step_of(server.process_tls_records(input), out, take),
+        }
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        match self {
+            Connection::Client(client) => client.is_handshaking(),
+            Connection::Server(server) => server.is_handshaking(),
+        }
+    }
+
+    fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Connection::Client(client) => client.peer_certificates()?.first(),
+            Connection::Server(server) => server.peer_certificates()?.first(),
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        match self {
+            Connection::Client(client) => client.wants_write(),
+            Connection::Server(server) => server.wants_write(),
+        }
+    }
+
+    /// Appends the alert that an error has left. `input` is what the failed step was given, without what it used up.
+    pub(super) fn flush_alert(&mut self, mut input: &mut [u8], out: &mut Vec<u8>) {
+        // A step that has nothing to send looks at the input again, and must not.
+        while self.has_unsent() {
+            let (used, _) = self.step(input, out, &mut |_| {});
+            input = &mut input[used..];
+        }
+    }
+}
+
+/// What an error means for those who look at the connection from outside.
+pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
+    use rustls::AlertDescription as Alert;
+    match error {
+        Error::InvalidCertificate(_) => TlsError::PeerCertificate(error.to_string()),
+        Error::NoCertificatesPresented => TlsError::PeerCertificate("it showed none".into()),
+        Error::AlertReceived(
+            alert @ (Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::CertificateRequired
+            | Alert::AccessDenied
+            // Signed by a CA of the same name, with another key.
+            | Alert::DecryptError),
+        ) if authenticated => TlsError::OwnCertificate(format!("{alert:?}")),
+        _ => TlsError::Protocol(error.to_string()),
+    }
+}
+
+/// How long the record at the beginning of `bytes` is, header included, as far as one can tell.
+pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..5)?;
+    Some(5 + usize::from(u16::from_be_bytes([header[3], header[4]])))
+}
+
+/// One side of an encrypted connection that passed the handshake.
+pub(crate) struct Session {
+    connection: Box<Connection>,
+    /// What the peer shall be told of an error.
+    alert: Vec<u8>,
+    closed: bool,
+    failed: Option<TlsError>,
+}
 
 impl Session {
-    /// Appends `plain` to `out`, in records of at most 16 KiB.
-    pub(crate) fn seal(&mut self, _plain: &[u8], _out: &mut Vec<u8>) -> Result<(), TlsError> {
-        Err(TlsError("not written yet".into()))
+    pub(super) fn new(connection: Connection) -> Session {
+        Session { connection: Box::new(connection), alert: Vec::new(), closed: false, failed: None }
+    }
+
+    /// Appends `plain` to `out`, in records of at most [`RECORD_BYTES`]. Nothing for no bytes.
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        for chunk in plain.chunks(RECORD_BYTES) {
+            loop {
+                let sealed = match &mut *self.connection {
+                    Connection::Client(client) => seal_step(client.process_tls_records(&mut []), chunk, out)?,
+                    Connection::Server(server) => seal_step(server.process_tls_records(&mut []), chunk, out)?,
+                };
+                if sealed {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Decrypts the whole records at the beginning of `input` in place, gives their bytes to `take`, and returns how long
     /// they were: what is behind is a record's beginning.
-    pub(crate) fn open(&mut self, _input: &mut [u8], _take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
-        Err(TlsError("not written yet".into()))
+    pub(crate) fn open(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
+        let mut used = 0;
+        while let Some((len, _)) = self.open_next(&mut input[used..], take)? {
+            used += len;
+        }
+        Ok(used)
+    }
+
+    /// As [`open`](Session::open), but leaves what is behind the first record with bytes in it.
+    pub(crate) fn open_record(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
+        let mut used = 0;
+        while let Some((len, opened)) = self.open_next(&mut input[used..], take)? {
+            used += len;
+            if opened {
+                break;
+            }
+        }
+        Ok(used)
+    }
+
+    /// How long the record at the beginning of `input` was, if it is whole, and whether it had bytes in it.
+    #[inline]
+    fn open_next(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<Option<(usize, bool)>, TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.closed {
+            // What a peer sends behind its end is nothing.
+            return Ok((!input.is_empty()).then_some((input.len(), false)));
+        }
+        let Some(len) = record_len(input) else { return Ok(None) };
+        if len > MAX_RECORD_BYTES {
+            return Err(self.fail(TlsError::Protocol(format!("a record of {len} bytes is longer than any"))));
+        }
+        let Some(mut record) = input.get_mut(..len) else { return Ok(None) };
+        let mut opened = false;
+        loop {
+            let mut unsent = Vec::new();
+            let (used, step) = self.connection.step(record, &mut unsent, take);
+            record = &mut record[used..];
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::Opened) => opened = true,
+                Ok(Step::Closed) => self.closed = true,
+                Ok(Step::Blocked) => {}
+                Err(error) => {
+                    self.connection.flush_alert(record, &mut self.alert);
+                    return Err(self.fail(explain(&error, true)));
+                }
+            }
+            if record.is_empty() || self.closed {
+                return Ok(Some((len, opened)));
+            }
+            if step == Ok(Step::Blocked) {
+                // rustls would keep the place of its beginning in a buffer that is not its own.
+                let text = "a message behind the handshake goes on in another record";
+                return Err(self.fail(TlsError::Protocol(text.into())));
+            }
+        }
+    }
+
+    fn fail(&mut self, error: TlsError) -> TlsError {
+        self.failed = Some(error.clone());
+        error
+    }
+
+    /// Whether the peer has said that nothing follows. Without that, the end of its bytes may be a stranger's work.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Appends to `out` what the peer shall know at the end: that nothing follows, or what was wrong.
+    pub(crate) fn farewell(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.alert);
+        if self.failed.is_some() {
+            return;
+        }
+        let start = out.len();
+        out.resize(start + 2 + RECORD_OVERHEAD, 0);
+        let len = match &mut *self.connection {
+            Connection::Client(client) => close_notify(client.process_tls_records(&mut []), &mut out[start..]),
+            Connection::Server(server) => close_notify(server.process_tls_records(&mut []), &mut out[start..]),
+        };
+        out.truncate(start + len);
+    }
+
+    /// Whether the peer's certificate is that of a node. (Of the cluster's CA it is in any case.)
+    pub(crate) fn verify_peer(&self, cluster: &str, node: NodeId) -> Result<(), TlsError> {
+        let wrong = |error: String| TlsError::PeerCertificate(format!("it is not that of {node}: {error}"));
+        let certificate = self.connection.peer_certificate().ok_or_else(|| wrong("there is none".into()))?;
+        let certificate = webpki::EndEntityCert::try_from(certificate).map_err(|error| wrong(error.to_string()))?;
+        let name = ServerName::try_from(certificate_name(cluster, node)).map_err(|error| wrong(error.to_string()))?;
+        certificate.verify_is_valid_for_subject_name(&name).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Changes the keys, as happens by itself after many records.
+    #[cfg(test)]
+    pub(crate) fn refresh_keys(&mut self) {
+        let state = match &mut *self.connection {
+            Connection::Client(client) => match client.process_tls_records(&mut []).state {
+                Ok(ConnectionState::WriteTraffic(traffic)) => traffic.refresh_traffic_keys(),
+                other => panic!("{other:?}"),
+            },
+            Connection::Server(server) => match server.process_tls_records(&mut []).state {
+                Ok(ConnectionState::WriteTraffic(traffic)) => traffic.refresh_traffic_keys(),
+                other => panic!("{other:?}"),
+            },
+        };
+        state.unwrap();
     }
 }
+
+/// Whether the bytes were sealed; else there was something else to do.
+fn seal_step<Data>(status: UnbufferedStatus<'_, '_, Data>, plain: &[u8], out: &mut Vec<u8>) -> Result<bool, TlsError> {
+    match status.state {
+        Ok(ConnectionState::WriteTraffic(traffic)) => encrypt(traffic, plain, out).map(|()| true),
+        state => {
+            let status = UnbufferedStatus { discard: status.discard, state };
+            match step_of(status, out, &mut |_| {}) {
+                // A peer that sends nothing more may still be sent something.
+                (_, Ok(Step::More | Step::Closed)) => Ok(false),
+                (_, Ok(Step::Opened | Step::Blocked)) => Err(TlsError::Protocol("the session can't be used".into())),
+                (_, Err(error)) => Err(explain(&error, true)),
+            }
+        }
+    }
+}
+
+fn close_notify<Data>(status: UnbufferedStatus<'_, '_, Data>, out: &mut [u8]) -> usize {
+    match status.state {
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => traffic.queue_close_notify(out).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

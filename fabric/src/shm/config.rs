@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::PROTOCOL;
-use crate::NodeId;
+use crate::{MIN_RECV_DEPTH, NodeId};
 
 /// The longest cluster name, in bytes: it is part of a socket's name, which the system limits.
 pub const CLUSTER_BYTES: usize = 64;
@@ -21,8 +21,8 @@ pub struct ShmConfig {
     pub cluster: String,
     /// This node's id, unique in its cluster.
     pub node: NodeId,
-    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding: 1 to
-    /// [`MAX_QUEUE_DEPTH`].
+    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding:
+    /// [`MIN_RECV_DEPTH`] to [`MAX_QUEUE_DEPTH`].
     pub queue_depth: usize,
     /// How many bytes one poll copies at most before it returns; the next goes on. It bounds how long a poll takes, at
     /// some 10 GB/s.
@@ -59,7 +59,7 @@ impl ShmConfig {
         if let Some(name) = names.into_iter().flatten().find(|name| name.is_empty() || name.len() > CLUSTER_BYTES) {
             return Err(ShmError::ClusterName { bytes: name.len() });
         }
-        if self.queue_depth == 0 || self.queue_depth > MAX_QUEUE_DEPTH {
+        if !(MIN_RECV_DEPTH..=MAX_QUEUE_DEPTH).contains(&self.queue_depth) {
             return Err(ShmError::QueueDepth { depth: self.queue_depth });
         }
         Ok(())
@@ -91,8 +91,8 @@ pub enum ShmError {
         /// Its length.
         bytes: usize,
     },
-    /// The queue depth is zero or too large.
-    #[error("a queue depth of {depth} can't be had: take 1 to {MAX_QUEUE_DEPTH}")]
+    /// The queue depth is too small or too large.
+    #[error("a queue depth of {depth} can't be had: take {MIN_RECV_DEPTH} to {MAX_QUEUE_DEPTH}")]
     QueueDepth {
         /// What was asked for.
         depth: usize,

@@ -38,7 +38,11 @@ use rustix::{
     thread::{MembarrierCommand, membarrier},
 };
 
-use super::memory::{self, Access, ForeignError, Mapping};
+use super::{
+    memory::{self, Access, ForeignError, Mapping},
+    news::{self, PAGE_BYTES, Seen},
+};
+use crate::NodeId;
 
 /// The watch's atomics: those of shared memory, or loom's in the model.
 pub(super) trait Word {
@@ -65,28 +69,28 @@ impl Word for AtomicU64 {
 }
 
 /// What the sleeper does to its watch.
-mod watch {
+pub(super) mod watch {
     use super::Word;
 
-    pub(super) fn is_armed<W: Word>(watch: &W) -> bool {
+    pub(in super::super) fn is_armed<W: Word>(watch: &W) -> bool {
         watch.load() % 2 == 1
     }
 
     /// Announces a sleep. Look for work after this.
-    pub(super) fn arm<W: Word>(watch: &W) {
+    pub(in super::super) fn arm<W: Word>(watch: &W) {
         watch.store(watch.load() | 1);
         W::fence();
     }
 
     /// Ends a sleep.
-    pub(super) fn disarm<W: Word>(watch: &W) {
+    pub(in super::super) fn disarm<W: Word>(watch: &W) {
         let count = watch.load();
         watch.store(count + count % 2);
     }
 
     /// For a ringer that last rang for the count `rung`: the count that it must ring for now, if it must. A fence must
     /// lie between the work and this.
-    pub(super) fn must_ring<W: Word>(watch: &W, rung: u64) -> Option<u64> {
+    pub(in super::super) fn must_ring<W: Word>(watch: &W, rung: u64) -> Option<u64> {
         Some(watch.load()).filter(|count| count % 2 == 1 && *count != rung)
     }
 }
@@ -100,7 +104,7 @@ fn signal(eventfd: BorrowedFd<'_>) {
 }
 
 /// Takes all signals from an eventfd.
-pub(super) fn drain(eventfd: BorrowedFd<'_>) {
+pub(crate) fn drain(eventfd: BorrowedFd<'_>) {
     match rustix::io::read(eventfd, &mut [0; 8]) {
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
         Err(error) => tracing::error!(%error, "an eventfd could not be read"),
@@ -112,11 +116,11 @@ pub(super) fn new_eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// A node's own doorbell.
-pub(super) struct Doorbell {
-    mapping: Mapping,
+/// A node's own doorbell, and its news for peers.
+pub(crate) struct Doorbell {
+    page: Mapping,
     pub(super) watch_fd: Arc<OwnedFd>,
-    pub(super) eventfd: Arc<OwnedFd>,
+    pub(crate) eventfd: Arc<OwnedFd>,
     /// The last count for which a thread of this process rang.
     rung: AtomicU64,
     /// Whether this process' threads rely on the sleeper's fence.
@@ -124,25 +128,31 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    pub(super) fn new() -> Result<Doorbell, Errno> {
-        let (watch_fd, mapping) = memory::create("squall-doorbell", 8, Access::ReadOnly)?;
+    pub(crate) fn new() -> Result<Doorbell, Errno> {
+        let (watch_fd, page) = memory::create("squall-doorbell", PAGE_BYTES, Access::ReadOnly)?;
         let eventfd = new_eventfd()?;
         // Where the kernel refuses, each thread has a fence of its own.
         let one_sided = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
         let (watch_fd, eventfd, rung) = (Arc::new(watch_fd), Arc::new(eventfd), AtomicU64::new(0));
-        Ok(Doorbell { mapping, watch_fd, eventfd, rung, one_sided })
+        Ok(Doorbell { page, watch_fd, eventfd, rung, one_sided })
     }
 
     #[inline]
     fn watch(&self) -> &AtomicU64 {
-        watch_of(&self.mapping)
+        watch_of(&self.page)
     }
 
-    pub(super) fn is_armed(&self) -> bool {
+    /// Lets a peer know, when it next looks, that it was handed descriptors. For the polling thread.
+    #[inline]
+    pub(super) fn tell(&self, peer: NodeId) {
+        news::tell(&self.page, peer);
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
         watch::is_armed(self.watch())
     }
 
-    pub(super) fn arm(&self) {
+    pub(crate) fn arm(&self) {
         watch::arm(self.watch());
         if self.one_sided {
             // Cannot fail once registered.
@@ -151,12 +161,12 @@ impl Doorbell {
         }
     }
 
-    pub(super) fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         watch::disarm(self.watch());
     }
 
     /// Wakes this node's thread, from any thread of this process.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if self.one_sided {
             compiler_fence(Ordering::SeqCst);
         } else {
@@ -170,18 +180,19 @@ impl Doorbell {
     }
 }
 
-fn watch_of(mapping: &Mapping) -> &AtomicU64 {
+fn watch_of(page: &Mapping) -> &AtomicU64 {
     // SAFETY: the mapping begins at a page, holds one, and lives as long as the reference. Only the node that owns it
     // stores to it, by atomics.
-    unsafe { AtomicU64::from_ptr(mapping.base().as_ptr().cast()) }
+    unsafe { AtomicU64::from_ptr(page.base().as_ptr().cast()) }
 }
 
-/// The doorbell of a peer.
+/// The doorbell of a peer, and its news for this node.
 #[derive(Debug)]
 pub(super) struct PeerBell {
-    mapping: Mapping,
+    page: Mapping,
     eventfd: OwnedFd,
     rung: u64,
+    seen: Seen,
 }
 
 /// Why a peer's doorbell can't be used.
@@ -194,19 +205,26 @@ pub(super) enum BellError {
 }
 
 impl PeerBell {
-    pub(super) fn map(watch: BorrowedFd<'_>, eventfd: OwnedFd) -> Result<PeerBell, BellError> {
-        let mapping = memory::map_foreign(watch, 8, Access::ReadOnly)?;
+    /// Maps what a peer handed over to `node`, this one.
+    pub(super) fn map(watch: BorrowedFd<'_>, eventfd: OwnedFd, node: NodeId) -> Result<PeerBell, BellError> {
+        let page = memory::map_foreign(watch, PAGE_BYTES as u64, Access::ReadOnly)?;
         if !fcntl_getfl(&eventfd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
             return Err(BellError::Blocking);
         }
-        Ok(PeerBell { mapping, eventfd, rung: 0 })
+        Ok(PeerBell { page, eventfd, rung: 0, seen: Seen::nothing(node) })
+    }
+
+    /// Whether the peer has handed over descriptors since the last time. Look at its rings after this.
+    #[inline]
+    pub(super) fn has_news(&mut self) -> bool {
+        self.seen.catch_up(&self.page)
     }
 
     /// Wakes the peer's thread if it sleeps or is about to. The caller has passed a sequentially consistent fence since
     /// it gave the peer work. Returns whether it had to be signaled.
     #[inline]
     pub(super) fn ring(&mut self) -> bool {
-        let Some(count) = watch::must_ring(watch_of(&self.mapping), self.rung) else { return false };
+        let Some(count) = watch::must_ring(watch_of(&self.page), self.rung) else { return false };
         self.rung = count;
         signal(self.eventfd.as_fd());
         true
@@ -217,11 +235,33 @@ impl PeerBell {
 mod tests {
     use super::*;
 
+    const NODE: NodeId = NodeId(7);
+
+    fn mapped(bell: &Doorbell) -> PeerBell {
+        PeerBell::map(bell.watch_fd.as_fd(), bell.eventfd.try_clone().unwrap(), NODE).unwrap()
+    }
+
+    #[test]
+    fn news_are_news_once_and_for_those_they_are_for() {
+        let bell = Doorbell::new().unwrap();
+        let mut peer = mapped(&bell);
+        assert!(!peer.has_news());
+        for _ in 0..3 {
+            bell.tell(NODE);
+            assert!(peer.has_news());
+            assert!(!peer.has_news(), "seen");
+            bell.tell(NodeId(8));
+            assert!(!peer.has_news(), "another's");
+        }
+        bell.tell(NodeId(u32::MAX));
+        bell.tell(NODE);
+        assert!(mapped(&bell).has_news(), "whoever comes later looks once");
+    }
+
     #[test]
     fn an_awake_node_is_not_signaled_and_a_sleeper_once_by_each_ringer() {
         let bell = Doorbell::new().unwrap();
-        let mut peers: Vec<PeerBell> =
-            (0..2).map(|_| PeerBell::map(bell.watch_fd.as_fd(), bell.eventfd.try_clone().unwrap()).unwrap()).collect();
+        let mut peers: Vec<PeerBell> = (0..2).map(|_| mapped(&bell)).collect();
         assert!(!peers[0].ring(), "awake");
         for _ in 0..3 {
             bell.arm();
@@ -237,7 +277,7 @@ mod tests {
     fn a_descriptor_that_may_block_is_refused() {
         let bell = Doorbell::new().unwrap();
         let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(matches!(PeerBell::map(bell.watch_fd.as_fd(), blocking), Err(BellError::Blocking)));
+        assert!(matches!(PeerBell::map(bell.watch_fd.as_fd(), blocking, NODE), Err(BellError::Blocking)));
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Endpoint {
     pub(super) sending: Sending,
     /// What there is once the endpoint is connected.
     pub(super) up: Option<Up>,
+    /// The next poll looks at it.
+    pub(super) is_due: bool,
 }
 
 /// What this side has posted, besides receives.
@@ -127,6 +129,15 @@ impl Identified for Endpoint {
 }
 
 impl Endpoint {
+    /// Whether polls look at it without news from the peer.
+    #[inline]
+    pub(super) fn has_own_work(&self) -> bool {
+        let Sending { pending, backlog, .. } = &self.sending;
+        // A descriptor that was begun waits for its source, which comes as no news.
+        let pulling = || self.up.as_ref().is_some_and(|up| up.pulling.is_some());
+        !pending.is_empty() || !backlog.is_empty() || pulling()
+    }
+
     /// Reports work that is complete, and the room that it leaves.
     pub(super) fn retire(&mut self, depth: usize, out: &mut Vec<Completion>) {
         let sending = &mut self.sending;
@@ -165,8 +176,10 @@ impl Endpoint {
         out.push(Completion::Broken { endpoint: self.id, peer: self.peer, reason });
     }
 
-    /// Tells the peer's posts that nothing more is taken, ahead of the packet that says so.
+    /// Tells the peer's posts that nothing more is taken, and its pulls that nothing more is there, ahead of the packet
+    /// that says so. Buffers of what was posted may be used again after this.
     pub(super) fn close(&self) {
+        self.sending.ring.withdraw();
         if let Some(up) = &self.up {
             up.ring.close();
         }

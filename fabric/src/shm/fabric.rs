@@ -16,6 +16,7 @@ use super::{
     config::{ShmConfig, ShmError},
     control::{Command, Connect, Connected, Control, ControlThread, Event},
     doorbell::{self, Doorbell},
+    due::Due,
     endpoint::{Endpoint, Sending, Up},
     memory::{self, OwnMemory},
     peer::Peers,
@@ -26,7 +27,7 @@ use super::{
 use crate::{
     BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region,
     RegionKey, RegionKind, RegisterError, Time, Token, Wait, Waker, WorkGraph, endpoints::Endpoints, graph::Executor,
-    part::Part,
+    mixed, part::Part,
 };
 
 /// A [`Fabric`] between processes of one user on one host, over shared memory. See the [module](super).
@@ -52,6 +53,7 @@ pub(super) struct Core {
     pub(super) incarnation: u64,
     pub(super) depth: usize,
     pub(super) peers: Peers,
+    pub(super) due: Due,
     /// What the next poll sends to the control thread.
     pub(super) commands: Vec<Command>,
     /// The last poll left work behind that nobody would signal.
@@ -76,6 +78,7 @@ impl ShmFabric {
                 incarnation,
                 depth: config.queue_depth,
                 peers: Peers::default(),
+                due: Due::default(),
                 commands: Vec::new(),
                 unfinished: false,
                 stats: ShmStats::default(),
@@ -83,7 +86,7 @@ impl ShmFabric {
                 shares: 0,
             },
             config,
-            endpoints: Endpoints::new(0),
+            endpoints: Endpoints::new(mixed::SHM),
             tags: HashMap::new(),
             new: Vec::new(),
             stillborn: Vec::new(),
@@ -140,6 +143,7 @@ impl ShmFabric {
                 was_full: false,
             },
             up: None,
+            is_due: false,
             hello: Vec::new(),
         })
     }
@@ -189,17 +193,17 @@ impl ShmFabric {
             Event::LinkDown { link } => self.core.peers.remove(link),
             Event::Connected(connected) => self.on_connected(*connected, out),
             Event::Broken { endpoint, reason } => self.break_endpoint(endpoint, reason, out),
-            Event::Source { link, key, source } => {
+            Event::Source { link, key, source, .. } => {
                 if let Some(peer) = self.core.peers.by_link(link) {
                     peer.sources.insert(key, source);
                 }
             }
-            Event::Share { link, key, copy } => {
+            Event::Share { link, key, copy, .. } => {
                 if let Some(peer) = self.core.peers.by_link(link) {
                     peer.shares.insert(key, copy);
                 }
             }
-            Event::Forget { link, key } => {
+            Event::Forget { link, key, .. } => {
                 if let Some(peer) = self.core.peers.by_link(link) {
                     peer.sources.remove(&key);
                     peer.shares.remove(&key);
@@ -211,10 +215,14 @@ impl ShmFabric {
     fn on_connected(&mut self, connected: Connected, out: &mut Vec<Completion>) {
         let Connected { endpoint: id, link, set_up } = connected;
         // It may have been closed meanwhile.
-        let (Some(endpoint), Some(peer)) = (self.endpoints.get_mut(id), self.core.peers.find(link)) else { return };
+        let (Some(endpoint), Some(ix)) = (self.endpoints.get_mut(id), self.core.peers.find(link)) else { return };
+        let Some(peer) = self.core.peers.get_mut(ix) else { return };
+        peer.endpoints.push(id);
+        // The peer's news may have come before.
+        self.core.due.add(endpoint);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = id.0, "connected");
         let remote = set_up.remote.iter().map(|memory| memory.describe).collect();
-        endpoint.up = Some(Up { peer, remote: set_up.remote, ring: set_up.ring, pulling: None });
+        endpoint.up = Some(Up { peer: ix, remote: set_up.remote, ring: set_up.ring, pulling: None });
         out.push(Completion::Connected { endpoint: id, remote, hello: set_up.hello });
     }
 
@@ -239,6 +247,11 @@ impl ShmFabric {
     fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(id)?;
         self.tags.remove(&(endpoint.peer, endpoint.tag));
+        if let Some(up) = &endpoint.up
+            && let Some(peer) = self.core.peers.get_mut(up.peer)
+        {
+            peer.endpoints.retain(|other| *other != id);
+        }
         Some(endpoint)
     }
 
@@ -248,27 +261,50 @@ impl ShmFabric {
         }
     }
 
-    /// Goes on with the work of all connected endpoints.
+    /// Goes on with the work of all endpoints that may have some.
     #[inline]
     fn serve(&mut self, out: &mut Vec<Completion>) {
+        let Core { peers, due, .. } = &mut self.core;
+        for id in peers.with_news() {
+            if let Some(endpoint) = self.endpoints.get_mut(id) {
+                due.add(endpoint);
+            }
+        }
+        if !due.is_empty() {
+            self.serve_due(out);
+        }
+    }
+
+    fn serve_due(&mut self, out: &mut Vec<Completion>) {
         let mut budget = self.config.poll_bytes.max(MIN_POLL_BYTES);
         let core = &mut self.core;
         let mut broken = Vec::new();
-        for endpoint in self.endpoints.rotated() {
-            if endpoint.up.is_none() {
-                continue;
-            }
+        let round = core.due.begin();
+        for id in &round {
+            let Some(endpoint) = self.endpoints.get_mut(*id) else { continue };
+            endpoint.is_due = false;
+            core.stats.endpoints_looked_at += 1;
+            let (before, unfinished) = (budget, std::mem::take(&mut core.unfinished));
             let pulled = endpoint.pull(core, &mut budget, out);
             let pumped = endpoint.pump(core, &mut budget);
             endpoint.retire(core.depth, out);
+            let is_cut = core.unfinished;
+            core.unfinished |= unfinished;
+            // Who got nothing has the first turn of the next round, who was stopped in the middle the last one.
+            if is_cut && budget == before {
+                core.due.cut_short();
+            }
+            if is_cut || endpoint.has_own_work() {
+                core.due.add(endpoint);
+            }
+            if is_cut {
+                core.due.cut_short();
+            }
             if let Some(reason) = pulled.err().or(pumped) {
-                broken.push((endpoint.id, reason));
+                broken.push((*id, reason));
             }
         }
-        if core.unfinished {
-            // Whoever was served last comes first the next time.
-            self.endpoints.rotate();
-        }
+        core.due.end(round);
         for (id, reason) in broken {
             self.break_endpoint(id, reason.clone(), out);
             self.core.commands.push(Command::Close { endpoint: id, reason });
@@ -357,14 +393,14 @@ impl Fabric for ShmFabric {
             self.announce();
         }
         // For what was posted since the last poll; and, after pulling, for what the peers wait to hear of.
-        self.core.peers.ring(&mut self.core.stats);
+        self.core.peers.ring(&self.bell, &mut self.core.stats);
         self.serve(out);
         if !self.graphs.is_idle() {
             let mut graphs = std::mem::take(&mut self.graphs);
             graphs.go_on(self, before, out);
             self.graphs = graphs;
         }
-        self.core.peers.ring(&mut self.core.stats);
+        self.core.peers.ring(&self.bell, &mut self.core.stats);
         if !self.core.commands.is_empty() {
             self.control.control.send(self.core.commands.drain(..));
         }
@@ -409,6 +445,10 @@ impl Wait for ShmFabric {
 }
 
 impl Part for ShmFabric {
+    fn depth(&self) -> usize {
+        self.core.depth
+    }
+
     fn signal(&self) -> BorrowedFd<'_> {
         self.bell.eventfd.as_fd()
     }

@@ -1,22 +1,16 @@
 //! What work graphs need of this fabric.
 
-use super::{
-    fabric::ShmFabric,
-    post::{check_slice, check_source},
-};
+use super::fabric::ShmFabric;
 use crate::{
     EndpointId, Op, PostError, Token,
+    check::check_request,
     graph::{Host, Queue, Work},
 };
 
 impl Host for ShmFabric {
     fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
         self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
-        match op {
-            Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),
-            Op::Recv { into } | Op::Read { into, .. } => check_slice(into),
-            Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
-        }
+        check_request(op)
     }
 
     fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {

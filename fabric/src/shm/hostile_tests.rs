@@ -115,6 +115,12 @@ impl World {
         (end, ring)
     }
 
+    /// Hands the node a descriptor.
+    fn push(&self, ring: &mut ring::Sender, descriptor: &Descriptor, inline: &[u8]) {
+        ring.push(descriptor, inline);
+        self.bell.tell(NodeId(2));
+    }
+
     fn poll(&mut self) {
         self.node.poll(Time::boot_clock(), &mut self.seen);
     }
@@ -186,7 +192,11 @@ fn memory_that_could_shrink_is_refused() {
     let (_, mut ring) = world.connected(std::slice::from_ref(&region));
     let source = RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 4096 };
     let from = Origin::Region { key: source.key, offset: 0 };
-    ring.push(&Descriptor { kind: Kind::Write { to: region.key(), offset: 0, imm: None }, from, len: 1000 }, &[]);
+    world.push(
+        &mut ring,
+        &Descriptor { kind: Kind::Write { to: region.key(), offset: 0, imm: None }, from, len: 1000 },
+        &[],
+    );
     world.poll();
     assert_eq!(world.seen.len(), 1, "a descriptor whose source is not there yet waits for it");
     world.send(&Frame::Source(source), &[unsealed(4096).as_fd()]);
@@ -228,7 +238,7 @@ fn a_share_of_memory_that_could_change_is_refused() {
         let (end, mut ring) = world.connected(&[]);
         world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 8 } }, Token(1)).unwrap();
         let from = Origin::Region { key: RegionKey(1), offset: 0 };
-        ring.push(&Descriptor { kind: Kind::Share { imm: None }, from, len: described }, &[]);
+        world.push(&mut ring, &Descriptor { kind: Kind::Share { imm: None }, from, len: described }, &[]);
         world.poll();
         assert_eq!(world.seen.len(), 1, "a share whose memory is not there yet waits for it");
         world.send(&Frame::Share { key: RegionKey(1), bytes: announced }, &[fd.as_fd()]);
@@ -252,7 +262,7 @@ fn shares_of_receives_with_one_token_are_taken_in_order() {
         fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).unwrap();
         world.send(&Frame::Share { key: RegionKey(bytes), bytes }, &[sealed.as_fd()]);
         let from = Origin::Region { key: RegionKey(bytes), offset: 0 };
-        ring.push(&Descriptor { kind: Kind::Share { imm: None }, from, len: bytes }, &[]);
+        world.push(&mut ring, &Descriptor { kind: Kind::Share { imm: None }, from, len: bytes }, &[]);
     }
     // What the node answers to this says that it has seen all before: one poll then brings all three.
     let (other_ring, handle) = ring::Sender::create(16).unwrap();
@@ -277,7 +287,7 @@ fn memory_is_lent_before_it_is_taken_back_even_if_its_endpoint_breaks_at_once() 
     let source = Source::Region(Slice { region: &region, offset: 0, len: 4096 });
     world.node.post(end, Op::Send { source, imm: None }, Token(1)).unwrap();
     drop(region);
-    ring.push(&Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 0 }, &[]);
+    world.push(&mut ring, &Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 0 }, &[]);
     assert_eq!(world.broken(), BreakReason::ReceiverNotReady);
     assert!(matches!(recv(&world.socket), Some((Frame::Source(lent), _)) if lent.key == key));
     let rest = [recv(&world.socket), recv(&world.socket)].map(|packet| packet.map(|(frame, _)| frame));
@@ -335,7 +345,7 @@ fn descriptors_that_reach_too_far_break_their_endpoint_and_harm_nothing() {
         let to = if right_key { region.key() } else { RegionKey(region.key().0 ^ 1) };
         let inline = [0xff; 8];
         let inline: &[u8] = if from == Origin::Inline { &inline } else { &[] };
-        ring.push(&Descriptor { kind: Kind::Write { to, offset, imm: None }, from, len }, inline);
+        world.push(&mut ring, &Descriptor { kind: Kind::Write { to, offset, imm: None }, from, len }, inline);
         assert_eq!(world.broken(), BreakReason::Access, "{what}");
         let mut bytes = vec![0; 4096];
         region.read(0, &mut bytes);
@@ -350,11 +360,66 @@ fn a_message_longer_than_its_receive_breaks_the_endpoint_and_harms_nothing() {
     let into = world.node.register(RegionKind::Bulk, 64).unwrap();
     let (end, mut ring) = world.connected(&[]);
     world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 8 } }, Token(1)).unwrap();
-    ring.push(&Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 9 }, &[1; 9]);
+    world.push(&mut ring, &Descriptor { kind: Kind::Send { imm: None }, from: Origin::Inline, len: 9 }, &[1; 9]);
     assert_eq!(world.broken(), BreakReason::ReceiverNotReady);
     let mut bytes = [0; 64];
     into.read(0, &mut bytes);
     assert_eq!(bytes, [0; 64]);
+}
+
+#[test]
+fn memory_that_is_handed_over_twice_ends_the_link() {
+    let mut world = World::new("twice");
+    world.connected(&[]);
+    let source = RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 4096 };
+    let (fd, _mapping) = memory::create("source", 4096, Access::ReadWrite).unwrap();
+    for _ in 0..2 {
+        world.send(&Frame::Source(source), &[fd.as_fd()]);
+    }
+    world.failed_with("under a key that it uses");
+    world.check_undisturbed();
+}
+
+#[test]
+fn memory_that_is_handed_over_and_taken_back_without_end_ends_the_link() {
+    let mut world = World::new("flood");
+    world.connected(&[]);
+    let source = RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 4096 };
+    let (fd, _mapping) = memory::create("source", 4096, Access::ReadWrite).unwrap();
+    // The node does not poll meanwhile, so nothing is taken.
+    let error = wait(|| {
+        let packets = [(Frame::Source(source), Some(fd.as_fd())), (Frame::Forget(source.key), None)];
+        packets.into_iter().find_map(|(frame, fd)| {
+            loop {
+                match socket::send(&world.socket, &frame.encode(), fd.as_slice()) {
+                    Ok(()) => return None,
+                    Err(Errno::AGAIN) => std::thread::yield_now(),
+                    Err(error) => return Some(error),
+                }
+            }
+        })
+    });
+    assert!(matches!(error, Errno::PIPE | Errno::CONNRESET), "{error}");
+    world.failed_with("faster than this node can look");
+    world.check_undisturbed();
+}
+
+/// After that the sender uses its buffer again, and the packet that says so may come later.
+#[test]
+fn what_is_pulled_after_its_sender_has_closed_is_not_reported() {
+    let mut world = World::new("withdrawn");
+    let into = world.node.register(RegionKind::Bulk, 4096).unwrap();
+    let (end, mut ring) = world.connected(&[]);
+    world.node.post(end, Op::Recv { into: Slice { region: &into, offset: 0, len: 4096 } }, Token(1)).unwrap();
+    let source = RemoteRegion { key: RegionKey(1), kind: RegionKind::Bulk, bytes: 4096 };
+    let (fd, _mapping) = memory::create("source", 4096, Access::ReadWrite).unwrap();
+    world.send(&Frame::Source(source), &[fd.as_fd()]);
+    let from = Origin::Region { key: source.key, offset: 0 };
+    world.push(&mut ring, &Descriptor { kind: Kind::Send { imm: None }, from, len: 4096 }, &[]);
+    ring.withdraw();
+    world.send(&Frame::Close { mine: 1, reason: BreakReason::PeerClosed }, &[]);
+    assert_eq!(world.broken(), BreakReason::PeerClosed);
+    assert!(!world.seen.iter().any(|seen| matches!(seen, Completion::Received { .. })), "{:?}", world.seen);
 }
 
 #[test]

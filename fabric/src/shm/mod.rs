@@ -6,12 +6,14 @@
 //! the poster, word by word, straight into the peer's memory. All else goes through a descriptor ring in shared memory,
 //! one per endpoint and direction: the receiver, in its `poll`, pulls the bytes from a read-only mapping of the
 //! sender's memory. Bulk memory is therefore never written by a peer, and a peer that was stopped in the middle of a
-//! copy can't resume it in memory that was given to the application (G6).
+//! copy can't resume it in memory that was given to the application (G6). Nor do bytes travel that a buffer gets after its
+//! endpoint was closed: the ring says so to who pulls or reads, and what was copied then is not reported.
 //!
 //! ```text
 //!   poster's thread                                    peer's thread
 //!   post ── polled bytes ─────────────────────────▶ its memory ── read after each poll
 //!        ── descriptor ──▶ ring ─────────────────────▶ poll: check, pull, complete
+//!   poll ── count of news ────────────────────────▶ poll: which rings to look at
 //!        ── doorbell, if the peer sleeps ──────────▶ wait
 //!
 //!   control thread ◀── one socket per pair of nodes ──▶ control thread
@@ -40,11 +42,13 @@
 mod config;
 mod control;
 mod copy;
-mod doorbell;
+pub(crate) mod doorbell;
+mod due;
 mod endpoint;
 mod fabric;
 mod graph;
 mod memory;
+mod news;
 mod peer;
 mod post;
 mod pull;
@@ -63,5 +67,5 @@ pub use fabric::ShmFabric;
 pub use share::{SealError, SealedMemory, SharedCopy};
 pub use stats::ShmStats;
 
-/// The version of what nodes say to each other: the packets, the rings, and the doorbells.
-pub(crate) const PROTOCOL: u32 = 2;
+/// The version of what nodes say to each other: the packets, the rings, and the doorbells with the news beside them.
+pub(crate) const PROTOCOL: u32 = 3;

@@ -5,8 +5,13 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
-use super::{doorbell::PeerBell, memory::PeerMemory, share::SharedCopy, stats::ShmStats};
-use crate::{NodeId, RegionKey};
+use super::{
+    doorbell::{Doorbell, PeerBell},
+    memory::PeerMemory,
+    share::SharedCopy,
+    stats::ShmStats,
+};
+use crate::{EndpointId, NodeId, RegionKey};
 
 /// One connection between two processes, never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,8 +30,12 @@ pub(super) struct Peer {
     pub(super) sources: HashMap<RegionKey, Source>,
     /// Sealed memory that the peer shares, until it is taken; or why it could not be mapped.
     pub(super) shares: HashMap<RegionKey, Result<SharedCopy, String>>,
+    /// The endpoints that are connected with it.
+    pub(super) endpoints: Vec<EndpointId>,
     bell: PeerBell,
     touched: bool,
+    /// It was handed descriptors since this node last rang.
+    handed: bool,
 }
 
 /// All connected peers.
@@ -39,7 +48,16 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn add(&mut self, link: LinkId, node: NodeId, bell: PeerBell) {
-        let peer = Peer { link, node, sources: HashMap::new(), shares: HashMap::new(), bell, touched: false };
+        let peer = Peer {
+            link,
+            node,
+            sources: HashMap::new(),
+            shares: HashMap::new(),
+            endpoints: Vec::new(),
+            bell,
+            touched: false,
+            handed: false,
+        };
         match self.slots.iter_mut().find(|slot| slot.is_none()) {
             Some(slot) => *slot = Some(peer),
             None => self.slots.push(Some(peer)),
@@ -70,6 +88,22 @@ impl Peers {
         self.slots.iter_mut().flatten().find(|peer| peer.link == link)
     }
 
+    /// The endpoints of peers that have handed over descriptors since the last time.
+    #[inline]
+    pub(super) fn with_news(&mut self) -> impl Iterator<Item = EndpointId> {
+        let peers = self.slots.iter_mut().flatten();
+        peers.filter_map(|peer| peer.bell.has_news().then_some(&peer.endpoints)).flatten().copied()
+    }
+
+    /// Notes that a peer was handed descriptors.
+    #[inline]
+    pub(super) fn hand(&mut self, ix: PeerIx) {
+        if let Some(peer) = self.get_mut(ix) {
+            peer.handed = true;
+        }
+        self.touch(ix);
+    }
+
     /// Notes that a peer has something to look at.
     #[inline]
     pub(super) fn touch(&mut self, ix: PeerIx) {
@@ -81,11 +115,18 @@ impl Peers {
         }
     }
 
-    /// Wakes those that sleep among the peers that were touched.
+    /// Tells the peers that were touched what they were handed, and wakes those that sleep.
     #[inline]
-    pub(super) fn ring(&mut self, stats: &mut ShmStats) {
+    pub(super) fn ring(&mut self, bell: &Doorbell, stats: &mut ShmStats) {
         if self.touched.is_empty() {
             return;
+        }
+        for ix in &self.touched {
+            if let Some(peer) = &mut self.slots[ix.0]
+                && std::mem::take(&mut peer.handed)
+            {
+                bell.tell(peer.node);
+            }
         }
         // Between the work and the look at who sleeps: see the `doorbell` module.
         fence(Ordering::SeqCst);

@@ -14,7 +14,10 @@ use super::{
     ring::{Descriptor, Kind, MAX_SLOTS, Origin},
     share::Share,
 };
-use crate::{BreakReason, INLINE_BYTES, Op, PostError, Region, RegionKind, Slice, Source, Target, Token};
+use crate::{
+    BreakReason, INLINE_BYTES, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
+    check::{check_slice, check_source, check_words},
+};
 
 /// Where a transfer's bytes go.
 #[derive(Clone, Copy)]
@@ -37,6 +40,21 @@ impl Endpoint {
     /// Posts work.
     #[inline]
     pub(super) fn post(&mut self, core: &mut Core, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        let posted = self.post_work(core, op, token);
+        self.note_own_work(core);
+        posted
+    }
+
+    /// Lets the next poll look at this endpoint if it has work left.
+    #[inline]
+    fn note_own_work(&mut self, core: &mut Core) {
+        if self.has_own_work() {
+            core.due.add(self);
+        }
+    }
+
+    #[inline]
+    fn post_work(&mut self, core: &mut Core, op: Op<'_>, token: Token) -> Result<(), PostError> {
         if let Op::Recv { into } = op {
             return self.post_recv(core.depth, into, token);
         }
@@ -97,6 +115,7 @@ impl Endpoint {
         if let Issued::NotYet = issued {
             self.sending.backlog.push_back(Deferred { work: DeferredWork::Share { share, imm }, token });
         }
+        self.note_own_work(core);
         Ok(())
     }
 
@@ -269,7 +288,7 @@ impl Sending {
         core.stats.descriptors += 1 + u64::from(then.is_some());
         core.stats.sends += u64::from(matches!(kind, Kind::Send { .. }));
         self.note(token, keep, true);
-        core.peers.touch(up.peer);
+        core.peers.hand(up.peer);
         Issued::Yes
     }
 
@@ -288,7 +307,7 @@ impl Sending {
         core.stats.descriptors += 1;
         core.stats.shares += 1;
         self.note(token, Some(Keep::Share(lease)), true);
-        core.peers.touch(up.peer);
+        core.peers.hand(up.peer);
         Issued::Yes
     }
 
@@ -326,6 +345,10 @@ impl Sending {
         core.stats.bytes_read += piece as u64;
         if *done < len {
             core.unfinished = true;
+            return Issued::NotYet;
+        }
+        // The peer may have used its memory again since.
+        if self.ring.is_closed_by_now() {
             return Issued::NotYet;
         }
         self.note(token, None, false);
@@ -394,40 +417,9 @@ impl OwnedSource {
     }
 }
 
-#[inline]
-pub(super) fn check_source(source: Source<'_>) -> Result<(), PostError> {
-    match source {
-        Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
-        Source::Inline(_) => Ok(()),
-        Source::Region(slice) => check_slice(slice),
-    }
-}
-
-#[inline]
-pub(super) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
-    let Slice { region, offset, len } = slice;
-    if region.kind() == RegionKind::Phantom {
-        // Only the simulator moves them; here they have no bytes.
-        return Err(PostError::LocalBounds { offset, len, region_bytes: 0 });
-    }
-    if offset > region.len() || len > region.len() - offset {
-        return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });
-    }
-    check_words(region.kind() == RegionKind::Polled, offset, len)
-}
-
 /// A target of an unknown key passes: it breaks the endpoint instead.
 #[inline]
 fn check_target(up: &Up, target: Target, len: usize) -> Result<(), PostError> {
     let polled = up.remote(target.region).is_some_and(|memory| memory.describe.kind == RegionKind::Polled);
     check_words(polled, target.offset, len)
-}
-
-/// Polled memory is accessed in whole aligned words.
-#[inline]
-fn check_words(polled: bool, offset: usize, len: usize) -> Result<(), PostError> {
-    if polled && !(offset.is_multiple_of(8) && len.is_multiple_of(8)) {
-        return Err(PostError::Misaligned { offset, len });
-    }
-    Ok(())
 }

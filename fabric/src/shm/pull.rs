@@ -39,6 +39,8 @@ enum Place {
 enum Stop {
     /// Its source has not been handed over yet.
     NoSource,
+    /// The peer has closed the endpoint, and may have used the source again. The packet that says so is on its way.
+    Withdrawn,
     /// The poll has copied as much as it may.
     Budget,
     Break(BreakReason),
@@ -215,11 +217,18 @@ impl Pull {
                 if !source.holds(offset, len) || !words {
                     return Err(Stop::Break(BreakReason::Access));
                 }
+                if up.ring.is_withdrawn() {
+                    return Err(Stop::Withdrawn);
+                }
                 // Whole words, so that the rest stays aligned.
                 let piece = (len - self.done).min(*budget & !7);
                 // SAFETY: the source holds `len` bytes at `offset`, aligned if it is polled, and `place` made sure of
                 // the same for the target. The source is mapped apart from all regions.
                 unsafe { copy(source.end(offset + self.done), to, piece) };
+                // What was copied meanwhile may be anything, and is not reported.
+                if up.ring.is_withdrawn() {
+                    return Err(Stop::Withdrawn);
+                }
                 self.done += piece;
                 *budget -= piece;
                 if self.done < len { Err(Stop::Budget) } else { Ok(()) }

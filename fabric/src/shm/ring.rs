@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! byte    0   tail      u64  slots ever filled                    written by the sender
+//!         8   withdrawn u64  not 0: memory that descriptors name may have been used again
 //!       128   head      u64  slots ever consumed                  written by the receiver
 //!       136   closed    u64  not 0: the receiver takes nothing more
 //!       256   slots     64 bytes each; slot n is at 256 + 64 * (n mod slots)
@@ -23,11 +24,12 @@
 //!
 //! Numbers are in the host's byte order: both sides are on one host.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::memory::{self, Access, ForeignError, Handle, Mapping};
 use crate::{INLINE_BYTES, RegionKey};
 
+const WITHDRAWN: usize = 1;
 const HEAD: usize = 16;
 const CLOSED: usize = 17;
 const SLOTS: usize = 32;
@@ -174,6 +176,13 @@ impl Sender {
         self.ring.word(CLOSED).load(Ordering::Acquire) != 0
     }
 
+    /// Whether the receiver took nothing more when memory of its node was read last, which it may have used again then.
+    #[inline]
+    pub(super) fn is_closed_by_now(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.is_closed()
+    }
+
     /// Hands over a descriptor, and `inline` if that is where its bytes come from. The caller has seen that there is
     /// room.
     pub(super) fn push(&mut self, descriptor: &Descriptor, inline: &[u8]) {
@@ -207,6 +216,13 @@ impl Sender {
         }
         self.tail += slots;
         self.ring.word(0).store(self.tail, Ordering::Release);
+    }
+
+    /// Takes back the memory that descriptors name: from now on it may be written.
+    pub(super) fn withdraw(&self) {
+        self.ring.word(WITHDRAWN).store(1, Ordering::Relaxed);
+        // Whoever reads what is written after this, and looks then, sees the word.
+        fence(Ordering::Release);
     }
 
     #[inline]
@@ -277,6 +293,13 @@ impl Receiver {
         words
     }
 
+    /// Whether what was copied by now from memory of the sender may be something else than it handed over.
+    #[inline]
+    pub(super) fn is_withdrawn(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.ring.word(WITHDRAWN).load(Ordering::Relaxed) != 0
+    }
+
     /// The next descriptor was carried out.
     #[inline]
     pub(super) fn advance(&mut self, descriptor: &Descriptor) {
@@ -294,9 +317,10 @@ impl Receiver {
         news
     }
 
-    /// Tells the sender that nothing more is taken.
+    /// Tells the sender that nothing more is taken. Memory that it reads may be used again after this.
     pub(super) fn close(&self) {
         self.ring.word(CLOSED).store(1, Ordering::Release);
+        fence(Ordering::Release);
     }
 }
 

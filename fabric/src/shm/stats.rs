@@ -18,6 +18,8 @@ pub struct ShmStats {
     pub bytes_pulled: u64,
     /// Bytes that were read from peers' memory.
     pub bytes_read: u64,
+    /// How often polls looked at an endpoint. They do where the peer may have left something, or work is outstanding.
+    pub endpoints_looked_at: u64,
     /// How often a peer that slept was signaled.
     pub doorbells_rung: u64,
     /// How often a peer that had work was awake, or signaled already.

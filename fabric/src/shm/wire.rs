@@ -22,9 +22,11 @@
 //! A text has its length (u16) before it. The start of a `Hello`, up to `from`, and all of a `Refuse` stay the same in
 //! all versions, so that nodes of different versions can say what is wrong.
 
-use std::str;
-
-use crate::{BreakReason, GroupTag, HELLO_BYTES, NodeId, RegionKey, RegionKind, RemoteRegion};
+pub(super) use crate::wire::Malformed;
+use crate::{
+    BreakReason, GroupTag, HELLO_BYTES, NodeId, RegionKey, RegionKind, RemoteRegion,
+    wire::{Reader, Writer},
+};
 
 /// Begins the first frame in either direction.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"squallSM");
@@ -34,9 +36,6 @@ pub(super) const FRAME_BYTES: usize = 4096;
 
 /// The most regions that one `Expose` carries; so many descriptors also bound what a receiver makes room for.
 pub(super) const EXPOSE_REGIONS: usize = 128;
-
-/// Longer texts are cut.
-const TEXT_BYTES: usize = 512;
 
 /// Who speaks, and to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,11 +88,6 @@ pub(super) enum Frame {
     Goodbye,
     Share { key: RegionKey, bytes: u64 },
 }
-
-/// A packet that no node of this version sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it sent a malformed packet: {0}")]
-pub(super) struct Malformed(pub(super) &'static str);
 
 impl Frame {
     /// Writes the packet.
@@ -165,42 +159,20 @@ impl Frame {
             13 => Frame::Share { key: RegionKey(from.u64()?), bytes: from.u64()? },
             _ => return Err(Malformed("it is of no known kind")),
         };
-        if from.0.is_empty() { Ok(frame) } else { Err(Malformed("it is longer than its fields")) }
+        from.end()?;
+        Ok(frame)
     }
 }
 
-struct Writer(Vec<u8>);
+/// What frames have in common.
+trait Parts {
+    fn hello(&mut self, hello: &Hello) -> &mut Self;
+    fn region(&mut self, region: &RemoteRegion) -> &mut Self;
+    fn set_up(&mut self, set_up: &SetUp) -> &mut Self;
+    fn reason(&mut self, reason: &BreakReason) -> &mut Self;
+}
 
-impl Writer {
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    fn u8(&mut self, n: u8) -> &mut Writer {
-        self.bytes(&[n])
-    }
-
-    fn u32(&mut self, n: u32) -> &mut Writer {
-        self.bytes(&n.to_le_bytes())
-    }
-
-    fn u64(&mut self, n: u64) -> &mut Writer {
-        self.bytes(&n.to_le_bytes())
-    }
-
-    fn sized(&mut self, bytes: &[u8]) -> &mut Writer {
-        self.bytes(&(bytes.len() as u16).to_le_bytes()).bytes(bytes)
-    }
-
-    fn text(&mut self, text: &str) -> &mut Writer {
-        let mut end = text.len().min(TEXT_BYTES);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.sized(&text.as_bytes()[..end])
-    }
-
+impl Parts for Writer {
     fn hello(&mut self, hello: &Hello) -> &mut Writer {
         self.u64(MAGIC).u32(hello.version).u32(hello.from.0);
         match &hello.rest {
@@ -239,46 +211,15 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+trait TakeParts {
+    fn magic(&mut self) -> Result<(), Malformed>;
+    fn hello(&mut self, own_version: u32) -> Result<Hello, Malformed>;
+    fn region(&mut self) -> Result<RemoteRegion, Malformed>;
+    fn set_up(&mut self) -> Result<SetUp, Malformed>;
+    fn reason(&mut self) -> Result<BreakReason, Malformed>;
+}
 
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let (bytes, rest) = self.0.split_at_checked(count).ok_or(Malformed("it is shorter than its fields"))?;
-        self.0 = rest;
-        Ok(bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.bytes(N)?);
-        Ok(array)
-    }
-
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn sized(&mut self, most: usize) -> Result<&'a [u8], Malformed> {
-        let len = usize::from(u16::from_le_bytes(self.array()?));
-        if len > most {
-            return Err(Malformed("a text is too long"));
-        }
-        self.bytes(len)
-    }
-
-    fn text(&mut self) -> Result<String, Malformed> {
-        let text = str::from_utf8(self.sized(TEXT_BYTES)?).map_err(|_| Malformed("a text is not UTF-8"))?;
-        Ok(text.to_owned())
-    }
-
+impl TakeParts for Reader<'_> {
     fn magic(&mut self) -> Result<(), Malformed> {
         if self.u64()? == MAGIC { Ok(()) } else { Err(Malformed("it does not begin as Squall's")) }
     }
@@ -334,6 +275,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::TEXT_BYTES;
 
     fn examples() -> Vec<Frame> {
         let hello = Hello {

@@ -82,6 +82,7 @@ impl World {
         let latest = self.now + self.longest_detection();
         let torn = self.rng.bool();
         let silent = self.sabotaged(Sabotage::SilentBreak);
+        let fetch_later = self.sabotaged(Sabotage::FetchAfterClose);
         let Some(side) = self.sides.get_mut(e.0 as usize).and_then(Option::as_deref_mut) else { return };
         side.peer = None;
         if silent {
@@ -91,7 +92,9 @@ impl World {
         let mut keep = self.rng.usize(0..=flow.departed);
         if let Some(mut landing) = flow.landing.take() {
             if landing.work.payload.len <= KEPT_BYTES && self.rng.bool() {
-                landing.work.payload.settle();
+                if !fetch_later {
+                    landing.work.payload.settle();
+                }
                 flow.landing = Some(landing);
             } else {
                 // It stays as it is: some of its bytes have landed. Its receive is flushed with the others.
@@ -105,7 +108,7 @@ impl World {
             |work: &Work| work.arrival <= latest && (work.payload.len <= KEPT_BYTES || work.payload.is_taken());
         keep = flow.queue.iter().take(keep).take_while(|work| gets_out(work)).count();
         flow.queue.truncate(keep);
-        for work in &mut flow.queue {
+        for work in flow.queue.iter_mut().filter(|_| !fetch_later) {
             work.payload.settle();
         }
         let mut arrival = news;

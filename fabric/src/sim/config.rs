@@ -31,7 +31,7 @@ pub struct SimConfig {
     pub racks: Option<Racks>,
     /// How many writes, reads and sends an endpoint may have outstanding.
     pub queue_depth: usize,
-    /// How many receives an endpoint may have outstanding.
+    /// How many receives an endpoint may have outstanding; [`MIN_RECV_DEPTH`](crate::MIN_RECV_DEPTH) where this is less.
     pub recv_depth: usize,
     /// An endpoint whose peer can't be reached, or is dead, breaks within this time.
     pub failure_timeout: Duration,
@@ -148,6 +148,10 @@ pub enum Sabotage {
     EarlyReceive,
     /// G3: a receive completes twice.
     DoubleReceive,
+    /// G3: the newest receive is not in force before another is posted.
+    NewestReceiveWaits,
+    /// G3: an endpoint has room for three receives.
+    FewReceives,
     /// G3: a message without a receive vanishes, and breaks nothing.
     IgnoreNotReady,
     /// G3: a message longer than its receive is cut, and breaks nothing.
@@ -170,6 +174,8 @@ pub enum Sabotage {
     NoTimeout,
     /// G6: what a peer had posted lands after this side has disconnected.
     LateWrite,
+    /// G6: what a side leaves behind when it closes fetches its bytes later.
+    FetchAfterClose,
     /// G6: an endpoint reaches regions that only another endpoint of the node exposes.
     AnyRegion,
     /// G7: a wrong key reaches the first region.
@@ -228,7 +234,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 45] = {
+    pub const ALL: [Sabotage; 48] = {
         use Sabotage::*;
         [
             Overtake,
@@ -238,6 +244,8 @@ impl Sabotage {
             StaleInline,
             EarlyReceive,
             DoubleReceive,
+            NewestReceiveWaits,
+            FewReceives,
             IgnoreNotReady,
             CutMessage,
             LateReceives,
@@ -249,6 +257,7 @@ impl Sabotage {
             LateFlush,
             NoTimeout,
             LateWrite,
+            FetchAfterClose,
             AnyRegion,
             KeyUnchecked,
             BoundsCut,

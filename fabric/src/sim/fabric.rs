@@ -14,8 +14,9 @@ use super::{
     world::World,
 };
 use crate::{
-    Completion, EndpointId, Fabric, GraphError, GroupTag, INLINE_BYTES, NodeId, Op, PostError, Region, RegionKey,
+    Completion, EndpointId, Fabric, GraphError, GroupTag, MIN_RECV_DEPTH, NodeId, Op, PostError, Region, RegionKey,
     RegionKind, RegisterError, Slice, Source, Target, Time, Token, WorkGraph,
+    check::{check_range, check_source, check_words},
 };
 
 /// A node's attachment to a [`SimNet`](super::SimNet): one life of its process.
@@ -101,31 +102,31 @@ impl Fabric for SimFabric {
         };
         let (kind, payload) = match op {
             Op::Recv { into } => {
-                check_slice(into)?;
+                check_range(into)?;
                 return world.post_recv(on, into, token);
             }
             Op::Write { source, target } => {
-                check_source(source)?;
+                check_any_source(source)?;
                 aligned(target, source.len())?;
                 (WorkKind::Write { to: target, imm: None, word: None }, source)
             }
             Op::WriteWithImm { source, target, imm } => {
-                check_source(source)?;
+                check_any_source(source)?;
                 aligned(target, source.len())?;
                 (WorkKind::Write { to: target, imm: Some(imm), word: None }, source)
             }
             Op::WriteThenWord { source, target, word, word_target } => {
-                check_source(source)?;
+                check_any_source(source)?;
                 aligned(target, source.len())?;
                 check_words(true, word_target.offset, 8)?;
                 (WorkKind::Write { to: target, imm: None, word: Some((word, word_target)) }, source)
             }
             Op::Send { source, imm } => {
-                check_source(source)?;
+                check_any_source(source)?;
                 (WorkKind::Send { imm }, source)
             }
             Op::Read { from, into } => {
-                check_slice(into)?;
+                check_range(into)?;
                 aligned(from, into.len)?;
                 let kind = WorkKind::Read { from, into: into.region.clone(), into_offset: into.offset, len: into.len };
                 return world.submit(on, kind, Payload::none(), token);
@@ -166,7 +167,7 @@ impl fmt::Debug for SimFabric {
 
 impl World {
     pub(super) fn post_recv(&mut self, on: EndpointId, into: Slice<'_>, token: Token) -> Result<(), PostError> {
-        let depth = self.config.recv_depth;
+        let depth = if self.sabotaged(Sabotage::FewReceives) { MIN_RECV_DEPTH - 1 } else { self.config.recv_depth };
         let drop_when_full = self.sabotaged(Sabotage::DropWhenFull);
         let side = self.side(on).ok_or(PostError::Broken)?;
         if side.recvs.len() >= depth {
@@ -178,26 +179,10 @@ impl World {
     }
 }
 
-pub(super) fn check_source(source: Source<'_>) -> Result<(), PostError> {
+/// As [`check_source`](crate::check::check_source), of memory that may be a phantom.
+pub(super) fn check_any_source(source: Source<'_>) -> Result<(), PostError> {
     match source {
-        Source::Inline(bytes) if bytes.len() > INLINE_BYTES => Err(PostError::InlineTooLong { len: bytes.len() }),
-        Source::Inline(_) => Ok(()),
-        Source::Region(slice) => check_slice(slice),
+        Source::Region(slice) => check_range(slice),
+        Source::Inline(_) => check_source(source),
     }
-}
-
-pub(super) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
-    let Slice { region, offset, len } = slice;
-    if offset > region.len() || len > region.len() - offset {
-        return Err(PostError::LocalBounds { offset, len, region_bytes: region.len() });
-    }
-    check_words(region.kind() == RegionKind::Polled, offset, len)
-}
-
-/// Polled memory is accessed in whole aligned words.
-fn check_words(polled: bool, offset: usize, len: usize) -> Result<(), PostError> {
-    if polled && !(offset.is_multiple_of(8) && len.is_multiple_of(8)) {
-        return Err(PostError::Misaligned { offset, len });
-    }
-    Ok(())
 }

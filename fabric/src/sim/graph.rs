@@ -3,13 +3,14 @@
 use super::{
     config::Sabotage,
     endpoint::WorkKind,
-    fabric::{check_slice, check_source},
+    fabric::check_any_source,
     payload::Payload,
     queue::{Event, NodeIx},
     world::World,
 };
 use crate::{
     Completion, EndpointId, GraphError, Op, PostError, Source, Token, WorkGraph,
+    check::check_range,
     graph::{Next, Queue, Work},
 };
 
@@ -22,8 +23,8 @@ impl World {
             }
             self.side(e).filter(|side| side.node == ix).ok_or(PostError::Broken)?;
             match op {
-                Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),
-                Op::Recv { into } | Op::Read { into, .. } => check_slice(into),
+                Op::Send { source, .. } | Op::Write { source, .. } => check_any_source(source),
+                Op::Recv { into } | Op::Read { into, .. } => check_range(into),
                 Op::WriteWithImm { .. } | Op::WriteThenWord { .. } => Ok(()),
             }
         })?;

@@ -225,10 +225,12 @@ impl World {
         let ignore = self.sabotaged(Sabotage::IgnoreNotReady);
         let no_room = self.sabotaged(Sabotage::NoRoom);
         let last_first = self.sabotaged(Sabotage::LastReceiveFirst);
+        let newest_waits = self.sabotaged(Sabotage::NewestReceiveWaits);
         let side = self.side(e)?;
         let node = side.node;
         let fits = |recv: &Recv| len <= recv.len || cut;
-        if !(late && side.state != State::Up) && side.recvs.front().is_some_and(fits) {
+        let in_force = side.recvs.len() > usize::from(newest_waits) && !(late && side.state != State::Up);
+        if in_force && side.recvs.front().is_some_and(fits) {
             let recv = if last_first { side.recvs.pop_back() } else { side.recvs.pop_front() };
             if std::mem::take(&mut side.recv_was_full) && !no_room {
                 self.report(node, Completion::Room { endpoint: e });

@@ -15,7 +15,7 @@ use super::{
     queue::{Event, EventQueue, NodeIx},
     trace::{TraceEvent, Tracer},
 };
-use crate::{Completion, EndpointId, GroupTag, NodeId, Time, graph::Executor};
+use crate::{Completion, EndpointId, GroupTag, MIN_RECV_DEPTH, NodeId, Time, graph::Executor};
 
 pub(super) struct World {
     pub(super) config: SimConfig,
@@ -63,6 +63,7 @@ const SPARE_BUFFERS: usize = 64;
 
 impl World {
     pub(super) fn new(config: SimConfig, seed: u64) -> World {
+        let config = SimConfig { recv_depth: config.recv_depth.max(MIN_RECV_DEPTH), ..config };
         World {
             config,
             now: Time::ZERO,

@@ -10,12 +10,16 @@
 //! guarantee each](sim).
 
 mod concurrent;
+mod mixed;
 mod monitor;
 mod rig;
 mod scenarios;
 mod shm;
 mod sim;
+mod tcp;
 mod testbed;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 /// The first `count` seeds, or as many as `SQUALL_SEEDS` says, or the one in `SQUALL_SEED`.
 fn seeds(count: u64) -> std::ops::Range<u64> {

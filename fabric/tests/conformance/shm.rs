@@ -21,12 +21,12 @@ use crate::{
 const SEEDS: u64 = 6;
 
 /// A name that no other test's cluster has, also not in another process.
-fn cluster_name() -> String {
+pub(crate) fn cluster_name() -> String {
     static CLUSTERS: AtomicU64 = AtomicU64::new(0);
     format!("conformance-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Ordering::Relaxed))
 }
 
-fn open(cluster: &str, node: u32, queue_depth: usize) -> ShmFabric {
+pub(crate) fn open(cluster: &str, node: u32, queue_depth: usize) -> ShmFabric {
     let mut config = ShmConfig::new(cluster, NodeId(node));
     config.queue_depth = queue_depth;
     ShmFabric::open(config).expect("a shared-memory fabric")

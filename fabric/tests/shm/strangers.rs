@@ -110,11 +110,13 @@ fn refusals(cluster: &str, other: impl Fn(&mut ShmConfig)) -> [String; 2] {
 
 #[test]
 fn another_protocol_version_is_refused_on_both_sides() {
+    let ours = ShmConfig::new("any", NodeId(1)).protocol;
+    let theirs = ours + 1;
     assert_eq!(
-        refusals(&cluster(), |config| config.protocol = 3),
+        refusals(&cluster(), |config| config.protocol = theirs),
         [
-            "node 2 speaks protocol 3, this node 2: run the same release of Squall on both",
-            "node 1 speaks protocol 2, this node 3: run the same release of Squall on both",
+            format!("node 2 speaks protocol {theirs}, this node {ours}: run the same release of Squall on both"),
+            format!("node 1 speaks protocol {ours}, this node {theirs}: run the same release of Squall on both"),
         ]
     );
 }

@@ -22,7 +22,7 @@ use squall_rdmc::{Buffer, Event, GroupConfig, GroupId, Rdmc};
 use squall_sst::{Counters, Table, ring::Ring};
 
 use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
-use crate::{CreateError, config::ShardConfig};
+use crate::{BulkPath, CreateError, config::ShardConfig};
 
 pub(crate) use queue::Queue;
 
@@ -61,7 +61,7 @@ pub(crate) struct Bulk {
     woken: bool,
     /// Something became free, or left the queue, and was not told yet.
     freed: bool,
-    /// When to look next for memory that may go back.
+    /// When to look next for memory that may go back; never, if none does.
     tidy_at: Time,
     events: Vec<(GroupId, Event)>,
 }
@@ -107,6 +107,9 @@ pub(crate) fn connect(
     if config.bulk_reserve_bytes == 0 {
         parts.arrivals.resize_with(members.senders.len(), Arc::default);
         return Ok(parts);
+    }
+    if config.bulk_path == BulkPath::Rdma {
+        parts.bulk.tidy_at = Time::MAX;
     }
     for (rank, &sender) in members.senders.iter().enumerate() {
         let arrivals = Arc::new(Arrivals::new());
@@ -216,7 +219,7 @@ impl Bulk {
         now: Time,
         table: &mut Table,
         held: Counters,
-        faulty: &mut Vec<(NodeId, BreakReason)>,
+        faulty: &mut Vec<(NodeId, String)>,
     ) -> bool {
         let is_sending = self.outgoing().is_some_and(|out| out.is_engaged());
         if !is_sending && !self.woken && self.active == 0 && now < self.tidy_at {
@@ -273,7 +276,7 @@ impl Bulk {
         fabric: &mut impl Fabric,
         table: &mut Table,
         held: Counters,
-        faulty: &mut Vec<(NodeId, BreakReason)>,
+        faulty: &mut Vec<(NodeId, String)>,
     ) -> bool {
         let mut events = std::mem::take(&mut self.events);
         let mut busy = self.rdmc.step(fabric, &mut events);
@@ -302,14 +305,14 @@ impl Bulk {
                     tracing::debug!(sender = %lane.sender, reason = failure.reason, "no more of its bulk messages come");
                     // Else it was, or will be, reported by the member at which it broke: nobody is suspected on hearsay.
                     if let (true, Some(suspect)) = (lane.breached, failure.suspect) {
-                        faulty.push((suspect, BreakReason::Refused(failure.reason)));
+                        faulty.push((suspect, failure.reason));
                     }
                     Ok(())
                 }
                 (Event::Incoming { .. } | Event::Received { .. } | Event::Destroyed, _) => Ok(()),
             };
             if let Err(breach) = breach {
-                faulty.push((lane.sender, BreakReason::Refused(breach.to_string())));
+                faulty.push((lane.sender, breach.to_string()));
             }
         }
         self.events = events;
@@ -373,4 +376,74 @@ impl Bulk {
 /// Alike at all members, and no other group's of this view.
 fn group_id(members: &ShardView, sender: usize, epoch: Epoch) -> GroupId {
     GroupId { group: members.shard.0 << 6 | sender as u32, instance: epoch.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::sim::{SimConfig, SimFabric, SimNet};
+    use squall_membership::ShardId;
+    use squall_sst::Layout;
+
+    use super::*;
+
+    /// A member of a shard of two, as far as bulk messages are concerned.
+    struct Member {
+        fabric: SimFabric,
+        bulk: Bulk,
+        table: Table,
+        held: Counters,
+        faulty: Vec<(NodeId, String)>,
+    }
+
+    const SENDER: NodeId = NodeId(0);
+    const RECEIVER: NodeId = NodeId(1);
+    const BLOCK: usize = 64;
+
+    impl Member {
+        fn new(net: &SimNet, me: NodeId, reserve_blocks: usize) -> Member {
+            let shard = ShardView { shard: ShardId(0), members: vec![SENDER, RECEIVER], senders: vec![SENDER] };
+            let (bulk_reserve_bytes, bulk_block_bytes) = (reserve_blocks * BLOCK, BLOCK);
+            let config = ShardConfig { bulk_reserve_bytes, bulk_block_bytes, ..ShardConfig::default() };
+            let mut fabric = net.fabric(me);
+            let Parts { bulk, .. } = connect(&mut fabric, Epoch::FIRST, &shard, &config, None).expect("memory");
+            let mut layout = Layout::builder();
+            let held = layout.counters("bulk", 1);
+            let layout = layout.build();
+            let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, 2)).expect("memory");
+            let table = Table::new(layout, region, 2, me.0 as usize);
+            Member { fabric, bulk, table, held, faulty: Vec::new() }
+        }
+
+        fn step(&mut self, now: Time) {
+            let mut completions = Vec::new();
+            self.fabric.poll(now, &mut completions);
+            for completion in &completions {
+                self.bulk.on_completion(&mut self.fabric, completion);
+            }
+            while self.bulk.step(&mut self.fabric, now, &mut self.table, self.held, &mut self.faulty) {}
+        }
+    }
+
+    #[test]
+    fn a_sender_of_more_than_its_reserve_is_faulty_and_what_it_did_is_said() {
+        let net = SimNet::new(SimConfig::fast(), 1);
+        let mut members = [Member::new(&net, SENDER, 2), Member::new(&net, RECEIVER, 2)];
+        let Member { fabric, bulk, .. } = &mut members[0];
+        let message = Arc::new(Buffer::register(fabric, 3 * BLOCK).expect("memory"));
+        let group = bulk.lanes[0].group.expect("there are two members");
+        bulk.rdmc.group(group).expect("was created").send(message, 3 * BLOCK).expect("to RDMC it is a message");
+        bulk.active = 1;
+        let mut ready = Vec::new();
+        loop {
+            let now = net.advance(Time::MAX, &mut ready);
+            members.iter_mut().for_each(|member| member.step(now));
+            if ready.drain(..).count() == 0 {
+                break;
+            }
+        }
+        assert!(members[0].faulty.is_empty(), "{:?}", members[0].faulty);
+        let [(node, why)] = &members[1].faulty[..] else { panic!("not one blamed: {:?}", members[1].faulty) };
+        assert_eq!(*node, SENDER);
+        assert!(why.starts_with("its bulk message 0 takes up to 192 bytes, and 128 are reserved"), "{why}");
+    }
 }

@@ -57,7 +57,7 @@ impl Member {
                     Event::Connected => self.connected += 1,
                     Event::Incoming { message, max_bytes, .. } => {
                         let register = if phantom { Buffer::phantom } else { Buffer::register };
-                        let buffer = register(&mut self.fabric, max_bytes.max(1)).expect("memory");
+                        let buffer = register(&mut self.fabric, max_bytes).expect("memory");
                         // The group may have failed meanwhile.
                         let _ = self.group().accept(message, buffer);
                     }
@@ -134,7 +134,7 @@ impl World {
     /// Queues a message at the root.
     pub(crate) fn send(&mut self, len: usize) -> Arc<Buffer> {
         let root = self.root();
-        let mut buffer = Buffer::register(&mut root.fabric, len.max(1)).expect("memory");
+        let mut buffer = Buffer::register(&mut root.fabric, len).expect("memory");
         let message = root.group().progress().message;
         buffer[..len].copy_from_slice(&content(message, len));
         let buffer = Arc::new(buffer);

@@ -195,7 +195,7 @@ impl Thread {
             let _ = socket::send(&socket, &refuse.encode(), &[]);
             return self.refuse_stranger("a node with its id is connected already");
         }
-        let Some(bell) = bell_of(fds) else {
+        let Some(bell) = bell_of(fds, self.config.node) else {
             return self.refuse_stranger("its greeting carries no usable doorbell");
         };
         if let Err(error) = self.say_hello(&socket, &Frame::Welcome(self.own_hello(peer))) {
@@ -271,7 +271,9 @@ impl Thread {
             self.dials.remove(&peer);
             return self.fail_waiting(peer, &BreakReason::Refused(sentence));
         }
-        let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) = (frame, bell_of(fds)) else {
+        let (Some(Frame::Welcome(Hello { rest: Some(rest), .. })), Some(bell)) =
+            (frame, bell_of(fds, self.config.node))
+        else {
             if let Some(dial) = self.dials.get_mut(&peer) {
                 dial.retry(now);
             }
@@ -283,7 +285,9 @@ impl Thread {
     }
 }
 
-fn bell_of(fds: Vec<OwnedFd>) -> Option<PeerBell> {
+fn bell_of(fds: Vec<OwnedFd>, node: NodeId) -> Option<PeerBell> {
     let [watch, eventfd] = <[OwnedFd; 2]>::try_from(fds).ok()?;
-    PeerBell::map(watch.as_fd(), eventfd).inspect_err(|error| tracing::debug!(%error, "a doorbell was refused")).ok()
+    PeerBell::map(watch.as_fd(), eventfd, node)
+        .inspect_err(|error| tracing::debug!(%error, "a doorbell was refused"))
+        .ok()
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,6 +25,10 @@ pub(super) const MAX_OFFERS: usize = 4096;
 
 /// How many regions a peer may have pulled from at a time.
 pub(super) const MAX_SOURCES: usize = 4096;
+
+/// How many events about such regions may wait for the polling thread. A peer that keeps the rules waits for its pulls:
+/// it gives each region, and then takes it back.
+pub(super) const MAX_UNTAKEN: usize = 2 * MAX_SOURCES;
 
 /// How many regions a peer may expose to one endpoint.
 pub(super) const MAX_EXPOSED: usize = 4096;
@@ -51,10 +56,22 @@ pub(super) struct Link {
     pub(super) by_theirs: BTreeMap<u64, EndpointId>,
     /// What the peer has its bytes pulled from.
     pub(super) sources: BTreeSet<RegionKey>,
+    /// Events about them that the polling thread has not taken.
+    pub(super) untaken: Untaken,
     /// The peer has said that it leaves.
     pub(super) goodbye: bool,
     /// Why nothing can be sent any more.
     pub(super) failed: Option<String>,
+}
+
+/// Counts events, each of which holds a clone until it is taken.
+#[derive(Clone, Default)]
+pub(in crate::shm) struct Untaken(Arc<()>);
+
+impl Untaken {
+    pub(super) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
 }
 
 /// A peer's endpoint that waits for its counterpart.
@@ -77,6 +94,7 @@ impl Link {
             offers: Vec::new(),
             by_theirs: BTreeMap::new(),
             sources: BTreeSet::new(),
+            untaken: Untaken::default(),
             goodbye: false,
             failed: None,
         }

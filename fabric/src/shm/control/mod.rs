@@ -22,6 +22,7 @@ use std::{
 use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
 use rustix::io::Errno;
 
+use self::link::Untaken;
 use super::{
     config::{ShmConfig, ShmError},
     doorbell::{self, Doorbell, PeerBell},
@@ -81,17 +82,20 @@ pub(super) enum Event {
         link: LinkId,
         key: RegionKey,
         source: Source,
+        _untaken: Untaken,
     },
     /// Sealed memory that a peer shares, or why it could not be mapped.
     Share {
         link: LinkId,
         key: RegionKey,
         copy: Result<SharedCopy, String>,
+        _untaken: Untaken,
     },
     /// The peer has given that memory up, or what it shares was taken.
     Forget {
         link: LinkId,
         key: RegionKey,
+        _untaken: Untaken,
     },
 }
 
@@ -170,7 +174,7 @@ impl Events {
 /// The control thread's end.
 ///
 /// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. What
-/// peers can put into it is bounded by the endpoints of this side and by [`link::MAX_SOURCES`].
+/// peers can put into it is bounded by the endpoints of this side and by [`link::MAX_UNTAKEN`].
 struct EventSender {
     events: Option<Sender<Event>>,
     pending: Arc<AtomicBool>,

@@ -22,11 +22,11 @@ use std::{
 
 use super::{
     Command, Connect, Connected, Event, PeerSetUp,
-    link::{Link, MAX_EXPOSED, MAX_OFFERS, MAX_SOURCES, Offer},
+    link::{Link, MAX_EXPOSED, MAX_OFFERS, MAX_SOURCES, MAX_UNTAKEN, Offer, Untaken},
     thread::Thread,
 };
 use crate::{
-    BreakReason, EndpointId, NodeId, RegionKind, RemoteRegion,
+    BreakReason, EndpointId, NodeId, RegionKey, RegionKind, RemoteRegion,
     shm::{
         memory::{Access, Handle, PeerMemory},
         peer::LinkId,
@@ -258,28 +258,20 @@ impl Thread {
             }
             Frame::Close { mine: theirs, reason } => self.on_close(id, theirs, reason),
             Frame::Source(region) => {
-                if !link.sources.contains(&region.key) && link.sources.len() >= MAX_SOURCES {
-                    return Err(Malformed("it has more regions pulled from than a node may"));
-                }
+                let untaken = take_source(link, region.key)?;
                 let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("a region came without memory"))?;
-                link.sources.insert(region.key);
                 let source = PeerMemory::map(fd.as_fd(), region, Access::ReadOnly).map_err(|e| e.to_string());
-                self.events.send(Event::Source { link: id, key: region.key, source });
+                self.events.send(Event::Source { link: id, key: region.key, source, _untaken: untaken });
             }
             Frame::Share { key, bytes } => {
-                if link.sources.len() >= MAX_SOURCES {
-                    return Err(Malformed("it shares more memory at a time than a node may"));
-                }
+                let untaken = take_source(link, key)?;
                 let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("a share came without memory"))?;
-                if !link.sources.insert(key) {
-                    return Err(Malformed("it shares memory under a key that it uses"));
-                }
                 let copy = SharedCopy::map_foreign(fd.as_fd(), bytes).map_err(|error| error.to_string());
-                self.events.send(Event::Share { link: id, key, copy });
+                self.events.send(Event::Share { link: id, key, copy, _untaken: untaken });
             }
             Frame::Forget(key) => {
                 if link.sources.remove(&key) {
-                    self.events.send(Event::Forget { link: id, key });
+                    self.events.send(Event::Forget { link: id, key, _untaken: link.untaken.clone() });
                 }
             }
             Frame::Goodbye => link.goodbye = true,
@@ -302,6 +294,20 @@ impl Thread {
             self.break_local(endpoint, reason);
         }
     }
+}
+
+/// Takes note of memory that a peer has pulled from, or shares.
+fn take_source(link: &mut Link, key: RegionKey) -> Result<Untaken, Malformed> {
+    if link.sources.len() >= MAX_SOURCES {
+        return Err(Malformed("it has more memory pulled or taken at a time than a node may"));
+    }
+    if link.untaken.count() >= MAX_UNTAKEN {
+        return Err(Malformed("it hands over memory, and takes it back, faster than this node can look"));
+    }
+    if !link.sources.insert(key) {
+        return Err(Malformed("it hands over memory under a key that it uses"));
+    }
+    Ok(link.untaken.clone())
 }
 
 /// Hands this side's part of a connection to the peer, in the packet that `frame` makes of it.

@@ -144,3 +144,20 @@ pub(crate) fn receives_precede_connected(rig: &mut Rig<'_>) -> Verdict {
     }
     Ok(())
 }
+
+/// A message that is sent after a receive was posted finds it, also where the receiver has not polled since.
+pub(crate) fn a_receive_is_in_force_once_posted(rig: &mut Rig<'_>) -> Verdict {
+    let inbox = rig.region(1, RegionKind::Bulk, 64)?;
+    let pair = rig.pair(&[])?;
+    let (a, b) = (pair.ends[0], pair.ends[1]);
+    rig.slow_down(1);
+    for round in 1..=8 {
+        let recv = rig.token();
+        rig.post(1, b, Op::Recv { into: slice(&inbox, 0, 64) }, recv)?;
+        rig.post(0, a, Op::Send { source: inline(&[round as u8; 8]), imm: None }, Token::UNSIGNALED)?;
+        rig.poll(0)?;
+        rig.received(1, b, round)?;
+        ensure!(bytes_of(&inbox)[..8] == [round as u8; 8], "G3: message {round} came with other bytes");
+    }
+    Ok(())
+}

@@ -35,6 +35,33 @@ pub(crate) fn no_write_after_disconnect(rig: &mut Rig<'_>) -> Verdict {
     })
 }
 
+/// What the peer still receives of a side that has closed its endpoint has the bytes that the buffers had by then.
+pub(crate) fn what_is_left_behind_keeps_its_bytes(rig: &mut Rig<'_>) -> Verdict {
+    const LEN: usize = 6000;
+    const SENDS: usize = 4;
+    let inbox = rig.region(1, RegionKind::Bulk, SENDS * LEN)?;
+    let staging = rig.region(0, RegionKind::Bulk, SENDS * LEN)?;
+    let pair = rig.pair(&[])?;
+    let (a, b) = (pair.ends[0], pair.ends[1]);
+    staging.write(0, &[5; SENDS * LEN]);
+    for i in 0..SENDS {
+        let recv = rig.token();
+        rig.post(1, b, Op::Recv { into: slice(&inbox, i * LEN, LEN) }, recv)?;
+        let send = Op::Send { source: Source::Region(slice(&staging, i * LEN, LEN)), imm: None };
+        rig.post(0, a, send, Token::UNSIGNALED)?;
+    }
+    for _ in 0..rig.rng.usize(..8) {
+        rig.step()?;
+    }
+    rig.disconnect(0, a);
+    staging.write(0, &[0xee; SENDS * LEN]);
+    rig.until("the peer to learn of it", |rig| Ok(rig.endpoint(1, b).broken.is_some()))?;
+    let received = rig.endpoint(1, b).received.len();
+    let changed = bytes_of(&inbox)[..received * LEN].iter().filter(|byte| **byte != 5).count();
+    ensure!(changed == 0, "G6: {changed} bytes of {received} messages were fetched after the endpoint was closed");
+    Ok(())
+}
+
 /// The buffers of receives and reads belong to the application again once they were reported, flushed, or closed.
 pub(crate) fn no_bytes_in_memory_given_back(rig: &mut Rig<'_>) -> Verdict {
     const LEN: usize = 6000;

@@ -34,6 +34,23 @@ macro_rules! scenarios {
         mod on_shm {
             $($(#[test] fn $name() { crate::shm::check(stringify!($name), super::$module::$name); })+)+
         }
+
+        mod on_mixed {
+            $($(#[test] fn $name() { crate::mixed::check(stringify!($name), super::$module::$name); })+)+
+        }
+
+        mod on_tcp {
+            $($(#[test] fn $name() { crate::tcp::check(stringify!($name), super::$module::$name, false); })+)+
+        }
+
+        mod on_tcp_with_tls {
+            $($(#[test] fn $name() { crate::tcp::check(stringify!($name), super::$module::$name, true); })+)+
+        }
+
+        #[cfg(feature = "verbs")]
+        mod on_verbs {
+            $($(#[test] fn $name() { crate::verbs::check(stringify!($name), super::$module::$name); })+)+
+        }
     };
 }
 
@@ -50,7 +67,7 @@ scenarios! {
     arrival {
         messages_fill_receives_in_order, an_immediate_consumes_a_receive, bytes_are_in_place_on_receipt,
         a_message_without_receive_breaks, an_immediate_without_receive_breaks, a_message_too_long_breaks,
-        receives_precede_connected,
+        receives_precede_connected, a_receive_is_in_force_once_posted,
     }
     completion {
         a_buffer_is_free_after_done, done_vouches_for_earlier_work, unsignaled_work_is_not_reported,
@@ -60,9 +77,12 @@ scenarios! {
         disconnect_breaks_the_peer, nothing_is_reported_after_disconnect, outstanding_work_is_flushed,
         a_dead_peer_breaks, a_partition_breaks_both_sides, a_short_partition_loses_nothing,
     }
-    fencing { no_write_after_disconnect, no_bytes_in_memory_given_back, an_endpoint_keeps_to_its_regions }
+    fencing {
+        no_write_after_disconnect, no_bytes_in_memory_given_back, what_is_left_behind_keeps_its_bytes,
+        an_endpoint_keeps_to_its_regions,
+    }
     bounds { a_wrong_key_breaks, outside_of_a_region_breaks }
-    queue { a_full_queue_says_so, a_full_receive_queue_says_so }
+    queue { a_full_queue_says_so, a_full_receive_queue_says_so, an_endpoint_takes_some_receives }
     chaos { any_use_keeps_the_rules }
     graph {
         a_graph_hands_on_what_it_receives, a_graph_is_done_when_its_last_request_is, a_graph_keeps_the_order_of_its_list,

@@ -1,8 +1,8 @@
 //! Queues have a depth: `Full`, and the `Room` that follows.
 
-use squall_fabric::{Op, PostError, RegionKind, Source, Token};
+use squall_fabric::{MIN_RECV_DEPTH, Op, PostError, RegionKind, Source, Token};
 
-use crate::rig::{Rig, Verdict, bytes_of, ensure, inline, slice};
+use crate::rig::{Rig, Verdict, bytes_of, ensure, inline, slice, tag};
 
 /// A queue that never fills within this many posts does not have to.
 const MOST_POSTS: usize = 20_000;
@@ -77,4 +77,27 @@ pub(crate) fn a_full_receive_queue_says_so(rig: &mut Rig<'_>) -> Verdict {
         ensure!(bytes_of(&inbox)[..7] == *b"another", "a message came with other bytes");
     }
     rig.settle()
+}
+
+/// An endpoint that is not connected yet, and any later, has room for as many receives as the contract says.
+pub(crate) fn an_endpoint_takes_some_receives(rig: &mut Rig<'_>) -> Verdict {
+    let inbox = rig.region(1, RegionKind::Bulk, 8)?;
+    let pair = rig.open([0, 1], tag(100), [&[], &[]])?;
+    let (a, b) = (pair.ends[0], pair.ends[1]);
+    for round in 1..=3 {
+        for i in 0..MIN_RECV_DEPTH {
+            let token = rig.token();
+            if let Err(error) = rig.try_post(1, b, Op::Recv { into: slice(&inbox, 0, 8) }, token)? {
+                return Err(format!("G3: with {i} receives outstanding, another was refused: {error}"));
+            }
+        }
+        rig.until("both to be connected", |rig| {
+            Ok([(0, a), (1, b)].iter().all(|&(node, e)| rig.endpoint(node, e).connected.is_some()))
+        })?;
+        for _ in 0..MIN_RECV_DEPTH {
+            rig.post(0, a, Op::Send { source: inline(b"message"), imm: None }, Token::UNSIGNALED)?;
+        }
+        rig.received(1, b, round * MIN_RECV_DEPTH)?;
+    }
+    Ok(())
 }

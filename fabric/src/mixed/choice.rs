@@ -1,0 +1,114 @@
+//! Which network two nodes have in common: each says what it can, once, when they first meet.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::Transport;
+use crate::{
+    BreakReason, EndpointId, GroupTag, NodeId, Waker,
+    endpoints::{Endpoints, Identified},
+    net::{Command, Connect, Control, Event, Events, Net, Plane},
+};
+
+/// Under which nodes ask each other. No layer has this number.
+const TAG: GroupTag = GroupTag { layer: u32::MAX, group: 0, epoch: 0 };
+
+/// What stands in the ids of questions.
+const QUESTIONS: u8 = 4;
+
+/// What a node can, a bit each.
+const TCP: u8 = 1;
+const VERBS: u8 = 2;
+
+/// What became known.
+pub(super) enum News {
+    /// Both nodes reach each other this way.
+    Chosen(NodeId, Transport),
+    /// They don't.
+    Failed(NodeId, BreakReason),
+}
+
+/// The questions to peers, and the answers.
+pub(super) struct Choice {
+    control: Control,
+    events: Events,
+    questions: Endpoints<Question>,
+    by_peer: BTreeMap<NodeId, EndpointId>,
+}
+
+struct Question {
+    id: EndpointId,
+    peer: NodeId,
+    answer: Option<Transport>,
+}
+
+impl Identified for Question {
+    fn id(&self) -> EndpointId {
+        self.id
+    }
+}
+
+impl Choice {
+    pub(super) fn new(net: &Arc<Net>, waker: Waker) -> Choice {
+        let (control, events) = net.plane(Plane::Choice, move || waker.wake());
+        Choice { control, events, questions: Endpoints::new(QUESTIONS), by_peer: BTreeMap::new() }
+    }
+
+    /// How a peer is reached, if that is known.
+    pub(super) fn chosen(&mut self, peer: NodeId) -> Option<Transport> {
+        let question = *self.by_peer.get(&peer)?;
+        self.questions.get_mut(question)?.answer
+    }
+
+    /// Asks a peer, unless it was asked already.
+    pub(super) fn ask(&mut self, peer: NodeId, has_verbs: bool) {
+        if self.by_peer.contains_key(&peer) {
+            return;
+        }
+        let id = self.questions.reserve();
+        self.questions.put(Question { id, peer, answer: None });
+        self.by_peer.insert(peer, id);
+        let can = if has_verbs { TCP | VERBS } else { TCP };
+        self.control.send([Command::Connect(Connect { endpoint: id, peer, tag: TAG, set_up: vec![can] })]);
+    }
+
+    /// Takes note of what peers have said.
+    pub(super) fn take_news(&mut self, has_verbs: bool, news: &mut Vec<News>) {
+        if !self.events.are_pending() {
+            return;
+        }
+        self.events.begin();
+        // Should the control thread have ended, the fabrics say so.
+        while let Ok(Some(event)) = self.events.next() {
+            match event {
+                Event::Paired(paired) => {
+                    let Some(question) = self.questions.get_mut(paired.endpoint) else { continue };
+                    let transport = common(has_verbs, &paired.set_up);
+                    tracing::debug!(peer = %question.peer, %transport, "a network was chosen");
+                    question.answer = Some(transport);
+                    news.push(News::Chosen(question.peer, transport));
+                }
+                // The next connection asks again: the peer may have another life by then, and other devices.
+                Event::Broken { endpoint, reason } => {
+                    let Some(question) = self.questions.remove(endpoint) else { continue };
+                    self.by_peer.remove(&question.peer);
+                    if question.answer.is_none() {
+                        news.push(News::Failed(question.peer, reason));
+                    }
+                }
+                Event::Told { .. } => {}
+            }
+        }
+    }
+}
+
+/// What both can; nobody is without TCP.
+fn common(has_verbs: bool, theirs: &[u8]) -> Transport {
+    match theirs.first() {
+        #[cfg(feature = "verbs")]
+        Some(theirs) if has_verbs && theirs & VERBS != 0 => Transport::Verbs,
+        _ => {
+            let _ = has_verbs;
+            Transport::Tcp
+        }
+    }
+}

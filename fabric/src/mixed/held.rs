@@ -1,0 +1,164 @@
+//! Endpoints whose network is not chosen yet: what was asked of them is kept until it is.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::parts::Parts;
+use crate::{
+    BreakReason, Completion, EndpointId, Flushed, GroupTag, HELLO_BYTES, NodeId, Op, PostError, Region, Slice, Token,
+    check::check_slice,
+    endpoints::{Endpoints, Identified},
+    graph::Work,
+};
+
+/// An endpoint that was connected before its network was known. It keeps its id.
+pub(super) struct Held {
+    id: EndpointId,
+    pub(super) peer: NodeId,
+    tag: GroupTag,
+    expose: Vec<Region>,
+    hello: Vec<u8>,
+    recvs: VecDeque<(Region, usize, usize, Token)>,
+    /// A receive found no room: `Room` is owed.
+    was_full: bool,
+    /// What it has become.
+    pub(super) inner: Option<EndpointId>,
+}
+
+impl Identified for Held {
+    fn id(&self) -> EndpointId {
+        self.id
+    }
+}
+
+/// All such endpoints, until they end.
+pub(super) struct HeldEndpoints {
+    endpoints: Endpoints<Held>,
+    /// By what they have become.
+    outer: HashMap<EndpointId, EndpointId>,
+    /// Peers of endpoints that are new.
+    new: Vec<NodeId>,
+}
+
+/// What stands in their ids.
+pub(super) const HELD: u8 = 3;
+
+impl HeldEndpoints {
+    pub(super) fn new() -> HeldEndpoints {
+        HeldEndpoints { endpoints: Endpoints::new(HELD), outer: HashMap::new(), new: Vec::new() }
+    }
+
+    /// Whether another that waits has the tag.
+    pub(super) fn has(&self, peer: NodeId, tag: GroupTag) -> bool {
+        self.endpoints.all().any(|held| held.inner.is_none() && (held.peer, held.tag) == (peer, tag))
+    }
+
+    /// Whom endpoints wait for, that were held since this was asked.
+    pub(super) fn waits(&mut self) -> std::vec::Drain<'_, NodeId> {
+        self.new.drain(..)
+    }
+
+    pub(super) fn hold(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        let id = self.endpoints.reserve();
+        let hello = hello[..hello.len().min(HELLO_BYTES)].to_vec();
+        let recvs = VecDeque::new();
+        self.new.push(peer);
+        self.endpoints.put(Held { id, peer, tag, expose: expose.to_vec(), hello, recvs, was_full: false, inner: None });
+        id
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Held> {
+        self.endpoints.get_mut(id)
+    }
+
+    pub(super) fn remove(&mut self, id: EndpointId) -> Option<Held> {
+        let held = self.endpoints.remove(id)?;
+        if let Some(inner) = held.inner {
+            self.outer.remove(&inner);
+        }
+        Some(held)
+    }
+
+    fn waiting_for(&self, peer: NodeId) -> Vec<EndpointId> {
+        self.endpoints.all().filter(|held| held.peer == peer && held.inner.is_none()).map(Held::id).collect()
+    }
+
+    /// Gives completions the ids that the caller knows.
+    pub(super) fn rename(&mut self, completions: &mut [Completion]) {
+        if self.outer.is_empty() {
+            return;
+        }
+        for completion in completions {
+            let (endpoint, ends) = match completion {
+                Completion::Broken { endpoint, .. } => (endpoint, true),
+                Completion::Connected { endpoint, .. }
+                | Completion::Done { endpoint, .. }
+                | Completion::Received { endpoint, .. }
+                | Completion::Room { endpoint } => (endpoint, false),
+                Completion::GraphDone { .. } => continue,
+            };
+            if let Some(&outer) = self.outer.get(endpoint) {
+                *endpoint = outer;
+                if ends {
+                    self.remove(outer);
+                }
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Keeps a receive.
+    pub(super) fn post_recv(&mut self, depth: usize, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+        check_slice(into)?;
+        if self.recvs.len() >= depth {
+            self.was_full = true;
+            return Err(PostError::Full);
+        }
+        self.recvs.push_back((into.region.clone(), into.offset, into.len, token));
+        Ok(())
+    }
+
+    /// How many more receives it takes.
+    pub(super) fn recv_room(&self, depth: usize) -> usize {
+        depth.saturating_sub(self.recvs.len())
+    }
+}
+
+impl Parts {
+    /// A network was chosen: endpoints that waited for that connect, and what was asked of them is posted.
+    pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
+        let Parts { fabrics, held: endpoints } = self;
+        for id in endpoints.waiting_for(peer) {
+            let (Some(held), Some(part)) = (endpoints.endpoints.get_mut(id), fabrics.get_mut(space)) else { continue };
+            let inner = part.connect(peer, held.tag, &held.expose, &held.hello);
+            for (region, offset, len, token) in held.recvs.drain(..) {
+                let into = Slice { region: &region, offset, len };
+                let posted = match token.is_reserved() {
+                    true => part.post_request(inner, &Work::Recv { into: into.into() }, token),
+                    false => part.post(inner, Op::Recv { into }, token),
+                };
+                debug_assert!(!matches!(posted, Err(PostError::Full)), "no more are held than any queue takes");
+                if posted.is_err() {
+                    out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
+                }
+            }
+            if std::mem::take(&mut held.was_full) {
+                out.push(Completion::Room { endpoint: id });
+            }
+            held.inner = Some(inner);
+            endpoints.outer.insert(inner, id);
+        }
+    }
+
+    /// No network will be chosen.
+    pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
+        for id in self.held.waiting_for(peer) {
+            let Some(held) = self.held.remove(id) else { continue };
+            for (.., token) in held.recvs {
+                out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
+            }
+            out.push(Completion::Broken { endpoint: id, peer, reason: reason.clone() });
+        }
+    }
+}

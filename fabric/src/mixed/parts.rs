@@ -1,0 +1,131 @@
+//! The fabrics there are, and which of them an endpoint belongs to.
+
+use super::held::{HELD, HeldEndpoints};
+#[cfg(feature = "verbs")]
+use crate::verbs::VerbsFabric;
+use crate::{
+    EndpointId, Op, PostError, Token,
+    check::check_request,
+    endpoints::space_of,
+    graph::{Host, Queue, Work},
+    part::Part,
+    shm::ShmFabric,
+    tcp::TcpFabric,
+};
+
+/// The fabrics' numbers in the ids of their endpoints.
+pub(crate) const SHM: u8 = 0;
+pub(crate) const TCP: u8 = 1;
+#[cfg(feature = "verbs")]
+pub(crate) const VERBS: u8 = 2;
+
+/// The fabrics there are.
+#[derive(Default)]
+pub(super) struct Fabrics {
+    pub(super) shm: Option<ShmFabric>,
+    pub(super) tcp: Option<TcpFabric>,
+    #[cfg(feature = "verbs")]
+    pub(super) verbs: Option<VerbsFabric>,
+}
+
+impl Fabrics {
+    pub(super) fn get_mut(&mut self, space: u8) -> Option<&mut dyn Part> {
+        match space {
+            SHM => self.shm.as_mut().map(|part| part as &mut dyn Part),
+            TCP => self.tcp.as_mut().map(|part| part as &mut dyn Part),
+            #[cfg(feature = "verbs")]
+            VERBS => self.verbs.as_mut().map(|part| part as &mut dyn Part),
+            _ => None,
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &dyn Part> {
+        let shm = self.shm.as_ref().map(|part| part as &dyn Part);
+        let tcp = self.tcp.as_ref().map(|part| part as &dyn Part);
+        #[cfg(feature = "verbs")]
+        let tcp = tcp.into_iter().chain(self.verbs.as_ref().map(|part| part as &dyn Part));
+        shm.into_iter().chain(tcp)
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn Part> {
+        let shm = self.shm.as_mut().map(|part| part as &mut dyn Part);
+        let tcp = self.tcp.as_mut().map(|part| part as &mut dyn Part);
+        #[cfg(feature = "verbs")]
+        let tcp = tcp.into_iter().chain(self.verbs.as_mut().map(|part| part as &mut dyn Part));
+        shm.into_iter().chain(tcp)
+    }
+
+    /// Whether there is a device.
+    pub(super) fn has_verbs(&self) -> bool {
+        #[cfg(feature = "verbs")]
+        return self.verbs.is_some();
+        #[cfg(not(feature = "verbs"))]
+        false
+    }
+}
+
+/// The fabrics, and the endpoints that are not in one yet.
+pub(super) struct Parts {
+    pub(super) fabrics: Fabrics,
+    pub(super) held: HeldEndpoints,
+}
+
+impl Parts {
+    /// The fabric that an endpoint belongs to, and its id there.
+    #[inline]
+    pub(super) fn of(&mut self, endpoint: EndpointId) -> Option<(&mut dyn Part, EndpointId)> {
+        let mut inner = endpoint;
+        if space_of(endpoint) == HELD {
+            inner = self.held.get_mut(endpoint)?.inner?;
+        }
+        Some((self.fabrics.get_mut(space_of(inner))?, inner))
+    }
+
+    /// How many receives an endpoint may have outstanding, whatever network is chosen for it.
+    pub(super) fn recv_depth(&self) -> usize {
+        self.fabrics.all().map(Part::depth).min().unwrap_or(0)
+    }
+
+    /// Posts to an endpoint that is in no fabric yet, which takes receives only. None: it is no such endpoint.
+    #[cold]
+    pub(super) fn post_held(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Option<Result<(), PostError>> {
+        let depth = self.recv_depth();
+        let held = self.held.get_mut(on)?;
+        Some(match op {
+            Op::Recv { into } => held.post_recv(depth, into, token),
+            _ => Err(PostError::NotConnected),
+        })
+    }
+}
+
+impl Host for Parts {
+    fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError> {
+        match self.of(on) {
+            Some((part, inner)) => part.check(inner, op),
+            None => self.held.get_mut(on).ok_or(PostError::Broken).and_then(|_| check_request(op)),
+        }
+    }
+
+    fn takes(&mut self, on: EndpointId, queue: Queue) -> bool {
+        if let Some((part, inner)) = self.of(on) {
+            return part.takes(inner, queue);
+        }
+        let depth = self.recv_depth();
+        self.held.get_mut(on).is_none_or(|held| queue == Queue::Recv && held.recv_room(depth) > 0)
+    }
+
+    fn recv_room(&mut self, on: EndpointId) -> usize {
+        if let Some((part, inner)) = self.of(on) {
+            return part.recv_room(inner);
+        }
+        let depth = self.recv_depth();
+        self.held.get_mut(on).map_or(0, |held| held.recv_room(depth))
+    }
+
+    fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {
+        match self.of(on) {
+            Some((part, inner)) => part.post_request(inner, work, token),
+            None => self.post_held(on, work.op(), token).unwrap_or(Err(PostError::Broken)),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What becomes of a connection that was dialed, until the other end bids it welcome.
+
+use std::{net::SocketAddr, time::Instant};
+
+use rustix::io::Errno;
+
+use super::{
+    config::{Security, UNPROTECTED},
+    greeting::mismatch,
+    handshake::Handshake,
+    link::{Link, LinkId},
+    log_limit::and_more,
+    pipe::{Pipe, PipeError},
+    socket::{self, Channel, ChannelError},
+    stats::count,
+    thread::Thread,
+    tls::TlsError,
+    wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Nonce, Refusal, Service},
+};
+use crate::{BreakReason, EndpointId, NodeId};
+
+/// What a connection is dialed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    Link,
+    Data(EndpointId),
+}
+
+/// A connection that was dialed and is not welcome yet.
+pub(super) struct Attempt {
+    pub(super) peer: NodeId,
+    address: SocketAddr,
+    pub(super) goal: Goal,
+    pub(super) channel: Channel,
+    pub(super) connecting: bool,
+    nonce: Nonce,
+    /// What the other end asked to repeat.
+    challenge: Option<Nonce>,
+    pub(super) deadline: Instant,
+}
+
+impl Thread {
+    /// Begins to connect.
+    pub(super) fn attempt(&mut self, peer: NodeId, address: SocketAddr, goal: Goal, now: Instant) -> Option<u64> {
+        if !self.config.security.permits(address) {
+            self.dial_problem(peer, address, UNPROTECTED);
+            return None;
+        }
+        count(&self.counters.dials);
+        let socket = match socket::dial(address) {
+            Ok(socket) => socket,
+            Err(error) => {
+                self.dial_problem(peer, address, &hint(error));
+                return None;
+            }
+        };
+        let pipe = match &self.config.security {
+            Security::Tls(identity) => {
+                let mut out = Vec::new();
+                match Handshake::dial(identity, &self.config.cluster, peer, &mut out) {
+                    Ok(handshake) => Pipe::shaking(handshake, out),
+                    Err(error) => {
+                        self.dial_problem(peer, address, &error.to_string());
+                        return None;
+                    }
+                }
+            }
+            Security::LoopbackOnly | Security::None => Pipe::plain(),
+        };
+        let nonce = super::random().ok()?;
+        let id = self.new_id();
+        let deadline = now + self.config.handshake_timeout;
+        let channel = Channel::new(socket, pipe);
+        self.attempts
+            .insert(id, Attempt { peer, address, goal, channel, connecting: true, nonce, challenge: None, deadline });
+        Some(id)
+    }
+
+    fn dial_problem(&mut self, peer: NodeId, address: SocketAddr, text: &str) {
+        if let Some(more) = self.log.permits(Instant::now()) {
+            tracing::warn!(%peer, %address, "dialing did not succeed: {text}{}", and_more(more));
+        }
+    }
+
+    /// An attempt has come to nothing; there will be others.
+    pub(super) fn attempt_failed(&mut self, id: u64, text: &str) {
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        tracing::debug!(peer = %attempt.peer, address = %attempt.address, "dialing did not succeed: {text}");
+        if let Goal::Data(endpoint) = attempt.goal {
+            self.retry_data_dial(endpoint);
+        }
+    }
+
+    /// Hears what a dialed node answers.
+    pub(super) fn hear_attempt(&mut self, id: u64) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        if attempt.connecting {
+            match socket::dialed(&attempt.channel.socket) {
+                Ok(()) => attempt.connecting = false,
+                Err(error) => return self.attempt_failed(id, &hint(error)),
+            }
+            let _ = attempt.channel.flush();
+            return;
+        }
+        let heard = attempt.channel.read();
+        if let Err(error) = heard {
+            // Also what an error leaves to be said.
+            let _ = attempt.channel.flush();
+            return self.attempt_error(id, &error);
+        }
+        loop {
+            let Some(attempt) = self.attempts.get_mut(&id) else { return };
+            let frame = attempt.channel.pipe.next_frame(GREETING_BYTES);
+            let flushed = attempt.channel.flush();
+            let greeting = match frame {
+                Ok(None) if flushed.is_ok() => return,
+                Ok(None) => return self.attempt_failed(id, "it closed the connection"),
+                Ok(Some(frame)) => Greeting::decode(&frame, self.config.protocol).map_err(PipeError::from),
+                Err(error) => Err(error),
+            };
+            match greeting {
+                Ok(greeting) => self.on_greeting(id, greeting),
+                Err(error) => return self.attempt_error(id, &ChannelError::Pipe(error)),
+            }
+        }
+    }
+
+    fn attempt_error(&mut self, id: u64, error: &ChannelError) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        let (peer, address) = (attempt.peer, attempt.address);
+        match error {
+            ChannelError::End | ChannelError::System(_) => {}
+            // The other end has proved that it is the peer.
+            ChannelError::Pipe(PipeError::Tls(TlsError::OwnCertificate(_))) => {
+                return self.refused(id, format!("{peer}: {error}; make a new one with `squall keys add`"));
+            }
+            ChannelError::Pipe(_) => self.dial_problem(peer, address, &error.to_string()),
+        }
+        self.attempt_failed(id, &error.to_string());
+    }
+
+    /// A node says that it can't work with this one.
+    fn refused(&mut self, id: u64, sentence: String) {
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        let reason = BreakReason::Refused(sentence.clone());
+        if let Some(more) = self.log.permits(Instant::now()) {
+            tracing::warn!("{sentence}{}", and_more(more));
+        }
+        match attempt.goal {
+            Goal::Link => {
+                self.forget_dial(attempt.peer);
+                self.refusals.note(attempt.peer, &sentence);
+                self.fail_waiting(attempt.peer, &reason);
+            }
+            Goal::Data(endpoint) => self.break_both(endpoint, reason),
+        }
+    }
+
+    fn on_greeting(&mut self, id: u64, greeting: Greeting) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        let (peer, address) = (attempt.peer, attempt.address);
+        match greeting {
+            Greeting::Challenge { challenge, .. } if attempt.challenge.is_none() => {
+                let service = match attempt.goal {
+                    Goal::Link => Service::Link { dialer_listens: !self.listeners.is_empty() },
+                    Goal::Data(endpoint) => match self.data_of(endpoint) {
+                        Some((link, theirs)) => Service::Data { link: link.nonce, mine: endpoint.0, yours: theirs },
+                        None => return drop(self.attempts.remove(&id)),
+                    },
+                };
+                let rest = HelloRest {
+                    to: Some(peer),
+                    incarnation: self.incarnation,
+                    challenge,
+                    nonce: attempt.nonce,
+                    service,
+                    cluster: self.config.cluster.clone(),
+                };
+                let hello = Hello { version: self.config.protocol, from: self.config.node, rest: Some(rest) };
+                let Some(attempt) = self.attempts.get_mut(&id) else { return };
+                attempt.challenge = Some(challenge);
+                if let Err(error) = attempt.channel.send(&Greeting::Hello(hello).encode()) {
+                    self.attempt_error(id, &error);
+                }
+            }
+            Greeting::Welcome { version, from, incarnation, nonce }
+                if (version, from, nonce) == (self.config.protocol, peer, attempt.nonce) =>
+            {
+                let Some(attempt) = self.attempts.remove(&id) else { return };
+                let Some(challenge) = attempt.challenge else { return };
+                match attempt.goal {
+                    Goal::Link if self.by_node.contains_key(&peer) => {}
+                    Goal::Link => {
+                        let id = LinkId(self.new_id());
+                        self.link_up(Link::new(id, peer, incarnation, attempt.channel, challenge, address, true));
+                    }
+                    Goal::Data(endpoint) => {
+                        if self.data_of(endpoint).is_none() {
+                            return;
+                        }
+                        match self.hand_over(attempt.channel, address) {
+                            Some(stream) => self.pair(endpoint, Some(stream)),
+                            // Its counterpart believes that it has the connection.
+                            None => self.break_both(endpoint, BreakReason::Lost("its greeting was malformed".into())),
+                        }
+                    }
+                }
+            }
+            Greeting::Refuse { version, why: Refusal::Version | Refusal::Cluster, cluster } => {
+                match mismatch(&self.config, &peer.to_string(), version, Some(&cluster)) {
+                    Some((_, sentence)) => self.refused(id, sentence),
+                    None => self.attempt_failed(id, "it refuses for no reason"),
+                }
+            }
+            Greeting::Refuse { why: Refusal::Node, .. } => {
+                let sentence =
+                    format!("another node than {peer} listens at {address}: correct the addresses of {peer}");
+                self.refused(id, sentence);
+            }
+            Greeting::Refuse { why, .. } => self.attempt_failed(id, &format!("it refuses: {why:?}")),
+            _ => {
+                self.dial_problem(peer, address, "it does not answer as a node does");
+                self.attempt_failed(id, "it does not answer as a node does");
+            }
+        }
+    }
+}
+
+/// What the user can do about an error of `connect`.
+fn hint(error: Errno) -> String {
+    match error {
+        Errno::MFILE | Errno::NFILE => format!("{error}; raise the limit of open files (`ulimit -n`)"),
+        error => error.to_string(),
+    }
+}

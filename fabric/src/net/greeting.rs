@@ -1,0 +1,323 @@
+//! How who has connected becomes a peer: both say who they are, and whether they can work together.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use super::{
+    config::{NetConfig, Security},
+    handshake::Handshake,
+    link::{Link, LinkId},
+    log_limit::and_more,
+    pipe::{Pipe, PipeError},
+    plane::DataStream,
+    service::{ServiceId, ServiceStream},
+    socket::{Channel, ChannelError},
+    stats::Stranger,
+    thread::Thread,
+    tls::TlsError,
+    wire::{GREETING_BYTES, Greeting, Hello, Nonce, Refusal, Service},
+};
+use crate::{BreakReason, NodeId};
+
+/// When the system refuses to accept, it is asked again after this time.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// How many connections are accepted before others have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// How long a node that was refused is remembered, for endpoints that are connected to it a little later.
+const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
+
+/// How many refused nodes are remembered.
+const MAX_REFUSALS: usize = 64;
+
+/// A connection whose other end has not said who it is.
+pub(super) struct Guest {
+    pub(super) id: u64,
+    pub(super) channel: Channel,
+    from: SocketAddr,
+    challenge: Nonce,
+    pub(super) deadline: Instant,
+}
+
+/// Nodes that this one can't work with, and why.
+#[derive(Default)]
+pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
+
+impl Refusals {
+    pub(super) fn note(&mut self, node: NodeId, sentence: &str) {
+        self.0.retain(|_, (at, _)| at.elapsed() < REFUSAL_MEMORY);
+        if self.0.len() < MAX_REFUSALS {
+            self.0.insert(node, (Instant::now(), sentence.to_owned()));
+        }
+    }
+
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    /// Why a node was refused a moment ago, if it was.
+    pub(super) fn get(&self, node: NodeId) -> Option<String> {
+        self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
+    }
+}
+
+/// Why a node can't work with another (called `peer` in the sentence) of that version and cluster.
+pub(super) fn mismatch(own: &NetConfig, peer: &str, version: u32, cluster: Option<&str>) -> Option<(Refusal, String)> {
+    if version != own.protocol {
+        let sentence = format!(
+            "{peer} speaks protocol {version}, this node {}: run the same release of Squall on both",
+            own.protocol
+        );
+        return Some((Refusal::Version, sentence));
+    }
+    let cluster = cluster.filter(|cluster| *cluster != own.cluster)?;
+    let sentence = format!(
+        "{peer} belongs to cluster {cluster:?}, this node to {:?}: give both the same cluster name",
+        own.cluster
+    );
+    Some((Refusal::Cluster, sentence))
+}
+
+/// Who an error makes of a connection.
+fn stranger_of(error: &ChannelError) -> Stranger {
+    match error {
+        ChannelError::End | ChannelError::System(_) => Stranger::Left,
+        ChannelError::Pipe(PipeError::Malformed(_)) => Stranger::Malformed,
+        ChannelError::Pipe(PipeError::Tls(TlsError::PeerCertificate(_))) => Stranger::Certificate,
+        ChannelError::Pipe(PipeError::Tls(_)) => Stranger::Tls,
+    }
+}
+
+impl Thread {
+    /// Takes connections from the listeners.
+    pub(super) fn accept(&mut self, listener: usize, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listeners[listener].accept() {
+                Ok((socket, from)) => self.welcome_guest(socket, from, now),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
+                    _ => {
+                        if let Some(more) = self.log.permits(now) {
+                            let hint = match error.raw_os_error() {
+                                // EMFILE, ENFILE
+                                Some(24 | 23) => "; raise the limit of open files (`ulimit -n`)",
+                                _ => "",
+                            };
+                            tracing::error!("a connection could not be accepted: {error}{hint}{}", and_more(more));
+                        }
+                        // It would be reported again at once.
+                        self.accept_again = Some(now + ACCEPT_AGAIN);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn welcome_guest(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+        if self.guests.len() >= self.config.max_strangers.max(1) {
+            let guest = self.guests.remove(self.least_welcome());
+            self.refuse_stranger(guest.from, Stranger::TooMany, "too many others have not said who they are");
+        }
+        let pipe = match &self.config.security {
+            Security::Tls(identity) => match Handshake::accept(identity) {
+                Ok(handshake) => Pipe::shaking(handshake, Vec::new()),
+                Err(error) => return self.refuse_stranger(from, Stranger::Tls, &error.to_string()),
+            },
+            Security::LoopbackOnly | Security::None => Pipe::plain(),
+        };
+        let (Ok(challenge), Ok(())) = (super::random(), socket.set_nonblocking(true)) else {
+            return self.refuse_stranger(from, Stranger::Left, "the system has no numbers for it");
+        };
+        let mut channel = Channel::new(socket, pipe);
+        let greeting = Greeting::Challenge { version: self.config.protocol, challenge };
+        if let Err(error) = channel.send(&greeting.encode()) {
+            return self.refuse_stranger(from, Stranger::Left, &error.to_string());
+        }
+        let id = self.new_id();
+        self.guests.push(Guest { id, channel, from, challenge, deadline: now + self.config.handshake_timeout });
+    }
+
+    /// The oldest guest of the address that most come from: a node says who it is at once, and a stranger who keeps coming
+    /// leaves nodes elsewhere their places.
+    fn least_welcome(&self) -> usize {
+        let mut from = BTreeMap::<IpAddr, (usize, Reverse<usize>)>::new();
+        for (index, guest) in self.guests.iter().enumerate() {
+            from.entry(guest.from.ip()).or_insert((0, Reverse(index))).0 += 1;
+        }
+        from.into_values().max().map_or(0, |(_, Reverse(oldest))| oldest)
+    }
+
+    /// Counts and logs a connection that was closed.
+    pub(super) fn refuse_stranger(&mut self, from: SocketAddr, kind: Stranger, why: &str) {
+        self.counters.stranger(kind);
+        if let Some(more) = self.log.permits(Instant::now()) {
+            tracing::warn!(%from, "a connection was refused: {why}{}", and_more(more));
+        }
+    }
+
+    /// Closes connections that took too long.
+    pub(super) fn expire_guests(&mut self, now: Instant) {
+        while self.guests.first().is_some_and(|guest| guest.deadline <= now) {
+            let guest = self.guests.remove(0);
+            self.refuse_stranger(guest.from, Stranger::TooSlow, "it did not say in time who it is");
+        }
+    }
+
+    /// Hears who has connected.
+    pub(super) fn hear_guest(&mut self, id: u64) {
+        let Some(index) = self.guests.iter().position(|guest| guest.id == id) else { return };
+        let channel = &mut self.guests[index].channel;
+        let heard = channel.read().map(|_| channel.pipe.next_frame(GREETING_BYTES).map_err(ChannelError::Pipe));
+        // Also what an error leaves to be said.
+        let flushed = channel.flush();
+        let frame = match heard.and_then(|frame| frame) {
+            Ok(None) if flushed.is_ok() => return,
+            Ok(Some(frame)) => frame,
+            Ok(None) => {
+                let from = self.guests.remove(index).from;
+                return self.refuse_stranger(from, Stranger::Left, "it left");
+            }
+            Err(error) => {
+                let from = self.guests.remove(index).from;
+                return self.refuse_stranger(from, stranger_of(&error), &error.to_string());
+            }
+        };
+        let guest = self.guests.remove(index);
+        match Greeting::decode(&frame, self.config.protocol) {
+            Ok(Greeting::Hello(hello)) => self.judge(guest, hello),
+            Ok(_) => self.refuse_stranger(guest.from, Stranger::Malformed, "its first frame is not a greeting"),
+            Err(error) => self.refuse_stranger(guest.from, Stranger::Malformed, &error.to_string()),
+        }
+    }
+
+    /// Says no to a node that can't be admitted.
+    fn refuse(&mut self, guest: Guest, kind: Stranger, why: Refusal, sentence: &str) {
+        self.refuse_stranger(guest.from, kind, sentence);
+        self.say_no(guest, why);
+    }
+
+    fn say_no(&mut self, mut guest: Guest, why: Refusal) {
+        let greeting = Greeting::Refuse { version: self.config.protocol, why, cluster: self.config.cluster.clone() };
+        // If it does not get through, the peer dials again.
+        let _ = guest.channel.send(&greeting.encode());
+        guest.channel.pipe.farewell();
+        let _ = guest.channel.flush();
+    }
+
+    /// Decides about who has said who it is.
+    fn judge(&mut self, guest: Guest, hello: Hello) {
+        let from = guest.from;
+        let peer = hello.from;
+        if let Some(session) = guest.channel.pipe.session()
+            && let Err(error) = session.verify_peer(&self.config.cluster, peer)
+        {
+            return self.refuse_stranger(from, Stranger::Certificate, &error.to_string());
+        }
+        let cluster = hello.rest.as_ref().map(|rest| rest.cluster.as_str());
+        if let Some((why, sentence)) = mismatch(&self.config, &peer.to_string(), hello.version, cluster) {
+            let kind = if why == Refusal::Version { Stranger::OtherVersion } else { Stranger::OtherCluster };
+            let authenticated = guest.channel.pipe.session().is_some();
+            self.refuse(guest, kind, why, &sentence);
+            // Else anybody could say so in the peer's name.
+            if authenticated {
+                self.refusals.note(peer, &sentence);
+                self.fail_waiting(peer, &BreakReason::Refused(sentence));
+            }
+            return;
+        }
+        let Some(rest) = hello.rest else { return };
+        if rest.challenge != guest.challenge {
+            return self.refuse_stranger(from, Stranger::Replayed, "its greeting was made for another connection");
+        }
+        let anyone = rest.to.is_none() && matches!(rest.service, Service::Application(_));
+        if rest.to != Some(self.config.node) && !anyone {
+            return self.refuse(guest, Stranger::OtherNode, Refusal::Node, "it looks for another node");
+        }
+        match rest.service {
+            Service::Link { dialer_listens } => {
+                if peer == self.config.node || peer > self.config.node && dialer_listens {
+                    return self.refuse(guest, Stranger::OtherNode, Refusal::Order, &format!("{peer} should not dial"));
+                }
+                if let Some(id) = self.by_node.get(&peer).copied() {
+                    // Its end may have come already.
+                    self.read_link(id);
+                    self.replace_link(peer, rest.incarnation);
+                }
+                if let Some(link) = self.by_node.get(&peer).and_then(|id| self.links.get_mut(id)) {
+                    // If the peer knows nothing of it any more, its kernel says so now.
+                    link.send(&super::wire::LinkFrame::Beat);
+                    return self.say_no(guest, Refusal::Busy);
+                }
+                let challenge = guest.challenge;
+                let Some(channel) = self.admit(guest, peer, rest.incarnation, rest.nonce) else { return };
+                let id = LinkId(self.new_id());
+                self.link_up(Link::new(id, peer, rest.incarnation, channel, challenge, from, false));
+            }
+            Service::Data { link, mine, yours } => {
+                let Some(endpoint) = self.awaits_data(peer, link, mine, yours) else {
+                    let why = format!("{peer} has data for an endpoint that does not wait for them");
+                    return self.refuse(guest, Stranger::NoService, Refusal::NoEndpoint, &why);
+                };
+                let Some(channel) = self.admit(guest, peer, rest.incarnation, rest.nonce) else { return };
+                if let Some(stream) = self.hand_over(channel, from) {
+                    self.pair(endpoint, Some(stream));
+                }
+            }
+            Service::Application(service) => {
+                let taker = self.services.get(&ServiceId(service)).filter(|taker| !taker.is_full()).cloned();
+                let Some(taker) = taker else {
+                    let why = format!("{peer} asks for service {service}, which nobody takes now");
+                    return self.refuse(guest, Stranger::NoService, Refusal::NoService, &why);
+                };
+                let Some(channel) = self.admit(guest, peer, self.incarnation, rest.nonce) else { return };
+                let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
+                match ServiceStream::new(peer, socket, tls, early) {
+                    // Only this thread fills it, and whoever took it before may be gone: the peer reads an end.
+                    Ok(stream) => drop(taker.try_send(stream)),
+                    Err(error) => self.refuse_stranger(from, Stranger::Left, &error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Bids a peer welcome.
+    fn admit(&mut self, mut guest: Guest, peer: NodeId, incarnation: u64, nonce: Nonce) -> Option<Channel> {
+        let version = self.config.protocol;
+        let welcome = Greeting::Welcome { version, from: self.config.node, incarnation: self.incarnation, nonce };
+        match guest.channel.send(&welcome.encode()) {
+            // A socket that has room for nothing yet is none that a node waits at.
+            Ok(()) if !guest.channel.is_stuffed() => {
+                tracing::debug!(%peer, incarnation, "welcome");
+                Some(guest.channel)
+            }
+            Ok(()) => {
+                self.refuse_stranger(guest.from, Stranger::TooSlow, "it does not read");
+                None
+            }
+            Err(error) => {
+                self.refuse_stranger(guest.from, stranger_of(&error), &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Takes a connection out of this thread's hands.
+    pub(super) fn hand_over(&mut self, channel: Channel, from: SocketAddr) -> Option<DataStream> {
+        let Channel { socket, pipe } = channel;
+        match pipe.into_parts() {
+            Ok((tls, early)) => Some(DataStream { socket, tls, early }),
+            Err(error) => {
+                self.refuse_stranger(from, Stranger::Malformed, &error.to_string());
+                None
+            }
+        }
+    }
+}

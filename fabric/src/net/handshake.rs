@@ -1,0 +1,130 @@
+//! TLS up to the point where both sides have shown their certificates, without sockets.
+//!
+//! A [`Handshake`] takes the bytes that a peer sent and says what to send it, until it becomes a [`Session`]. Both are
+//! driven by whoever owns the socket.
+
+use std::sync::Arc;
+
+use rustls::{
+    ClientConfig, ServerConfig, client::UnbufferedClientConnection, pki_types::ServerName,
+    server::UnbufferedServerConnection,
+};
+
+use super::{
+    identity::{Identity, certificate_name},
+    tls::{Connection, MAX_RECORD_BYTES, Session, Step, TlsError, explain, record_len},
+};
+use crate::NodeId;
+
+/// A handshake whose messages are longer is none.
+const HANDSHAKE_BYTES: usize = 64 << 10;
+
+/// A connection before both sides have shown their certificates.
+pub(crate) struct Handshake {
+    connection: Connection,
+    /// What came and was not used up.
+    incoming: Vec<u8>,
+    /// How much of `incoming` the connection has seen: whole records, so that it never opens what follows the handshake.
+    fed: usize,
+    failed: bool,
+}
+
+impl Handshake {
+    /// The side that dialed `peer`. Its hello is in `out`.
+    pub(crate) fn dial(
+        identity: &Identity,
+        cluster: &str,
+        peer: NodeId,
+        out: &mut Vec<u8>,
+    ) -> Result<Handshake, TlsError> {
+        let name = certificate_name(cluster, peer);
+        let name = ServerName::try_from(name).map_err(|error| TlsError::Protocol(error.to_string()))?;
+        Self::dial_name(identity.client(), name, out)
+    }
+
+    /// As [`dial`](Handshake::dial), but any node of the cluster will do.
+    pub(crate) fn dial_any(identity: &Identity, out: &mut Vec<u8>) -> Result<Handshake, TlsError> {
+        let name = ServerName::try_from("any.squall").map_err(|error| TlsError::Protocol(error.to_string()))?;
+        Self::dial_name(identity.any_client(), name, out)
+    }
+
+    pub(super) fn dial_name(
+        config: &Arc<ClientConfig>,
+        name: ServerName<'static>,
+        out: &mut Vec<u8>,
+    ) -> Result<Handshake, TlsError> {
+        let client =
+            UnbufferedClientConnection::new(Arc::clone(config), name).map_err(|error| explain(&error, false))?;
+        let mut handshake = Handshake::new(Connection::Client(client));
+        handshake.advance(&[], out)?;
+        Ok(handshake)
+    }
+
+    /// The side that accepted.
+    pub(crate) fn accept(identity: &Identity) -> Result<Handshake, TlsError> {
+        let config: &Arc<ServerConfig> = identity.server();
+        let server = UnbufferedServerConnection::new(Arc::clone(config)).map_err(|error| explain(&error, false))?;
+        Ok(Handshake::new(Connection::Server(server)))
+    }
+
+    fn new(connection: Connection) -> Handshake {
+        Handshake { connection, incoming: Vec::new(), fed: 0, failed: false }
+    }
+
+    /// Takes what the peer sent, and appends to `out` what it shall be sent, also when this fails (an alert). True: both
+    /// sides are known, and [`into_session`](Handshake::into_session) is next.
+    pub(crate) fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, TlsError> {
+        if self.failed || self.incoming.len() + input.len() > HANDSHAKE_BYTES {
+            self.failed = true;
+            return Err(TlsError::Protocol(format!("its handshake is longer than {HANDSHAKE_BYTES} bytes")));
+        }
+        self.incoming.extend_from_slice(input);
+        loop {
+            let (used, step) = self.connection.step(&mut self.incoming[..self.fed], out, &mut |_| {});
+            self.incoming.drain(..used);
+            self.fed -= used;
+            match step {
+                Ok(Step::More) => {}
+                Ok(_) if !self.connection.is_handshaking() => {
+                    if self.fed == 0 {
+                        return Ok(true);
+                    }
+                    self.failed = true;
+                    return Err(TlsError::Protocol("its handshake goes on behind its end".into()));
+                }
+                Ok(Step::Blocked) => {
+                    let rest = &self.incoming[self.fed..];
+                    match record_len(rest) {
+                        // What is no record is not waited for.
+                        _ if !may_be_record(rest) => self.fed += rest.len(),
+                        Some(len) if len <= rest.len() => self.fed += len,
+                        _ => return Ok(false),
+                    }
+                }
+                Ok(Step::Opened | Step::Closed) => {
+                    self.failed = true;
+                    return Err(TlsError::Protocol("it ended the handshake before its time".into()));
+                }
+                Err(error) => {
+                    self.failed = true;
+                    self.connection.flush_alert(&mut self.incoming[..self.fed], out);
+                    return Err(explain(&error, false));
+                }
+            }
+        }
+    }
+
+    /// The session, and what was read behind the handshake. To be called once [`advance`](Handshake::advance) said so.
+    pub(crate) fn into_session(self) -> (Session, Vec<u8>) {
+        debug_assert!(!self.failed && !self.connection.is_handshaking());
+        (Session::new(self.connection), self.incoming)
+    }
+}
+
+/// Whether bytes can be the beginning of a record (RFC 8446, §5.1): its type, the version's first byte, its length.
+fn may_be_record(bytes: &[u8]) -> bool {
+    let starts = bytes.first().is_none_or(|kind| (20..=24).contains(kind));
+    starts
+        && bytes.get(1).is_none_or(|version| *version == 3)
+        && record_len(bytes).is_none_or(|len| len <= MAX_RECORD_BYTES)
+}

@@ -1,0 +1,253 @@
+//! A connection with a node that has said who it is.
+
+use std::{
+    collections::BTreeMap,
+    io::ErrorKind,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use super::{
+    log_limit::and_more,
+    plane::Plane,
+    socket::{self, Channel, ChannelError},
+    stats::count,
+    thread::Thread,
+    wire::{LINK_FRAME_BYTES, LinkFrame, Nonce},
+};
+use crate::{BreakReason, EndpointId, GroupTag, NodeId};
+
+/// How many offers of endpoints a peer may have waiting here.
+pub(super) const MAX_OFFERS: usize = 4096;
+
+/// How many bytes the set-ups of those offers may take.
+pub(super) const MAX_OFFERED_BYTES: usize = 16 << 20;
+
+/// How many bytes may wait for a peer that does not read.
+const MAX_OUTBOX: usize = 32 << 20;
+
+/// How many heartbeats go in a failure timeout.
+const BEATS: u32 = 4;
+
+/// The name of a link within this process. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LinkId(pub(super) u64);
+
+/// A connection with a node.
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) node: NodeId,
+    pub(super) incarnation: u64,
+    pub(super) channel: Channel,
+    /// What data connections name it by.
+    pub(super) nonce: Nonce,
+    /// The peer's address.
+    pub(super) address: SocketAddr,
+    /// This side dialed, and so it matches offers, and dials data connections.
+    pub(super) dialed: bool,
+    /// When something came last.
+    pub(super) heard: Instant,
+    /// When the next heartbeat is due.
+    pub(super) beat_at: Instant,
+    /// The peer's endpoints that have no counterpart here yet (at the side that dialed).
+    pub(super) offers: Vec<Offer>,
+    /// The endpoints here whose counterparts are these.
+    pub(super) by_theirs: BTreeMap<u64, EndpointId>,
+    /// Why nothing can be sent any more.
+    pub(super) failed: Option<String>,
+}
+
+/// A peer's endpoint that waits for its counterpart.
+pub(super) struct Offer {
+    pub(super) theirs: u64,
+    pub(super) plane: Plane,
+    pub(super) tag: GroupTag,
+    pub(super) set_up: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn new(
+        id: LinkId,
+        node: NodeId,
+        incarnation: u64,
+        channel: Channel,
+        nonce: Nonce,
+        address: SocketAddr,
+        dialed: bool,
+    ) -> Link {
+        let now = Instant::now();
+        Link {
+            id,
+            node,
+            incarnation,
+            channel,
+            nonce,
+            address,
+            dialed,
+            heard: now,
+            beat_at: now,
+            offers: Vec::new(),
+            by_theirs: BTreeMap::new(),
+            failed: None,
+        }
+    }
+
+    /// Sends a frame, now or when the peer has read others.
+    pub(super) fn send(&mut self, frame: &LinkFrame) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.channel.pipe.out.len() > MAX_OUTBOX {
+            self.failed = Some("it does not read its socket".to_owned());
+            return;
+        }
+        match self.channel.send(&frame.encode()) {
+            // A socket that has failed is also read to its end, and tells why behind what the peer sent before.
+            Ok(()) | Err(ChannelError::System(_) | ChannelError::End) => {}
+            Err(ChannelError::Pipe(error)) => self.failed = Some(error.to_string()),
+        }
+    }
+}
+
+/// When a silent peer is given up: a little early, so that it is noticed within the failure timeout.
+pub(super) fn patience(failure_timeout: Duration) -> Duration {
+    failure_timeout - failure_timeout / 16
+}
+
+impl Thread {
+    /// A connection's other end is a node of this cluster.
+    pub(super) fn link_up(&mut self, link: Link) {
+        let (id, peer) = (link.id, link.node);
+        tracing::debug!(%peer, incarnation = link.incarnation, dialed = link.dialed, "linked");
+        count(&self.counters.links_up);
+        socket::limit_silence(&link.channel.socket, self.config.failure_timeout);
+        self.refusals.forget(peer);
+        self.forget_dial(peer);
+        self.links.insert(id, link);
+        self.by_node.insert(peer, id);
+        self.advance_all(peer);
+        // What came behind the greeting.
+        self.take_frames(id);
+    }
+
+    /// Reads what a peer has sent.
+    pub(super) fn read_link(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match link.channel.read() {
+            Ok(heard) => {
+                if heard {
+                    link.heard = Instant::now();
+                }
+                self.take_frames(id);
+            }
+            Err(ChannelError::Pipe(error)) => self.give_up(id, &error.to_string()),
+            Err(ChannelError::End) => {
+                self.link_down(id, &BreakReason::Lost("the peer's host closed it without a word".to_owned()));
+            }
+            Err(ChannelError::System(error)) => {
+                let reason = match error.kind() {
+                    // The second and third are what routers and neighbors said while it timed out.
+                    ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                        BreakReason::Unreachable
+                    }
+                    _ => BreakReason::Lost(error.to_string()),
+                };
+                self.link_down(id, &reason);
+            }
+        }
+    }
+
+    /// Does what the frames that have come ask for.
+    fn take_frames(&mut self, id: LinkId) {
+        loop {
+            let Some(link) = self.links.get_mut(&id) else { return };
+            let frame = match link.channel.pipe.next_frame(LINK_FRAME_BYTES) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(error) => return self.give_up(id, &error.to_string()),
+            };
+            match LinkFrame::decode(&frame).and_then(|frame| self.on_frame(id, frame)) {
+                Ok(()) => {}
+                Err(error) => return self.give_up(id, &error.to_string()),
+            }
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn flush_link(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(&id) {
+            // The read says what is wrong.
+            let _ = link.channel.flush();
+        }
+    }
+
+    /// A link is no more, and with it all that was connected over it.
+    pub(super) fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
+        let Some(link) = self.links.remove(&id) else { return };
+        tracing::debug!(peer = %link.node, "link ended: {reason}");
+        count(&self.counters.links_down);
+        self.by_node.remove(&link.node);
+        self.part(id, reason);
+    }
+
+    /// Lets a node's new process take the place of the one before, if that is not known to be gone.
+    pub(super) fn replace_link(&mut self, peer: NodeId, incarnation: u64) {
+        let Some(id) = self.by_node.get(&peer).copied() else { return };
+        if self.links.get(&id).is_some_and(|link| link.incarnation != incarnation) {
+            self.link_down(id, &BreakReason::Lost(format!("another process of {peer} has taken its place")));
+        }
+    }
+
+    /// Closes a link that can't be used, for the reason that a sentence gives.
+    fn give_up(&mut self, id: LinkId, text: &str) {
+        let Some(peer) = self.links.get(&id).map(|link| link.node) else { return };
+        if let Some(more) = self.log.permits(Instant::now()) {
+            tracing::error!(%peer, "a link is given up: {text}{}", and_more(more));
+        }
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let reason = BreakReason::Failed(format!("{peer}: {text}"));
+        link.send(&LinkFrame::Goodbye);
+        link.channel.pipe.farewell();
+        let _ = link.channel.flush();
+        self.link_down(id, &reason);
+        // Trying again would most likely come to the same end.
+        self.fail_waiting(peer, &reason);
+    }
+
+    /// Gives up links over which nothing can be sent.
+    pub(super) fn drop_failed(&mut self) {
+        while let Some((id, text)) = self.links.values().find_map(|link| Some((link.id, link.failed.clone()?))) {
+            self.give_up(id, &text);
+        }
+    }
+
+    /// Sends heartbeats, and gives up peers of which nothing is heard.
+    pub(super) fn keep_links(&mut self, now: Instant) {
+        let limit = patience(self.config.failure_timeout);
+        let is_silent = |link: &Link| now.saturating_duration_since(link.heard) >= limit;
+        let mut silent = Vec::new();
+        for link in self.links.values_mut() {
+            if is_silent(link) {
+                silent.push(link.id);
+            } else if link.beat_at <= now {
+                link.beat_at = now + self.config.failure_timeout / BEATS;
+                count(&self.counters.beats);
+                link.send(&LinkFrame::Beat);
+            }
+        }
+        for id in silent {
+            // If this process was stopped, what came meanwhile has to be heard before anybody is called silent.
+            self.read_link(id);
+            let Some(link) = self.links.get_mut(&id).filter(|link| is_silent(link)) else { continue };
+            tracing::warn!(peer = %link.node, "nothing was heard of it for the failure timeout");
+            link.send(&LinkFrame::GivenUp);
+            self.link_down(id, &BreakReason::Unreachable);
+        }
+    }
+
+    /// When the next heartbeat or judgement is due.
+    pub(super) fn links_due(&self) -> Option<Instant> {
+        let limit = patience(self.config.failure_timeout);
+        self.links.values().map(|link| link.beat_at.min(link.heard + limit)).min()
+    }
+}

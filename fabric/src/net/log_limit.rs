@@ -1,0 +1,54 @@
+//! Bounds the lines that peers and strangers can cause in the log.
+
+use std::time::{Duration, Instant};
+
+/// How many lines are logged in [`SPELL`] at most.
+const LINES: u32 = 10;
+
+/// See [`LINES`].
+const SPELL: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct LogLimit {
+    began: Option<Instant>,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl LogLimit {
+    /// Whether one more line may be logged; and after how many that were not.
+    pub(super) fn permits(&mut self, now: Instant) -> Option<u64> {
+        if self.began.is_none_or(|began| now.saturating_duration_since(began) > SPELL) {
+            self.began = Some(now);
+            self.lines = 0;
+        }
+        if self.lines >= LINES {
+            self.suppressed += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+/// What is put behind a line.
+pub(super) fn and_more(suppressed: u64) -> String {
+    if suppressed == 0 { String::new() } else { format!(" (and {suppressed} more before it)") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_limit_are_counted_and_told_later() {
+        let (mut limit, start) = (LogLimit::default(), Instant::now());
+        for _ in 0..LINES {
+            assert_eq!(limit.permits(start), Some(0));
+        }
+        for _ in 0..5 {
+            assert_eq!(limit.permits(start), None);
+        }
+        assert_eq!(limit.permits(start + 2 * SPELL), Some(5));
+    }
+}

@@ -1,0 +1,400 @@
+//! Streams for other layers, over a node's port: known by a number, behind the same handshake.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{
+    config::{MAX_TIMEOUT, NetConfig, NetError, Security, UNPROTECTED, check_cluster, check_identity},
+    greeting::mismatch,
+    handshake::Handshake,
+    pipe::{Pipe, PipeError},
+    tls::{Session, TlsError},
+    wire::{GREETING_BYTES, Greeting, Hello, HelloRest, Refusal, Service},
+};
+use crate::NodeId;
+
+/// How many plain bytes are sealed at once.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// How long the end of a stream waits for a peer that does not read.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The number of a service that nodes offer over their port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u32);
+
+/// A stream of bytes with a node, which passed the handshake.
+#[derive(Debug)]
+pub struct ServiceStream {
+    peer: NodeId,
+    reader: ServiceReader,
+    writer: ServiceWriter,
+}
+
+struct Shared {
+    socket: TcpStream,
+    tls: Option<Mutex<Session>>,
+}
+
+impl Shared {
+    /// Neither half leaves a session behind that the other can't use: one that failed says so.
+    fn session(&self) -> Option<MutexGuard<'_, Session>> {
+        self.tls.as_ref().map(|session| session.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+/// The half of a [`ServiceStream`] from which the peer's bytes come.
+#[derive(Debug)]
+pub struct ServiceReader {
+    shared: Arc<Shared>,
+    /// Came, not opened yet.
+    raw: Vec<u8>,
+    /// Opened, from `at` on not taken yet.
+    plain: Vec<u8>,
+    at: usize,
+}
+
+/// The half of a [`ServiceStream`] to which this side's bytes go. At its drop the peer reads the end.
+#[derive(Debug)]
+pub struct ServiceWriter {
+    shared: Arc<Shared>,
+    sealed: Vec<u8>,
+    /// A part of what was sealed is gone: nothing can follow.
+    failed: bool,
+}
+
+impl ServiceStream {
+    /// Waits for its peer when it is read, though the socket did not before.
+    pub(super) fn new(
+        peer: NodeId,
+        socket: TcpStream,
+        tls: Option<Session>,
+        early: Vec<u8>,
+    ) -> io::Result<ServiceStream> {
+        socket.set_nonblocking(false)?;
+        let (raw, plain) = if tls.is_some() { (early, Vec::new()) } else { (Vec::new(), early) };
+        let shared = Arc::new(Shared { socket, tls: tls.map(Mutex::new) });
+        let reader = ServiceReader { shared: Arc::clone(&shared), raw, plain, at: 0 };
+        Ok(ServiceStream { peer, reader, writer: ServiceWriter { shared, sealed: Vec::new(), failed: false } })
+    }
+
+    /// The node at the other end.
+    pub fn peer(&self) -> NodeId {
+        self.peer
+    }
+
+    /// How long a read and a write wait at most, before they fail with [`ErrorKind::WouldBlock`]; None: for ever. A read may
+    /// be tried again; a write that was cut short has ended the stream.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.reader.shared.socket.set_read_timeout(timeout)?;
+        self.reader.shared.socket.set_write_timeout(timeout)
+    }
+
+    /// Its two halves, for two threads.
+    pub fn split(self) -> (ServiceReader, ServiceWriter) {
+        (self.reader, self.writer)
+    }
+}
+
+impl Read for ServiceStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer)
+    }
+}
+
+impl Write for ServiceStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for ServiceReader {
+    /// The end (0) is read only if the peer has said so, where there is TLS; a connection that was cut is
+    /// [`ErrorKind::UnexpectedEof`].
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.at < self.plain.len() {
+                let len = (&self.plain[self.at..]).read(buffer)?;
+                self.at += len;
+                return Ok(len);
+            }
+            let closed = if let Some(mut session) = self.shared.session() {
+                self.plain.clear();
+                self.at = 0;
+                let plain = &mut self.plain;
+                let used = session.open(&mut self.raw, &mut |bytes| plain.extend_from_slice(bytes));
+                let used = used.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+                self.raw.drain(..used);
+                if !self.plain.is_empty() {
+                    continue;
+                }
+                session.is_closed()
+            } else {
+                return (&self.shared.socket).read(buffer);
+            };
+            if closed || buffer.is_empty() {
+                return Ok(0);
+            }
+            let start = self.raw.len();
+            self.raw.resize(start + (16 << 10), 0);
+            let result = (&self.shared.socket).read(&mut self.raw[start..]);
+            self.raw.truncate(start + result.as_ref().copied().unwrap_or(0));
+            if result? == 0 {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut"));
+            }
+        }
+    }
+}
+
+impl ServiceWriter {
+    /// How long a write waits at most, as in [`ServiceStream::set_timeout`].
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.socket.set_write_timeout(timeout)
+    }
+
+    /// Ends both halves at once, here and at the peer, whichever threads wait at them.
+    pub fn hang_up(&self) {
+        // It may have ended by itself.
+        let _ = self.shared.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl Write for ServiceWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failed {
+            return Err(io::Error::new(ErrorKind::BrokenPipe, "an earlier write was cut short"));
+        }
+        let bytes = &bytes[..bytes.len().min(WRITE_BYTES)];
+        self.sealed.clear();
+        match self.shared.session() {
+            None => return (&self.shared.socket).write(bytes),
+            Some(mut session) => {
+                let sealed = session.seal(bytes, &mut self.sealed);
+                sealed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            }
+        }
+        let written = (&self.shared.socket).write_all(&self.sealed);
+        self.failed = written.is_err();
+        written.map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for ServiceWriter {
+    fn drop(&mut self) {
+        self.sealed.clear();
+        if let Some(mut session) = self.shared.session() {
+            session.farewell(&mut self.sealed);
+        }
+        // Who has left already needs no word, and who does not read is not waited for any longer.
+        if !self.failed && !self.sealed.is_empty() {
+            let _ = self.shared.socket.set_write_timeout(Some(FAREWELL));
+            let _ = (&self.shared.socket).write_all(&self.sealed);
+        }
+        let _ = self.shared.socket.shutdown(Shutdown::Write);
+    }
+}
+
+/// Whom to dial for a service, and as whom.
+#[derive(Clone, Debug)]
+pub struct ServiceDial<'a> {
+    /// Where the node listens, as `host:port`, in the order in which they are tried.
+    pub addresses: &'a [String],
+    /// The node; None for whoever of the cluster listens there.
+    pub peer: Option<NodeId>,
+    /// The cluster's name.
+    pub cluster: &'a str,
+    /// As whom this process introduces itself. With TLS it is what its certificate says.
+    pub node: NodeId,
+    /// What protects the connection.
+    pub security: &'a Security,
+    /// The service.
+    pub service: ServiceId,
+    /// How long it may take, names and handshakes included.
+    pub timeout: Duration,
+}
+
+/// Why a service was not reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// What this process shows can't be right.
+    #[error(transparent)]
+    Config(#[from] NetError),
+    /// The node refused.
+    #[error("{address} refused service {service}: {why}")]
+    Refused {
+        /// Where.
+        address: SocketAddr,
+        /// The service's number.
+        service: u32,
+        /// A sentence.
+        why: String,
+    },
+    /// None of the addresses answered as the node should.
+    #[error("service {service} could not be reached: {}", causes.join("; "))]
+    Unreachable {
+        /// The service's number.
+        service: u32,
+        /// One sentence for each address.
+        causes: Vec<String>,
+    },
+}
+
+/// Opens a stream to a service of a node, and waits until it stands. Needs no fabric.
+pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> {
+    check_cluster(dial.cluster)?;
+    if let Security::Tls(identity) = dial.security {
+        check_identity(identity, dial.cluster, dial.node)?;
+    }
+    let until = Instant::now() + dial.timeout.min(MAX_TIMEOUT);
+    let mut causes = Vec::new();
+    let mut addresses = Vec::new();
+    for text in dial.addresses {
+        match text.to_socket_addrs() {
+            Ok(some) => addresses.extend(some),
+            Err(error) => causes.push(format!("{text}: {error}")),
+        }
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        let left = until.saturating_duration_since(Instant::now());
+        // A mute address leaves time for the others.
+        let share = left / (addresses.len() - index) as u32;
+        if share.is_zero() {
+            causes.push(format!("{address}: there was no time left"));
+            continue;
+        }
+        match dial_address(dial, *address, share) {
+            Ok(stream) => return Ok(stream),
+            Err(Failure::Refused(why)) => {
+                return Err(DialError::Refused { address: *address, service: dial.service.0, why });
+            }
+            Err(Failure::Other(cause)) => causes.push(format!("{address}: {cause}")),
+        }
+    }
+    Err(DialError::Unreachable { service: dial.service.0, causes })
+}
+
+enum Failure {
+    Refused(String),
+    Other(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::Other("it did not answer in time".into()),
+            _ => Failure::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<PipeError> for Failure {
+    fn from(error: PipeError) -> Failure {
+        match error {
+            PipeError::Tls(TlsError::OwnCertificate(_)) => Failure::Refused(error.to_string()),
+            error => Failure::Other(error.to_string()),
+        }
+    }
+}
+
+fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) -> Result<ServiceStream, Failure> {
+    if !dial.security.permits(address) {
+        return Err(Failure::Other(UNPROTECTED.into()));
+    }
+    let until = Instant::now() + timeout;
+    let mut socket = TcpStream::connect_timeout(&address, timeout)?;
+    socket.set_nodelay(true)?;
+    let mut pipe = match dial.security {
+        Security::Tls(identity) => {
+            let mut out = Vec::new();
+            let handshake = match dial.peer {
+                Some(peer) => Handshake::dial(identity, dial.cluster, peer, &mut out),
+                None => Handshake::dial_any(identity, &mut out),
+            };
+            Pipe::shaking(handshake.map_err(PipeError::from)?, out)
+        }
+        Security::LoopbackOnly | Security::None => Pipe::plain(),
+    };
+    let own = NetConfig::new(dial.cluster, dial.node);
+    let nonce = super::random().map_err(Failure::Other)?;
+    loop {
+        let sent = socket.write_all(&pipe.out);
+        pipe.out.clear();
+        sent?;
+        while let Some(frame) = pipe.next_frame(GREETING_BYTES)? {
+            match Greeting::decode(&frame, own.protocol).map_err(PipeError::from)? {
+                Greeting::Challenge { challenge, .. } => {
+                    let service = Service::Application(dial.service.0);
+                    let cluster = dial.cluster.to_owned();
+                    let rest = HelloRest { to: dial.peer, incarnation: 0, challenge, nonce, service, cluster };
+                    let hello = Hello { version: own.protocol, from: dial.node, rest: Some(rest) };
+                    pipe.send(&Greeting::Hello(hello).encode()).map_err(PipeError::from)?;
+                }
+                Greeting::Welcome { version, from, nonce: echo, .. }
+                    if version == own.protocol && echo == nonce && dial.peer.is_none_or(|peer| peer == from) =>
+                {
+                    if let Some(session) = pipe.session() {
+                        session.verify_peer(dial.cluster, from).map_err(PipeError::from)?;
+                    }
+                    let (tls, early) = pipe.into_parts().map_err(PipeError::from)?;
+                    socket.set_read_timeout(None)?;
+                    socket.set_write_timeout(None)?;
+                    return Ok(ServiceStream::new(from, socket, tls, early)?);
+                }
+                Greeting::Refuse { version, why, cluster } => {
+                    let whom = format!("the node at {address}");
+                    return Err(Failure::Refused(match why {
+                        Refusal::Version | Refusal::Cluster => mismatch(&own, &whom, version, Some(&cluster))
+                            .map_or_else(|| format!("{whom} says no"), |(_, sentence)| sentence),
+                        Refusal::Node => format!("{whom} is another one than was looked for"),
+                        Refusal::NoService => "it does not offer that, or too many wait for it".into(),
+                        _ => format!("{whom} says no"),
+                    }));
+                }
+                _ => return Err(Failure::Other("it does not answer as a node does".into())),
+            }
+        }
+        if !pipe.out.is_empty() {
+            continue;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(ErrorKind::TimedOut).into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        socket.set_write_timeout(Some(left))?;
+        let mut buffer = [0; 4096];
+        let len = match socket.read(&mut buffer) {
+            // A signal ends a read that has a timeout, even if it is only to go on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            result => result?,
+        };
+        if len == 0 {
+            return Err(Failure::Other("it closed the connection".into()));
+        }
+        let received = pipe.receive(&buffer[..len]);
+        if received.is_err() {
+            // The alert.
+            let _ = socket.write_all(&pipe.out);
+        }
+        received?;
+    }
+}

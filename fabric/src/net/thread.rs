@@ -1,0 +1,278 @@
+//! The control thread's loop.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Receiver, Sender};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    EventSender, Order, Orders,
+    attempt::Attempt,
+    config::NetConfig,
+    dial::{DataDial, Peer},
+    greeting::{Guest, Refusals},
+    link::{Link, LinkId},
+    log_limit::LogLimit,
+    pairing::Locals,
+    plane::{Event, Plane},
+    service::{ServiceId, ServiceStream},
+    stats::Counters,
+    wire::LinkFrame,
+};
+use crate::{EndpointId, NodeId};
+
+/// How long peers that do not read hold up the end.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// How many orders are carried out before sockets have their turn.
+const ORDERS_PER_TURN: usize = 1024;
+
+/// The ends of the channels with other threads.
+pub(super) struct Ends {
+    pub(super) to_thread: Receiver<Order>,
+    pub(super) orders: Orders,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// The control thread's state. Its parts are in `greeting`, `dial`, `attempt`, `link` and `pairing`.
+pub(super) struct Thread {
+    pub(super) config: NetConfig,
+    pub(super) incarnation: u64,
+    to_thread: Receiver<Order>,
+    pub(super) orders: Orders,
+    pub(super) counters: Arc<Counters>,
+    planes: BTreeMap<Plane, EventSender>,
+    pub(super) services: BTreeMap<ServiceId, Sender<ServiceStream>>,
+    pub(super) listeners: Vec<TcpListener>,
+    /// When to accept again, after the system has refused to.
+    pub(super) accept_again: Option<Instant>,
+    pub(super) log: LogLimit,
+    /// The oldest first.
+    pub(super) guests: Vec<Guest>,
+    pub(super) peers: BTreeMap<NodeId, Peer>,
+    pub(super) attempts: BTreeMap<u64, Attempt>,
+    pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
+    /// When a peer is to be dialed.
+    pub(super) dial_at: Option<Instant>,
+    pub(super) refusals: Refusals,
+    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) by_node: BTreeMap<NodeId, LinkId>,
+    pub(super) locals: Locals,
+    next_id: u64,
+    /// There may be orders left from the turn before.
+    backlog: bool,
+    stopping: bool,
+}
+
+/// What is ready.
+#[derive(Clone, Copy)]
+enum Ready {
+    Orders,
+    Listener(usize),
+    Link(LinkId),
+    Attempt(u64),
+    Guest(u64),
+}
+
+/// Descriptors to wait for, and what each of them means.
+#[derive(Default)]
+struct Watched<'a> {
+    what: Vec<Ready>,
+    fds: Vec<PollFd<'a>>,
+}
+
+impl<'a> Watched<'a> {
+    fn add(&mut self, ready: Ready, fd: BorrowedFd<'a>, stuffed: bool) {
+        let out = if stuffed { PollFlags::OUT } else { PollFlags::empty() };
+        self.what.push(ready);
+        self.fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | out));
+    }
+}
+
+impl Thread {
+    pub(super) fn new(config: NetConfig, incarnation: u64, listeners: Vec<TcpListener>, ends: Ends) -> Thread {
+        let peers = config.peers.iter().map(|(node, texts)| (*node, Peer::new(texts.clone()))).collect();
+        Thread {
+            config,
+            incarnation,
+            to_thread: ends.to_thread,
+            orders: ends.orders,
+            counters: ends.counters,
+            planes: BTreeMap::new(),
+            services: BTreeMap::new(),
+            listeners,
+            accept_again: None,
+            log: LogLimit::default(),
+            guests: Vec::new(),
+            peers,
+            attempts: BTreeMap::new(),
+            data_dials: BTreeMap::new(),
+            dial_at: None,
+            refusals: Refusals::default(),
+            links: BTreeMap::new(),
+            by_node: BTreeMap::new(),
+            locals: Locals::default(),
+            next_id: 0,
+            backlog: false,
+            stopping: false,
+        }
+    }
+
+    /// A number that was not given before.
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Runs until the port is dropped.
+    pub(super) fn run(mut self) {
+        let span = tracing::info_span!("net", node = self.config.node.0);
+        let _entered = span.enter();
+        while !self.stopping {
+            for (ready, flags) in self.sleep() {
+                self.serve(ready, flags);
+            }
+            self.take_orders();
+            let now = Instant::now();
+            self.accept_again = self.accept_again.filter(|at| *at > now);
+            self.expire_guests(now);
+            self.dial_due(now);
+            self.keep_links(now);
+            self.drop_failed();
+            for plane in self.planes.values_mut() {
+                plane.flush();
+            }
+        }
+        self.say_goodbye();
+    }
+
+    fn take_orders(&mut self) {
+        for _ in 0..ORDERS_PER_TURN {
+            match self.to_thread.try_recv() {
+                Ok(order) => self.take_order(order),
+                Err(_) => {
+                    self.backlog = false;
+                    return;
+                }
+            }
+        }
+        self.backlog = true;
+    }
+
+    fn take_order(&mut self, order: Order) {
+        match order {
+            Order::Command(plane, command) => self.carry_out(plane, command),
+            Order::SetPeer(node, texts) => self.set_peer(node, texts),
+            Order::Plane(plane, events) => drop(self.planes.insert(plane, events)),
+            Order::Service(service, streams) => drop(self.services.insert(service, streams)),
+            Order::Resolved { node, texts, addresses } => self.resolved(node, &texts, addresses),
+            Order::Shutdown => self.stopping = true,
+        }
+    }
+
+    pub(super) fn send_event(&mut self, plane: Plane, event: Event) {
+        if let Some(events) = self.planes.get_mut(&plane) {
+            events.send(event);
+        }
+    }
+
+    /// How much that was told to a plane was not taken yet.
+    pub(super) fn untaken(&self, plane: Plane) -> usize {
+        self.planes.get(&plane).map_or(0, EventSender::untaken)
+    }
+
+    /// Waits until something is ready, or due.
+    fn sleep(&self) -> Vec<(Ready, PollFlags)> {
+        let mut watched = Watched::default();
+        // Links first: a peer's end comes before its next life.
+        for link in self.links.values() {
+            watched.add(Ready::Link(link.id), link.channel.socket.as_fd(), link.channel.is_stuffed());
+        }
+        for (id, attempt) in &self.attempts {
+            let stuffed = attempt.connecting || attempt.channel.is_stuffed();
+            watched.add(Ready::Attempt(*id), attempt.channel.socket.as_fd(), stuffed);
+        }
+        for guest in &self.guests {
+            watched.add(Ready::Guest(guest.id), guest.channel.socket.as_fd(), guest.channel.is_stuffed());
+        }
+        if self.accept_again.is_none() {
+            for (index, listener) in self.listeners.iter().enumerate() {
+                watched.add(Ready::Listener(index), listener.as_fd(), false);
+            }
+        }
+        watched.add(Ready::Orders, self.orders.wake.as_fd(), false);
+        let Watched { what, mut fds } = watched;
+        let timeout = self.deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
+            Err(error) => {
+                tracing::error!(%error, "polling sockets failed");
+                // Out of memory, perhaps: not again at once.
+                std::thread::sleep(Duration::from_millis(50));
+                return Vec::new();
+            }
+        }
+        let flags = fds.iter().map(PollFd::revents);
+        what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
+    }
+
+    /// When something is due even if nothing becomes ready.
+    fn deadline(&self) -> Option<Instant> {
+        if self.backlog {
+            return Some(Instant::now());
+        }
+        let guests = self.guests.first().map(|guest| guest.deadline);
+        guests.into_iter().chain(self.accept_again).chain(self.dials_due()).chain(self.links_due()).min()
+    }
+
+    fn serve(&mut self, ready: Ready, flags: PollFlags) {
+        match ready {
+            Ready::Orders => {
+                // An empty eventfd is one that another turn has emptied.
+                let _ = rustix::io::read(self.orders.wake.as_fd(), &mut [0u8; 8]);
+            }
+            Ready::Listener(index) => self.accept(index, Instant::now()),
+            Ready::Attempt(id) => self.hear_attempt(id),
+            Ready::Guest(id) => self.hear_guest(id),
+            Ready::Link(id) => {
+                if flags.contains(PollFlags::OUT) {
+                    self.flush_link(id);
+                }
+                if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                    self.read_link(id);
+                }
+            }
+        }
+    }
+
+    /// Tells the peers that this node leaves.
+    fn say_goodbye(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        for link in self.links.values_mut() {
+            link.send(&LinkFrame::Goodbye);
+            link.channel.pipe.farewell();
+            let _ = link.channel.flush();
+        }
+        while let Some(link) = self.links.values_mut().find(|link| link.channel.is_stuffed()) {
+            let left = until.saturating_duration_since(Instant::now());
+            let left_spec = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            let ready = poll(&mut [PollFd::new(&link.channel.socket, PollFlags::OUT)], Some(&left_spec));
+            if left.is_zero() || ready.is_err() || link.channel.flush().is_err() {
+                link.channel.pipe.out.clear();
+            }
+        }
+    }
+}

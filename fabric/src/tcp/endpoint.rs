@@ -1,0 +1,185 @@
+//! One side of a connection.
+
+use std::collections::VecDeque;
+
+use super::{receive::Receiver, send::Outgoing, socket::Socket};
+use crate::{
+    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, RemoteRegion, Time, Token,
+    endpoints::Identified,
+};
+
+/// One side of a connection, from `connect` until it breaks or is closed.
+pub(super) struct Endpoint {
+    pub(super) id: EndpointId,
+    pub(super) peer: NodeId,
+    pub(super) tag: GroupTag,
+    /// Private data for the peer.
+    pub(super) hello: Vec<u8>,
+    /// Whether the control plane knows of it.
+    pub(super) announced: bool,
+    /// What the peer may reach.
+    pub(super) exposed: Vec<Region>,
+    /// Receives, oldest first.
+    pub(super) recvs: VecDeque<Recv>,
+    /// A receive found the queue full: `Room` is owed.
+    pub(super) recv_was_full: bool,
+    /// What there is once the endpoint is connected.
+    pub(super) up: Option<Up>,
+}
+
+/// A posted buffer.
+pub(super) struct Recv {
+    pub(super) region: Region,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) token: Token,
+}
+
+/// A connection that stands.
+pub(super) struct Up {
+    pub(super) socket: Socket,
+    /// What the peer exposed.
+    pub(super) remote: Vec<RemoteRegion>,
+    /// How many reads the peer may have outstanding.
+    pub(super) peer_depth: usize,
+    pub(super) receiver: Receiver,
+    pub(super) outgoing: Outgoing,
+    /// Work that is not reported yet, in the order of posts.
+    pub(super) pending: VecDeque<Pending>,
+    /// A post found the queue full: `Room` is owed.
+    pub(super) was_full: bool,
+    /// Reads that the peer has not answered, oldest first.
+    pub(super) reads: VecDeque<ReadInto>,
+    /// Reads that it has answered and that are not reported.
+    pub(super) answered: u64,
+    /// What the peer asked for, until it is queued.
+    pub(super) asked: Vec<Answer>,
+    /// Where in the outgoing stream answers end that have not left.
+    pub(super) answers: VecDeque<u64>,
+    /// Work that can't be carried out is among the pending: nothing after it is sent.
+    pub(super) breaking: Option<BreakReason>,
+    /// Why the stream has ended, if it has. The control plane may say it better.
+    pub(super) ended: Option<String>,
+    /// The peer has closed its side: the stream is taken in to its end.
+    pub(super) closed: bool,
+    /// Since when the socket takes nothing.
+    pub(super) stuck_since: Option<Time>,
+    pub(super) listed: Listed,
+}
+
+/// On which of the fabric's lists an endpoint is.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) readable: bool,
+    pub(super) sending: bool,
+    pub(super) touched: bool,
+    pub(super) stuck: bool,
+}
+
+/// Work that is not reported yet.
+pub(super) struct Pending {
+    pub(super) token: Token,
+    pub(super) until: Until,
+}
+
+/// What must happen before work is complete.
+#[derive(Clone, Copy)]
+pub(super) enum Until {
+    /// The socket has taken the stream up to here.
+    Sent(u64),
+    /// The peer has answered.
+    Answered,
+    /// It never is.
+    Never,
+}
+
+/// Where an answer's bytes go.
+pub(super) struct ReadInto {
+    pub(super) region: Region,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// What a peer asked to read. (From nowhere, if it is nothing.)
+pub(super) struct Answer {
+    pub(super) from: Option<(Region, usize)>,
+    pub(super) len: usize,
+}
+
+impl Identified for Endpoint {
+    #[inline]
+    fn id(&self) -> EndpointId {
+        self.id
+    }
+}
+
+impl Up {
+    /// The peer's region of that key. (There are few, so a search costs less than a map.)
+    #[inline]
+    pub(super) fn remote(&self, key: RegionKey) -> Option<&RemoteRegion> {
+        self.remote.iter().find(|region| region.key == key)
+    }
+
+    /// Whether there is something that the socket could take.
+    #[inline]
+    pub(super) fn may_send(&self) -> bool {
+        self.ended.is_none() && self.socket.writable && !self.outgoing.is_empty()
+    }
+
+    /// The first that is pending, if it is complete.
+    fn next_complete(&mut self) -> Option<Pending> {
+        let sent = self.outgoing.sent();
+        let complete = match self.pending.front()?.until {
+            Until::Sent(end) => end <= sent,
+            Until::Answered => self.answered > 0,
+            Until::Never => false,
+        };
+        if !complete {
+            return None;
+        }
+        let first = self.pending.pop_front()?;
+        self.answered -= u64::from(matches!(first.until, Until::Answered));
+        Some(first)
+    }
+}
+
+impl Endpoint {
+    /// Reports work that is complete, and the room that it leaves. A reason breaks the endpoint.
+    pub(super) fn retire(&mut self, depth: usize, out: &mut Vec<Completion>) -> Option<BreakReason> {
+        let endpoint = self.id;
+        if self.recv_was_full && self.recvs.len() < depth {
+            self.recv_was_full = false;
+            out.push(Completion::Room { endpoint });
+        }
+        let up = self.up.as_mut()?;
+        while let Some(done) = up.next_complete() {
+            if done.token != Token::UNSIGNALED {
+                out.push(Completion::Done { endpoint, token: done.token, result: Ok(()) });
+            }
+        }
+        if up.was_full && up.pending.len() < depth {
+            up.was_full = false;
+            out.push(Completion::Room { endpoint });
+        }
+        // Work that can't be carried out breaks the endpoint when everything before it is complete.
+        let turn = up.pending.front().is_some_and(|first| matches!(first.until, Until::Never));
+        up.breaking.clone().filter(|_| turn)
+    }
+
+    /// Reports the end: what is complete, what is not, and then why.
+    pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
+        // Room that nobody can use any more is not reported.
+        self.recv_was_full = false;
+        if let Some(up) = &mut self.up {
+            up.was_full = false;
+        }
+        self.retire(0, out);
+        let pending = self.up.iter().flat_map(|up| &up.pending).map(|pending| pending.token);
+        let sends = pending.filter(|token| *token != Token::UNSIGNALED);
+        for token in sends.chain(self.recvs.iter().map(|recv| recv.token)) {
+            out.push(Completion::Done { endpoint: self.id, token, result: Err(Flushed) });
+        }
+        tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "broken: {reason}");
+        out.push(Completion::Broken { endpoint: self.id, peer: self.peer, reason });
+    }
+}

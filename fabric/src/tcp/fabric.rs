@@ -1,0 +1,244 @@
+//! A process's attachment to a network, over TCP.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use crossbeam::channel::Receiver;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    config::{TcpConfig, TcpError},
+    data::Data,
+    memory,
+    stats::TcpStats,
+};
+use crate::{
+    BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
+    RegisterError, Time, Token, Wait, Waker, WorkGraph,
+    graph::Executor,
+    net::{Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
+    part::Part,
+    shm::doorbell::Doorbell,
+};
+
+/// A [`Fabric`] between hosts, over TCP. See the [module](super).
+///
+/// Dropping it tells the peers, and waits until its sockets are closed. Regions may outlive it.
+pub struct TcpFabric {
+    node: NodeId,
+    cluster: String,
+    // Before the control plane, whose end tells the peers: their sockets must have been closed.
+    pub(super) data: Data,
+    graphs: Executor,
+    bell: Arc<Doorbell>,
+    control: Control,
+    events: Events,
+    net: Arc<Net>,
+}
+
+impl TcpFabric {
+    /// Opens the node's port.
+    pub fn open(config: TcpConfig) -> Result<TcpFabric, TcpError> {
+        let config = config.check()?;
+        let net = Arc::new(Net::open(&config.net)?);
+        TcpFabric::on(net, config)
+    }
+
+    /// Takes its part of a port that is open.
+    pub(crate) fn on(net: Arc<Net>, config: TcpConfig) -> Result<TcpFabric, TcpError> {
+        let config = config.check()?;
+        let (node, cluster) = (config.net.node, config.net.cluster.clone());
+        let bell = Arc::new(Doorbell::new().map_err(TcpError::system("create its doorbell"))?);
+        let data = Data::new(config, &bell.eventfd).map_err(TcpError::system("watch its sockets"))?;
+        let rung = Arc::clone(&bell);
+        let (control, events) = net.plane(Plane::Tcp, move || rung.wake());
+        tracing::debug!(node = node.0, cluster, "TCP fabric opened");
+        Ok(TcpFabric { node, cluster, data, graphs: Executor::default(), bell, control, events, net })
+    }
+
+    /// The node's port.
+    pub(crate) fn net(&self) -> &Arc<Net> {
+        &self.net
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> TcpStats {
+        self.data.core.stats
+    }
+
+    /// What happened at the node's port so far.
+    pub fn net_stats(&self) -> NetStats {
+        self.net.stats()
+    }
+
+    /// Where this node listens, ports filled in.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        self.net.local_addrs()
+    }
+
+    /// Says where a peer listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. What is connected stays so.
+    pub fn set_peer(&mut self, node: NodeId, addresses: Vec<String>) {
+        self.net.set_peer(node, addresses);
+    }
+
+    /// Takes the streams that peers open for a service, from now on and in place of who took them before.
+    pub fn take_service(&mut self, service: ServiceId) -> Receiver<ServiceStream> {
+        self.net.take_service(service)
+    }
+
+    /// Learns what the control thread has to say.
+    #[cold]
+    fn take_events(&mut self, out: &mut Vec<Completion>) {
+        self.events.begin();
+        loop {
+            match self.events.next() {
+                Ok(Some(event)) => self.data.on_event(event, out),
+                Ok(None) => return,
+                Err(_) => {
+                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                    for id in self.data.endpoints.ids() {
+                        self.data.break_endpoint(id, reason.clone(), out);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn send_commands(&mut self) {
+        if !self.data.commands.is_empty() {
+            self.control.send(self.data.commands.drain(..));
+        }
+    }
+
+    /// Lends the graphs to what runs them on this fabric.
+    fn with_graphs<R>(&mut self, run: impl FnOnce(&mut Executor, &mut TcpFabric) -> R) -> R {
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let result = run(&mut graphs, self);
+        self.graphs = graphs;
+        result
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
+            return Err(RegisterError::Size { bytes });
+        }
+        if kind == RegionKind::Phantom {
+            return Err(RegisterError::NoPhantoms);
+        }
+        memory::register(kind, bytes)
+            .map_err(|cause| RegisterError::System { bytes, cause: format!("{cause}{}", super::hint(cause)) })
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        self.data.connect(peer, tag, expose, hello)
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        self.data.disconnect(on);
+        self.graphs.endpoint_gone(on);
+        self.send_commands();
+    }
+
+    #[inline]
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if token.is_reserved() {
+            return Err(PostError::ReservedToken { token: token.0 });
+        }
+        self.data.post(on, op, token)
+    }
+
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        self.with_graphs(|graphs, fabric| graphs.begin(fabric, graph, token))
+    }
+
+    fn poll(&mut self, _now: Time, out: &mut Vec<Completion>) {
+        let before = out.len();
+        if self.events.are_pending() {
+            self.take_events(out);
+        }
+        self.data.poll(out);
+        if !self.graphs.is_idle() {
+            self.with_graphs(|graphs, fabric| graphs.go_on(fabric, before, out));
+            self.data.send();
+        }
+        self.send_commands();
+    }
+}
+
+impl Wait for TcpFabric {
+    fn arm(&mut self) {
+        self.data.rung = false;
+        self.bell.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.bell.disarm();
+    }
+
+    /// What ends a wait is left where it is, for the next poll to find. A wait that was not armed ends at once.
+    fn wait(&mut self, until: Time) {
+        while self.may_sleep() {
+            let timeout = (until != Time::MAX).then(|| {
+                let left = until.since(Time::boot_clock());
+                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+            });
+            match poll(&mut [PollFd::new(&self.data.epoll, PollFlags::IN)], timeout.as_ref()) {
+                Err(Errno::INTR) => continue,
+                Err(error) => tracing::error!(%error, "waiting failed"),
+                Ok(_) => {}
+            }
+            break;
+        }
+        self.bell.disarm();
+    }
+
+    fn waker(&self) -> Waker {
+        let bell = Arc::clone(&self.bell);
+        Waker::new(move || bell.wake())
+    }
+}
+
+impl Part for TcpFabric {
+    fn depth(&self) -> usize {
+        self.data.core.depth
+    }
+
+    fn signal(&self) -> BorrowedFd<'_> {
+        self.data.epoll.as_fd()
+    }
+
+    fn may_sleep(&self) -> bool {
+        // A poll since `arm` may have taken the doorbell's signal.
+        self.bell.is_armed() && !self.data.rung && !self.data.is_unfinished()
+    }
+}
+
+impl Drop for TcpFabric {
+    fn drop(&mut self) {
+        self.data.shut_down();
+    }
+}
+
+impl fmt::Debug for TcpFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpFabric")
+            .field("cluster", &self.cluster)
+            .field("node", &self.node)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,77 @@
+//! Memory of this process, and the bytes of bulk regions as the system takes and gives them.
+
+use std::ptr::{self, NonNull};
+
+use rustix::{
+    io::Errno,
+    mm::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+    rand::{GetRandomFlags, getrandom},
+};
+
+use crate::{Region, RegionKey, RegionKind};
+
+/// Smaller regions come from the allocator: a mapping takes whole pages, and a process has only so many.
+const MAPPED_BYTES: usize = 64 << 10;
+
+/// Registers zeroed memory.
+pub(super) fn register(kind: RegionKind, bytes: usize) -> Result<Region, Errno> {
+    let mut key = [0; 8];
+    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
+    getrandom(&mut key, GetRandomFlags::empty())?;
+    let key = RegionKey(u64::from_ne_bytes(key));
+    if bytes < MAPPED_BYTES {
+        return Ok(Region::heap(kind, key, bytes));
+    }
+    let mapping = Mapping::new(bytes)?;
+    // SAFETY: a mapping consists of whole pages, is readable and writable, stays until it is dropped, and nothing else
+    // knows of it.
+    Ok(unsafe { Region::from_raw(kind, key, mapping.base, bytes, Box::new(mapping)) })
+}
+
+/// Pages of this process. They go when this does.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its pages, which any thread may use and give back.
+unsafe impl Send for Mapping {}
+// SAFETY: it has no methods.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize) -> Result<Mapping, Errno> {
+        // SAFETY: a new mapping, wherever the system finds room.
+        let base =
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Mapping { base, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the pages are this mapping's, and nobody refers to them any more. Nothing can be done about a failure.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The bytes of a range of a bulk region, to give to the system.
+pub(super) fn bulk(region: &Region, offset: usize, len: usize) -> &[u8] {
+    debug_assert_eq!(region.kind(), RegionKind::Bulk);
+    let at = region.address(offset, len);
+    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nobody writes
+    // it before the completion of the work that names it, which comes after this.
+    unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
+}
+
+/// The bytes of a range of a bulk region, for the system to fill. The caller lets go of them before it refers to the
+/// region in another way.
+#[expect(clippy::mut_from_ref, reason = "a region is a handle to memory, not the memory")]
+pub(super) fn bulk_mut(region: &Region, offset: usize, len: usize) -> &mut [u8] {
+    debug_assert_eq!(region.kind(), RegionKind::Bulk);
+    let at = region.address(offset, len);
+    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nobody refers
+    // to it before the completion, which comes after this, and only the polling thread places bytes.
+    unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) }
+}

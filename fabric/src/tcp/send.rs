@@ -1,0 +1,276 @@
+//! What goes to the peer: posted work, turned into one stream of bytes.
+//!
+//! Headers and short payloads are copied into one buffer when they are posted, and so leave together, whatever they are.
+//! Long payloads stay where they are until the socket takes them: bulk memory is given to the system as it is, polled
+//! memory is copied out by words, a piece at a time.
+
+use std::{collections::VecDeque, io::IoSlice};
+
+use super::{
+    frame::{HEADER_BYTES, Header},
+    memory,
+};
+use crate::{Region, RegionKind, Slice, Source};
+
+/// Bulk payloads of up to so many bytes are copied behind their headers: an entry in the system's list costs as much.
+const COPY_BULK_BYTES: usize = 4 << 10;
+
+/// Polled payloads of up to so many bytes are copied behind their headers, and longer ones in pieces of it.
+pub(super) const PIECE_BYTES: usize = 64 << 10;
+
+/// Once so many bytes wait, payloads stay in their regions.
+const COPIED_BYTES: usize = 256 << 10;
+
+/// How many ranges one system call gets.
+pub(super) const RANGES: usize = 64;
+
+/// A buffer that has grown beyond this is given back when it is empty.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The stream to the peer, from where the socket has not taken it.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    parts: VecDeque<Part>,
+    /// The bytes of all `Copied` parts, from `head` on.
+    copied: Vec<u8>,
+    head: usize,
+    /// What was read of the first part, if it is `Words`, from `piece_head` on.
+    piece: Vec<u8>,
+    piece_head: usize,
+    /// Positions in the stream: what was posted, what has left this queue, and what the socket took.
+    queued: u64,
+    taken: u64,
+    sent: u64,
+}
+
+/// A stretch of the stream. None is empty.
+enum Part {
+    Copied(usize),
+    Bulk {
+        region: Region,
+        offset: usize,
+        len: usize,
+    },
+    /// Of polled memory; what is in `piece` comes before.
+    Words {
+        region: Region,
+        offset: usize,
+        len: usize,
+    },
+}
+
+impl Outgoing {
+    /// Appends a frame. Inline bytes are captured now.
+    #[inline]
+    pub(super) fn push(&mut self, header: &Header, payload: Source<'_>) {
+        self.copied.extend_from_slice(&header.encode());
+        let mut copied = HEADER_BYTES;
+        match payload {
+            Source::Inline(bytes) => {
+                self.copied.extend_from_slice(bytes);
+                copied += bytes.len();
+            }
+            Source::Region(Slice { len: 0, .. }) => {}
+            Source::Region(slice) if self.copies(&slice) => {
+                let begin = self.copied.len();
+                self.copied.resize(begin + slice.len, 0);
+                slice.region.read(slice.offset, &mut self.copied[begin..]);
+                copied += slice.len;
+            }
+            Source::Region(Slice { region, offset, len }) => {
+                self.push_copied(copied);
+                let region = region.clone();
+                self.parts.push_back(match region.kind() {
+                    RegionKind::Polled => Part::Words { region, offset, len },
+                    _ => Part::Bulk { region, offset, len },
+                });
+                self.queued += len as u64;
+                return;
+            }
+        }
+        self.push_copied(copied);
+    }
+
+    fn push_copied(&mut self, bytes: usize) {
+        self.queued += bytes as u64;
+        match self.parts.back_mut() {
+            Some(Part::Copied(len)) => *len += bytes,
+            _ => self.parts.push_back(Part::Copied(bytes)),
+        }
+    }
+
+    fn copies(&self, slice: &Slice<'_>) -> bool {
+        let limit = if slice.region.kind() == RegionKind::Polled { PIECE_BYTES } else { COPY_BULK_BYTES };
+        slice.len <= limit && self.copied.len() - self.head <= COPIED_BYTES
+    }
+
+    /// Whether the socket has taken everything.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent == self.queued
+    }
+
+    /// Where the stream ends that was posted.
+    #[inline]
+    pub(super) fn queued(&self) -> u64 {
+        self.queued
+    }
+
+    /// How far it has left this queue.
+    #[inline]
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// How far the socket has taken it.
+    #[inline]
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The next bytes, in ranges, and how many they are: `limit` or a little more at most, and none if all were taken.
+    pub(super) fn next<'a>(&'a mut self, limit: usize, ranges: &mut [IoSlice<'a>; RANGES]) -> (usize, usize) {
+        self.fetch();
+        let this = &*self;
+        let (mut count, mut bytes) = (0, 0);
+        let mut add = |range: &'a [u8]| {
+            ranges[count] = IoSlice::new(range);
+            count += 1;
+            bytes += range.len();
+            count < RANGES && bytes < limit
+        };
+        let mut at = this.head;
+        for (index, part) in this.parts.iter().enumerate() {
+            let more = match part {
+                Part::Copied(len) => {
+                    at += len;
+                    add(&this.copied[at - len..at])
+                }
+                Part::Bulk { region, offset, len } => {
+                    // One range must not keep a poll busy.
+                    let now = (*len).min(limit);
+                    add(memory::bulk(region, *offset, now)) && now == *len
+                }
+                // The rest of it, or a later one, is fetched once this has left.
+                Part::Words { len, .. } => index == 0 && add(&this.piece[this.piece_head..]) && *len == 0,
+            };
+            if !more {
+                break;
+            }
+        }
+        (count, bytes)
+    }
+
+    /// Reads a piece of polled memory, if that is what comes next.
+    fn fetch(&mut self) {
+        if self.piece_head < self.piece.len() {
+            return;
+        }
+        let Some(Part::Words { region, offset, len }) = self.parts.front_mut() else { return };
+        let now = (*len).min(PIECE_BYTES);
+        self.piece.resize(now, 0);
+        self.piece_head = 0;
+        region.read(*offset, &mut self.piece);
+        *offset += now;
+        *len -= now;
+    }
+
+    /// `bytes` of what comes next have left.
+    pub(super) fn take(&mut self, mut bytes: usize) {
+        self.taken += bytes as u64;
+        while bytes > 0 {
+            let Some(part) = self.parts.front_mut() else { break };
+            let (now, over) = match part {
+                Part::Copied(len) => {
+                    let now = bytes.min(*len);
+                    self.head += now;
+                    *len -= now;
+                    (now, *len == 0)
+                }
+                Part::Bulk { offset, len, .. } => {
+                    let now = bytes.min(*len);
+                    *offset += now;
+                    *len -= now;
+                    (now, *len == 0)
+                }
+                Part::Words { len, .. } => {
+                    let now = bytes.min(self.piece.len() - self.piece_head);
+                    self.piece_head += now;
+                    (now, self.piece_head == self.piece.len() && *len == 0)
+                }
+            };
+            bytes -= now;
+            if over {
+                self.parts.pop_front();
+            }
+        }
+        if self.head == self.copied.len() {
+            self.copied.clear();
+            self.head = 0;
+            if self.copied.capacity() > KEPT_BYTES {
+                self.copied = Vec::new();
+            }
+        } else if self.head >= COPIED_BYTES && self.head > self.copied.len() / 2 {
+            self.copied.drain(..self.head);
+            self.head = 0;
+        }
+    }
+
+    /// The socket has what has left.
+    #[inline]
+    pub(super) fn all_sent(&mut self) {
+        self.sent = self.taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::frame::Kind;
+    use crate::{RegionKey, Target};
+
+    /// Lets `most` bytes leave at a time, and returns them all.
+    fn drain(outgoing: &mut Outgoing, most: usize) -> Vec<u8> {
+        let mut stream = Vec::new();
+        loop {
+            let mut ranges = [IoSlice::new(&[]); RANGES];
+            let (count, bytes) = outgoing.next(most, &mut ranges);
+            let joined: Vec<u8> = ranges[..count].iter().flat_map(|range| range.iter().copied()).collect();
+            assert_eq!(joined.len(), bytes);
+            if bytes == 0 {
+                outgoing.all_sent();
+                return stream;
+            }
+            let now = bytes.min(most);
+            stream.extend_from_slice(&joined[..now]);
+            outgoing.take(now);
+        }
+    }
+
+    #[test]
+    fn all_kinds_of_payloads_leave_in_the_order_of_posts() {
+        for most in [1, 7, 4096, 1 << 20] {
+            let mut outgoing = Outgoing::default();
+            let mut expected = Vec::new();
+            for (i, kind) in [RegionKind::Polled, RegionKind::Bulk, RegionKind::Polled].into_iter().enumerate() {
+                for bytes in [8, 1000, COPY_BULK_BYTES + 8, PIECE_BYTES, 2 * PIECE_BYTES + 16] {
+                    let region = Region::heap(kind, RegionKey(i as u64), bytes + 8);
+                    let pattern: Vec<u8> = (0..bytes + 8).map(|at| (at * 7 + i) as u8).collect();
+                    region.write(0, &pattern);
+                    let target = Target { region: RegionKey(1), offset: 8 };
+                    let header = Header { kind: Kind::Write(target), len: bytes };
+                    outgoing.push(&header, Source::Region(Slice { region: &region, offset: 8, len: bytes }));
+                    expected.extend_from_slice(&header.encode());
+                    expected.extend_from_slice(&pattern[8..]);
+                    let header = Header { kind: Kind::Send, len: 3 };
+                    outgoing.push(&header, Source::Inline(&[1, 2, 3]));
+                    expected.extend_from_slice(&header.encode());
+                    expected.extend_from_slice(&[1, 2, 3]);
+                }
+            }
+            assert_eq!(outgoing.queued(), expected.len() as u64);
+            assert!(drain(&mut outgoing, most) == expected, "{most} bytes at a time");
+            assert!(outgoing.is_empty() && outgoing.copied.is_empty() && outgoing.parts.is_empty());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the two sides of an endpoint tell each other before its stream stands.
+//!
+//! ```text
+//!   depth u32 │ hello length u32 │ hello │ regions u32 │ regions × { key u64 │ bytes u64 │ kind u8 }
+//! ```
+//!
+//! All numbers are little-endian.
+
+use super::config::MAX_QUEUE_DEPTH;
+use crate::{HELLO_BYTES, Region, RegionKey, RegionKind, RemoteRegion};
+
+/// The most regions that an endpoint exposes: their list must fit into what the control plane carries.
+pub(super) const MAX_EXPOSED: usize = 4096;
+
+const POLLED: u8 = 0;
+const BULK: u8 = 1;
+
+/// What a peer has said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SetUp {
+    /// How many reads it may have outstanding.
+    pub(super) depth: usize,
+    pub(super) hello: Vec<u8>,
+    pub(super) remote: Vec<RemoteRegion>,
+}
+
+pub(super) fn encode(depth: usize, hello: &[u8], exposed: &[Region]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(12 + hello.len() + 17 * exposed.len());
+    for number in [depth as u32, hello.len() as u32] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes.extend_from_slice(hello);
+    bytes.extend_from_slice(&(exposed.len() as u32).to_le_bytes());
+    for region in exposed {
+        let kind = if region.kind() == RegionKind::Polled { POLLED } else { BULK };
+        bytes.extend_from_slice(&region.key().0.to_le_bytes());
+        bytes.extend_from_slice(&(region.len() as u64).to_le_bytes());
+        bytes.push(kind);
+    }
+    bytes
+}
+
+/// None for what no node says.
+pub(super) fn decode(mut bytes: &[u8]) -> Option<SetUp> {
+    let depth = number(&mut bytes)?;
+    let hello = number(&mut bytes)?;
+    if !(1..=MAX_QUEUE_DEPTH).contains(&depth) || hello > HELLO_BYTES {
+        return None;
+    }
+    let (hello, rest) = bytes.split_at_checked(hello)?;
+    bytes = rest;
+    let regions = number(&mut bytes)?;
+    if regions > MAX_EXPOSED || bytes.len() != 17 * regions {
+        return None;
+    }
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let region = |bytes: &[u8]| {
+        let kind = match bytes[16] {
+            POLLED => RegionKind::Polled,
+            BULK => RegionKind::Bulk,
+            _ => return None,
+        };
+        let (key, bytes) = (RegionKey(word(&bytes[..8])), usize::try_from(word(&bytes[8..16])).ok()?);
+        Some(RemoteRegion { key, kind, bytes })
+    };
+    let remote = bytes.chunks_exact(17).map(region).collect::<Option<Vec<_>>>()?;
+    Some(SetUp { depth, hello: hello.to_vec(), remote })
+}
+
+fn number(bytes: &mut &[u8]) -> Option<usize> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u32::from_le_bytes(*number) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Vec<u8> {
+        let regions =
+            [Region::heap(RegionKind::Polled, RegionKey(7), 64), Region::heap(RegionKind::Bulk, RegionKey(9), 13)];
+        encode(16, b"hello", &regions)
+    }
+
+    #[test]
+    fn a_set_up_is_read_as_it_was_written() {
+        let set_up = decode(&good()).unwrap();
+        assert_eq!((set_up.depth, &set_up.hello[..]), (16, &b"hello"[..]));
+        let polled = RemoteRegion { key: RegionKey(7), kind: RegionKind::Polled, bytes: 64 };
+        let bulk = RemoteRegion { key: RegionKey(9), kind: RegionKind::Bulk, bytes: 13 };
+        assert_eq!(set_up.remote, [polled, bulk]);
+    }
+
+    #[test]
+    fn a_set_up_that_is_cut_or_too_long_or_says_too_much_is_refused() {
+        let good = good();
+        for len in 0..good.len() {
+            assert_eq!(decode(&good[..len]), None, "the first {len} bytes");
+        }
+        assert_eq!(decode(&[&good[..], &[0]].concat()), None);
+        for at in [3, 7, 16, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] = 0xff;
+            assert_eq!(decode(&bad), None, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The completion queues of a fabric: as many as its endpoints need so that none ever overflows.
+
+use std::{io, sync::Arc};
+
+use super::{
+    device::Context,
+    queue::{Channel, Completed, Cq},
+};
+
+pub(super) struct Completions {
+    pub(super) channel: Arc<Channel>,
+    queues: Vec<Queue>,
+    /// How many entries one queue has at most.
+    most: usize,
+}
+
+struct Queue {
+    cq: Arc<Cq>,
+    entries: usize,
+    /// How many entries the queue pairs on it may need.
+    reserved: usize,
+    /// How many of them are those of queue pairs that are no more, whose completions may be there still.
+    leaving: usize,
+}
+
+/// A new queue is made for so many endpoints.
+const ENDPOINTS: usize = 16;
+
+impl Completions {
+    /// None yet, of at most `most` entries each.
+    pub(super) fn new(context: &Arc<Context>, most: usize) -> io::Result<Completions> {
+        Ok(Completions { channel: Channel::new(context)?, queues: Vec::new(), most })
+    }
+
+    /// A queue on which there is room for a queue pair that may have `entries` completions outstanding, and its number.
+    pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<Cq>)> {
+        let fits = |queue: &Queue| queue.reserved + entries <= queue.entries;
+        let at = match self.queues.iter().position(fits) {
+            Some(at) => at,
+            None => {
+                let size = (ENDPOINTS * entries).min(self.most).max(entries);
+                let cq = Cq::new(&self.channel, size)?;
+                self.queues.push(Queue { cq, entries: size, reserved: 0, leaving: 0 });
+                self.queues.len() - 1
+            }
+        };
+        let queue = &mut self.queues[at];
+        queue.reserved += entries;
+        Ok((at, Arc::clone(&queue.cq)))
+    }
+
+    /// A queue pair that had reserved so many entries is no more.
+    pub(super) fn release(&mut self, at: usize, entries: usize) {
+        self.queues[at].leaving += entries;
+    }
+
+    /// Takes in all completions that there are, at most as many as each queue holds. Returns whether that was all.
+    #[inline]
+    pub(super) fn take_all(&mut self, into: &mut Vec<Completed>) -> io::Result<bool> {
+        let mut all = true;
+        for queue in &mut self.queues {
+            let mut left = queue.entries;
+            loop {
+                let count = queue.cq.poll(into)?;
+                left = left.saturating_sub(count);
+                if count == 0 {
+                    queue.reserved -= std::mem::take(&mut queue.leaving);
+                    break;
+                }
+                if left == 0 {
+                    all = false;
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Has the next completion of each queue announced on the channel.
+    pub(super) fn announce_next(&self) {
+        self.queues.iter().for_each(|queue| queue.cq.announce_next());
+    }
+}

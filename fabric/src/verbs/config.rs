@@ -1,0 +1,393 @@
+//! How a device is chosen and opened, and why it may not be.
+
+use std::{fs, io, sync::Arc};
+
+use rdma_sys::{ibv_mtu, ibv_port_attr, ibv_port_state};
+
+use super::{
+    device::{Context, Pd},
+    memory,
+    queue::INFINIBAND,
+};
+use crate::{
+    INLINE_BYTES,
+    net::{NetConfig, NetError},
+};
+
+/// The deepest queue that an endpoint may have.
+pub const MAX_QUEUE_DEPTH: usize = 1 << 14;
+
+/// The settings of a [`VerbsFabric`](super::VerbsFabric).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VerbsConfig {
+    /// The node's port, where endpoints meet.
+    pub net: NetConfig,
+    /// The device's name, as `rdma link` shows it. None takes the first that has an active port.
+    pub device: Option<String>,
+    /// The device's port, counted from 1. None takes the first that is active.
+    pub port: Option<u8>,
+    /// The place of the port's address in its table. None takes a RoCE v2 address, of IPv4 where there is one; on InfiniBand
+    /// the first.
+    pub gid_index: Option<u8>,
+    /// The largest packet's bytes: 256, 512, 1024, 2048 or 4096. None takes what the port has. The smaller side's counts.
+    pub mtu: Option<u32>,
+    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding: 1 to
+    /// [`MAX_QUEUE_DEPTH`].
+    pub queue_depth: usize,
+    /// How many bytes requests carry themselves, at most [`INLINE_BYTES`]; a device may grant fewer. What is longer is
+    /// fetched from registered memory.
+    pub inline_bytes: usize,
+    /// How much memory that nobody uses any more stays registered for later regions, in bytes.
+    pub kept_bytes: usize,
+}
+
+impl VerbsConfig {
+    /// The defaults, for a node with that port.
+    pub fn new(net: NetConfig) -> VerbsConfig {
+        VerbsConfig {
+            net,
+            device: None,
+            port: None,
+            gid_index: None,
+            mtu: None,
+            queue_depth: 512,
+            inline_bytes: INLINE_BYTES,
+            kept_bytes: 256 << 20,
+        }
+    }
+
+    /// What a fabric with these settings would use, or why there can be none on this machine.
+    pub fn probe(&self) -> Result<VerbsDevice, VerbsError> {
+        self.check()?;
+        let attachment = Attachment::open(self)?;
+        Ok(VerbsDevice {
+            device: attachment.device().to_owned(),
+            port: attachment.port,
+            gid_index: attachment.gid_index,
+            mtu: mtu_bytes(attachment.mtu),
+            max_message_bytes: attachment.max_message,
+        })
+    }
+
+    pub(super) fn check(&self) -> Result<(), VerbsError> {
+        if self.queue_depth == 0 || self.queue_depth > MAX_QUEUE_DEPTH {
+            return Err(VerbsError::QueueDepth { depth: self.queue_depth, most: MAX_QUEUE_DEPTH });
+        }
+        if let Some(mtu) = self.mtu
+            && mtu_code(mtu).is_none()
+        {
+            return Err(VerbsError::Mtu { mtu });
+        }
+        Ok(())
+    }
+}
+
+/// A device that a verbs fabric can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerbsDevice {
+    /// Its name.
+    pub device: String,
+    /// Its port, counted from 1.
+    pub port: u8,
+    /// The place of the port's address in its table.
+    pub gid_index: u8,
+    /// The largest packet's bytes.
+    pub mtu: u32,
+    /// The longest message's bytes.
+    pub max_message_bytes: usize,
+}
+
+/// Why a verbs fabric could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The machine has none.
+    #[error(
+        "this machine has no RDMA device: load the driver of its card; without a card, software RDMA does: \
+         `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`"
+    )]
+    NoDevice,
+    /// It has others.
+    #[error("there is no RDMA device {wanted:?}: this machine has {present}")]
+    NoSuchDevice {
+        /// What was asked for.
+        wanted: String,
+        /// The names of those that there are.
+        present: String,
+    },
+    /// The process may not.
+    #[error(
+        "the RDMA device {device} could not be opened: {cause}; give this user access to /dev/infiniband/uverbs*, as the \
+         distribution's `rdma` group or udev rules do, and load `ib_uverbs` if there is no such file"
+    )]
+    Open {
+        /// The device.
+        device: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// No port is up.
+    #[error(
+        "the RDMA device {device} has no active port{of}: plug it in, and set its interface up (`ip link set <interface> up`)"
+    )]
+    NoPort {
+        /// The device.
+        device: String,
+        /// Which was asked for, as a part of a sentence.
+        of: String,
+    },
+    /// The port has no usable address.
+    #[error(
+        "port {port} of the RDMA device {device} has no RoCE v2 address: give its interface an IP address, or set the GID \
+         index of another kind (`rdma link`, /sys/class/infiniband/{device}/ports/{port}/gid_attrs/types)"
+    )]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+    },
+    /// The port has no address there.
+    #[error("port {port} of the RDMA device {device} has no address at GID index {index}: {cause}")]
+    Gid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// What was asked for.
+        index: u8,
+        /// What the system said.
+        cause: String,
+    },
+    /// There is no such packet size.
+    #[error("an MTU of {mtu} bytes can't be had: take 256, 512, 1024, 2048 or 4096")]
+    Mtu {
+        /// What was asked for.
+        mtu: u32,
+    },
+    /// The port's packets are smaller.
+    #[error(
+        "an MTU of {mtu} bytes can't be had on the RDMA device {device}, whose packets have {active}: raise its interface's \
+         MTU (RoCE packets need some 100 bytes besides), or take a smaller one"
+    )]
+    MtuTooLarge {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        mtu: u32,
+        /// What the port has.
+        active: u32,
+    },
+    /// The queue depth is zero or too large.
+    #[error("a queue depth of {depth} can't be had: take 1 to {most}")]
+    QueueDepth {
+        /// What was asked for.
+        depth: usize,
+        /// The most that there can be, here.
+        most: usize,
+    },
+    /// The node's port could not be opened.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The system refused something that the fabric can't do without.
+    #[error("the verbs fabric could not {attempt}: {cause}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the system said, and what can be done.
+        cause: String,
+    },
+}
+
+impl VerbsError {
+    /// For `map_err`.
+    pub(super) fn system(attempt: &'static str) -> impl FnOnce(io::Error) -> VerbsError {
+        move |error| VerbsError::System { attempt, cause: format!("{error}{}", memory::hint(&error)) }
+    }
+}
+
+/// The device and port that a fabric uses.
+pub(super) struct Attachment {
+    pub(super) pd: Arc<Pd>,
+    pub(super) port: u8,
+    pub(super) attributes: ibv_port_attr,
+    pub(super) gid_index: u8,
+    pub(super) gid: [u8; 16],
+    pub(super) mtu: ibv_mtu::Type,
+    /// Of a queue pair's queues, in work requests.
+    pub(super) max_requests: usize,
+    /// Of a completion queue.
+    pub(super) max_entries: usize,
+    /// Of reads that are under way.
+    pub(super) reads: u8,
+    pub(super) served_reads: u8,
+    /// Of one message.
+    pub(super) max_message: usize,
+}
+
+/// So many reads of one endpoint are under way at a time; a card that could do more would take memory for it.
+const MAX_READS: i32 = 16;
+
+/// No message is longer, whatever the port says: lengths are u32, and some devices count 2^31 as 0.
+const MAX_MESSAGE: usize = 1 << 30;
+
+impl Attachment {
+    /// Opens the device and port that the configuration asks for.
+    pub(super) fn open(config: &VerbsConfig) -> Result<Attachment, VerbsError> {
+        let (context, port, attributes) = choose(config)?;
+        let device = context.name.clone();
+        let (gid_index, gid) = choose_gid(config, &context, port, &attributes)?;
+        let mtu = match config.mtu {
+            None => attributes.active_mtu,
+            Some(mtu) => {
+                let code = mtu_code(mtu).ok_or(VerbsError::Mtu { mtu })?;
+                if code > attributes.active_mtu {
+                    let active = mtu_bytes(attributes.active_mtu);
+                    return Err(VerbsError::MtuTooLarge { device, mtu, active });
+                }
+                code
+            }
+        };
+        let limits = context.limits().map_err(VerbsError::system("ask the device for its limits"))?;
+        let pd = Pd::new(&context).map_err(VerbsError::system("allocate a protection domain"))?;
+        Ok(Attachment {
+            pd,
+            port,
+            attributes,
+            gid_index,
+            gid,
+            mtu,
+            max_requests: usize::try_from(limits.max_qp_wr).unwrap_or(0),
+            max_entries: usize::try_from(limits.max_cqe).unwrap_or(0),
+            reads: limits.max_qp_init_rd_atom.clamp(1, MAX_READS) as u8,
+            served_reads: limits.max_qp_rd_atom.clamp(1, MAX_READS) as u8,
+            max_message: usize::try_from(attributes.max_msg_sz).unwrap_or(MAX_MESSAGE).clamp(1, MAX_MESSAGE),
+        })
+    }
+
+    pub(super) fn device(&self) -> &str {
+        &self.pd.context.name
+    }
+}
+
+fn choose(config: &VerbsConfig) -> Result<(Arc<Context>, u8, ibv_port_attr), VerbsError> {
+    let wanted = |name: &str| config.device.as_deref().is_none_or(|device| device == name);
+    let devices = Context::open_all(wanted).map_err(|error| match error.raw_os_error() {
+        // What libibverbs says where the kernel's part is not loaded.
+        Some(38) => VerbsError::NoDevice,
+        _ => VerbsError::system("list the RDMA devices")(error),
+    })?;
+    if let (true, Some(wanted)) = (devices.is_empty(), &config.device) {
+        let names: Vec<String> = fs::read_dir(CLASS)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        if !names.is_empty() {
+            return Err(VerbsError::NoSuchDevice { wanted: wanted.clone(), present: names.join(", ") });
+        }
+    }
+    // That of the first device is reported if none will do.
+    let mut refusal = VerbsError::NoDevice;
+    for (device, context) in devices {
+        let tried = context
+            .map_err(|error| VerbsError::Open { device: device.clone(), cause: error.to_string() })
+            .and_then(|context| choose_port(config, &context).map(|(port, attributes)| (context, port, attributes)));
+        match tried {
+            Ok(found) => return Ok(found),
+            Err(error) if refusal == VerbsError::NoDevice => refusal = error,
+            Err(_) => {}
+        }
+    }
+    Err(refusal)
+}
+
+fn choose_port(config: &VerbsConfig, context: &Context) -> Result<(u8, ibv_port_attr), VerbsError> {
+    let limits = context.limits().map_err(VerbsError::system("ask the device for its limits"))?;
+    let ports = config.port.map_or(1..=limits.phys_port_cnt, |port| port..=port);
+    let mut found = ports.filter_map(|port| Some((port, context.port(port).ok()?)));
+    found.find(|(_, attributes)| attributes.state == ibv_port_state::IBV_PORT_ACTIVE).ok_or_else(|| {
+        let of = config.port.map(|port| format!(" {port}")).unwrap_or_default();
+        VerbsError::NoPort { device: context.name.clone(), of }
+    })
+}
+
+/// Where the kernel says what it knows of RDMA devices.
+const CLASS: &str = "/sys/class/infiniband";
+
+fn choose_gid(
+    config: &VerbsConfig,
+    context: &Context,
+    port: u8,
+    attributes: &ibv_port_attr,
+) -> Result<(u8, [u8; 16]), VerbsError> {
+    let device = || context.name.clone();
+    let refused = |index, error: io::Error| VerbsError::Gid { device: device(), port, index, cause: error.to_string() };
+    let given = config.gid_index.or((attributes.link_layer == INFINIBAND).then_some(0));
+    if let Some(index) = given {
+        return match context.gid(port, index) {
+            Ok(gid) if gid != [0; 16] => Ok((index, gid)),
+            Ok(_) => Err(refused(index, io::Error::other("the entry is empty"))),
+            Err(error) => Err(refused(index, error)),
+        };
+    }
+    let mut best: Option<(u8, u8, [u8; 16])> = None;
+    for index in 0..u8::try_from(attributes.gid_tbl_len).unwrap_or(u8::MAX) {
+        // Entries that are not in use can't be read.
+        let kind = fs::read_to_string(format!("{CLASS}/{}/ports/{port}/gid_attrs/types/{index}", context.name));
+        if !kind.is_ok_and(|kind| kind.trim() == "RoCE v2") {
+            continue;
+        }
+        let Ok(gid) = context.gid(port, index) else { continue };
+        let rank = gid_rank(&gid);
+        if rank > 0 && best.is_none_or(|(least, ..)| rank > least) {
+            best = Some((rank, index, gid));
+        }
+    }
+    let (_, index, gid) = best.ok_or_else(|| VerbsError::NoGid { device: device(), port })?;
+    Ok((index, gid))
+}
+
+/// How well a RoCE v2 address serves: routed IPv4 best, then routed IPv6, then one of the local link; zeros not at all.
+fn gid_rank(gid: &[u8; 16]) -> u8 {
+    match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => 3,
+        [0xfe, 0x80, ..] => 1,
+        gid if *gid == [0; 16] => 0,
+        _ => 2,
+    }
+}
+
+/// What verbs call a packet size.
+fn mtu_code(mtu: u32) -> Option<ibv_mtu::Type> {
+    (1..=5).find(|code| mtu_bytes(*code) == mtu)
+}
+
+/// A packet size by what verbs call it.
+fn mtu_bytes(code: ibv_mtu::Type) -> u32 {
+    128 << code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_sizes_have_the_numbers_of_verbs() {
+        assert_eq!(mtu_code(256), Some(ibv_mtu::IBV_MTU_256));
+        assert_eq!(mtu_code(4096), Some(ibv_mtu::IBV_MTU_4096));
+        assert_eq!([0, 128, 1500, 8192].map(mtu_code), [None; 4]);
+    }
+
+    #[test]
+    fn routed_addresses_come_before_those_of_the_local_link() {
+        let mut v4 = [0; 16];
+        v4[10..].copy_from_slice(&[0xff, 0xff, 10, 1, 0, 1]);
+        let mut link_local = [0; 16];
+        link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+        let ranks = [v4, [0x20; 16], link_local, [0; 16]].map(|gid| gid_rank(&gid));
+        assert_eq!(ranks, [3, 2, 1, 0]);
+    }
+}

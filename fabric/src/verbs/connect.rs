@@ -1,0 +1,219 @@
+//! Making an endpoint, and how it comes to meet its counterpart.
+
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+
+use rustix::io::Errno;
+
+use super::{
+    config::Attachment,
+    endpoint::{Ending, Endpoint, READY, Stage, WAKE},
+    fabric::VerbsFabric,
+    memory, post,
+    queue::{Cq, Path, Qp, Room},
+    sending::Sending,
+    setup::{Exposed, MAX_EXPOSED, SetUp},
+    watch::Announcement,
+};
+use crate::{
+    BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, RegionKind,
+    net::{Command, Connect, Event},
+};
+
+impl VerbsFabric {
+    /// Makes this side's part of a connection.
+    pub(super) fn new_endpoint(
+        &mut self,
+        id: EndpointId,
+        peer: NodeId,
+        tag: GroupTag,
+        expose: &[Region],
+        hello: &[u8],
+    ) -> Result<Endpoint, BreakReason> {
+        let failed = |text: &str| BreakReason::Failed(text.to_owned());
+        if peer == self.node {
+            return Err(failed("a node can't connect to itself"));
+        }
+        if self.tags.contains_key(&(peer, tag)) {
+            return Err(BreakReason::TagInUse);
+        }
+        if expose.len() > MAX_EXPOSED {
+            return Err(BreakReason::Failed(format!(
+                "an endpoint can't expose {} regions: at most {MAX_EXPOSED}; put several into one",
+                expose.len()
+            )));
+        }
+        if expose.iter().any(|region| region.kind() == RegionKind::Phantom) {
+            return Err(failed("a phantom region can't be exposed on a real network: register a bulk region"));
+        }
+        let refused = |what: &'static str| {
+            move |error: io::Error| BreakReason::Failed(format!("{what}: {error}{}", memory::hint(&error)))
+        };
+        let core = &mut self.core;
+        let mut regions = Vec::with_capacity(expose.len());
+        for region in expose {
+            let key = core.memories.expose(region).map_err(refused("a region could not be registered"))?;
+            let addr = post::address(region, 0, region.len());
+            regions.push(Exposed { describe: region.describe(), addr, key });
+        }
+        let psn = memory::random().map_err(refused("no random number could be drawn"))? as u32 & 0x00ff_ffff;
+        let entries = (self.room.sends + self.room.recvs) as usize;
+        let (cq, queue) =
+            self.completions.reserve(entries).map_err(refused("a completion queue could not be created"))?;
+        let made = new_queue_pair(&self.attachment, &queue, self.room).and_then(|qp| {
+            let watch = core.watches.take(&core.memories)?;
+            Ok((qp, watch.place(&mut core.memories)?, watch))
+        });
+        let (qp, (watch_addr, watch_key), watch) = made
+            .inspect_err(|_| self.completions.release(cq, entries))
+            .map_err(refused("a queue pair could not be created"))?;
+        let set_up = SetUp {
+            mtu: self.attachment.mtu as u8,
+            link_layer: self.attachment.attributes.link_layer,
+            served_reads: self.attachment.served_reads,
+            lid: self.attachment.attributes.lid,
+            number: qp.number(),
+            psn,
+            watch_addr,
+            watch_key,
+            gid: self.attachment.gid,
+            hello: hello[..hello.len().min(HELLO_BYTES)].to_vec(),
+            regions,
+        };
+        Ok(Endpoint {
+            qp,
+            id,
+            peer,
+            tag,
+            cq,
+            set_up,
+            exposed: expose.to_vec(),
+            recvs: VecDeque::new(),
+            recv_was_full: false,
+            sending: Sending::new(),
+            stage: Stage::New,
+            watch,
+            announcement: Announcement::default(),
+            ending: None,
+        })
+    }
+
+    /// Hands new endpoints to the control thread, which lets them meet their counterparts.
+    pub(super) fn announce(&mut self) {
+        for id in self.new.drain(..) {
+            let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
+            endpoint.stage = Stage::Waiting;
+            let set_up = endpoint.set_up.encode();
+            let connect = Connect { endpoint: id, peer: endpoint.peer, tag: endpoint.tag, set_up };
+            self.core.commands.push(Command::Connect(connect));
+        }
+    }
+
+    /// Learns what the control thread has to say. Returns the endpoints that it says are no more.
+    pub(super) fn take_events(&mut self, out: &mut Vec<Completion>) -> Vec<(EndpointId, BreakReason)> {
+        let mut ends = Vec::new();
+        if !self.events.are_pending() {
+            return ends;
+        }
+        self.events.begin();
+        loop {
+            match self.events.next() {
+                Ok(Some(Event::Paired(paired))) => self.on_paired(paired.endpoint, &paired.set_up),
+                Ok(Some(Event::Told { endpoint, bytes })) => {
+                    let Some(endpoint) = self.endpoints.get_mut(endpoint) else { continue };
+                    // Whoever armed before this must announce anew.
+                    self.core.look_again = true;
+                    match bytes[..] {
+                        [READY] => endpoint.connected(out),
+                        [WAKE] => endpoint.announcement.used = true,
+                        _ => tracing::debug!(peer = %endpoint.peer, "told what this release does not know"),
+                    }
+                }
+                Ok(Some(Event::Broken { endpoint, reason })) => ends.push((endpoint, reason)),
+                Ok(None) => return ends,
+                Err(()) => {
+                    let reason = BreakReason::Failed("the control thread has ended; open the fabric again".to_owned());
+                    ends.extend(self.endpoints.ids().into_iter().map(|id| (id, reason.clone())));
+                    return ends;
+                }
+            }
+        }
+    }
+
+    fn on_paired(&mut self, id: EndpointId, set_up: &[u8]) {
+        // It may have been closed meanwhile.
+        let Some(endpoint) = self.endpoints.get_mut(id) else { return };
+        let attachment = &self.attachment;
+        let connected = SetUp::decode(set_up).map_err(|error| error.to_string()).and_then(|theirs| {
+            if theirs.link_layer != endpoint.set_up.link_layer {
+                return Err("one side's RDMA port is InfiniBand and the other's Ethernet: they can't meet".to_owned());
+            }
+            let path = Path {
+                port: attachment.port,
+                gid_index: attachment.gid_index,
+                link_layer: theirs.link_layer,
+                mtu: attachment.mtu.min(theirs.mtu.into()),
+                number: theirs.number,
+                lid: theirs.lid,
+                gid: theirs.gid,
+                send_psn: endpoint.set_up.psn,
+                recv_psn: theirs.psn,
+                reads: attachment.reads.min(theirs.served_reads),
+                served_reads: attachment.served_reads,
+                timeout: self.timeout,
+                retries: RETRIES,
+            };
+            match endpoint.qp.connect(&path) {
+                Ok(()) => Ok(theirs),
+                Err(error) => Err(format!(
+                    "the queue pair could not be connected: {error} (are both nodes' RDMA addresses on one network?)"
+                )),
+            }
+        });
+        match connected {
+            Ok(theirs) => {
+                endpoint.stage = Stage::Ready(theirs);
+                self.core.commands.push(Command::Tell { endpoint: id, bytes: vec![READY] });
+            }
+            Err(sentence) => {
+                endpoint.ending = Some(Ending::Known(BreakReason::Failed(sentence)));
+                self.core.has_endings = true;
+            }
+        }
+    }
+}
+
+/// A request that is not acknowledged is sent so many times again. (7, the most, is without end to rxe.)
+const RETRIES: u8 = 6;
+
+/// How long an acknowledgement is waited for, 4.096 µs · 2^this: so that all tries together take at most three quarters of
+/// the failure timeout. (A device may wait up to four times as long. Of peers that are idle, the link's heartbeats tell.)
+pub(super) fn ack_timeout(failure_timeout: Duration) -> u8 {
+    let all_tries = |exponent: u32| Duration::from_nanos(4096 << exponent) * (1 + u32::from(RETRIES));
+    (8..=20).rev().find(|&exponent| all_tries(exponent) <= failure_timeout * 3 / 4).unwrap_or(8) as u8
+}
+
+fn new_queue_pair(attachment: &Attachment, cq: &Arc<Cq>, room: Room) -> io::Result<Qp> {
+    let mut inline = room.inline;
+    let qp = loop {
+        match Qp::new(&attachment.pd, cq, Room { inline, ..room }) {
+            // A device that can't carry so much refuses, and says nowhere how much it can.
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) && inline > 0 => inline /= 2,
+            other => break other?,
+        }
+    };
+    qp.initialize(attachment.port)?;
+    Ok(qp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tries_are_over_within_the_failure_timeout() {
+        for timeout in [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5)] {
+            let tries = Duration::from_nanos(4096 << ack_timeout(timeout)) * (1 + u32::from(RETRIES));
+            assert!(tries <= timeout * 3 / 4 && tries > timeout * 3 / 8, "{timeout:?}: {tries:?} in all");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One side of a connection.
+
+use std::{collections::VecDeque, io};
+
+use rdma_sys::ibv_wc_status as status;
+
+use super::{
+    fabric::Core,
+    queue::{Completed, Qp},
+    sending::Sending,
+    setup::{Exposed, SetUp},
+    watch::{Announcement, Watch},
+};
+use crate::{
+    BreakReason, Completion, EndpointId, Flushed, GroupTag, NodeId, Region, RegionKey, RegionKind, Slice, Time, Token,
+    endpoints::Identified, net::Command,
+};
+
+/// One side of a connection, from `connect` until it breaks or is closed.
+pub(super) struct Endpoint {
+    // First: when it is dropped, the device is done with all memory that the other fields hold.
+    pub(super) qp: Qp,
+    pub(super) id: EndpointId,
+    pub(super) peer: NodeId,
+    pub(super) tag: GroupTag,
+    /// Which completion queue it is on.
+    pub(super) cq: usize,
+    pub(super) set_up: SetUp,
+    /// What the peer may reach.
+    pub(super) exposed: Vec<Region>,
+    /// Receives, oldest first.
+    pub(super) recvs: VecDeque<Recv>,
+    /// A receive found the queue full: `Room` is owed.
+    pub(super) recv_was_full: bool,
+    pub(super) sending: Sending,
+    pub(super) stage: Stage,
+    pub(super) watch: Watch,
+    pub(super) announcement: Announcement,
+    /// Why it is about to break.
+    pub(super) ending: Option<Ending>,
+}
+
+/// How far a connection has come.
+pub(super) enum Stage {
+    /// The next poll announces it.
+    New,
+    /// Until both sides have asked for it.
+    Waiting,
+    /// The peer may reach this side, and has not said yet that it can be reached.
+    Ready(SetUp),
+    Up(SetUp),
+}
+
+/// A posted buffer.
+pub(super) struct Recv {
+    // Held until the receive is complete.
+    region: Region,
+    len: usize,
+    token: Token,
+}
+
+/// The end that an endpoint comes to.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// This side knows why, and the peer is to be told.
+    Known(BreakReason),
+    /// The peer or the control plane may know better, until then.
+    Suspected(BreakReason, Time),
+}
+
+impl Identified for Endpoint {
+    #[inline]
+    fn id(&self) -> EndpointId {
+        self.id
+    }
+}
+
+/// The mark of receives in the ids of work requests: the highest bit, which this fabric's number leaves free in the ids of
+/// its endpoints.
+const RECV: u64 = 1 << 63;
+
+/// The id of an endpoint's work requests.
+pub(super) fn request_id(endpoint: EndpointId, recv: bool) -> u64 {
+    endpoint.0 & !RECV | if recv { RECV } else { 0 }
+}
+
+/// The endpoint of a work request, and whether that is a receive.
+pub(super) fn endpoint_of(request: u64) -> (EndpointId, bool) {
+    (EndpointId(request & !RECV), request & RECV != 0)
+}
+
+impl Endpoint {
+    /// The peer's part, once posts are possible.
+    #[inline]
+    pub(super) fn up(&self) -> Option<&SetUp> {
+        match &self.stage {
+            Stage::Up(theirs) => Some(theirs),
+            _ => None,
+        }
+    }
+
+    /// Reports the connection, if the peer can be reached and that was not reported yet.
+    pub(super) fn connected(&mut self, out: &mut Vec<Completion>) {
+        match std::mem::replace(&mut self.stage, Stage::Waiting) {
+            Stage::Ready(mut theirs) => {
+                tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, "connected");
+                let remote = theirs.regions.iter().map(|exposed| exposed.describe).collect();
+                let hello = std::mem::take(&mut theirs.hello);
+                out.push(Completion::Connected { endpoint: self.id, remote, hello });
+                self.stage = Stage::Up(theirs);
+            }
+            other => self.stage = other,
+        }
+    }
+
+    /// Hands a receive to the device.
+    pub(super) fn post_recv(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> io::Result<()> {
+        let piece = core.piece(into.region, into.offset, into.len)?;
+        // SAFETY: the slice was checked to lie in its region, which is held below until the receive is complete or the queue
+        // pair, which is dropped before it, is no more.
+        unsafe { self.qp.post_recv(request_id(self.id, true), piece) }?;
+        self.keep_recv(into, token);
+        Ok(())
+    }
+
+    /// Notes a receive.
+    pub(super) fn keep_recv(&mut self, into: Slice<'_>, token: Token) {
+        self.recvs.push_back(Recv { region: into.region.clone(), len: into.len, token });
+    }
+
+    /// Takes in a completion.
+    pub(super) fn on_completed(
+        &mut self,
+        completed: Completed,
+        recv: bool,
+        core: &mut Core,
+        now: Time,
+        out: &mut Vec<Completion>,
+    ) {
+        if completed.status != status::IBV_WC_SUCCESS {
+            return self.on_error(completed.status, recv, core, now);
+        }
+        if recv {
+            // The peer's first message may overtake its word that it can be reached.
+            core.look_again |= matches!(self.stage, Stage::Ready(_));
+            self.connected(out);
+            let Some(Recv { token, len, region }) = self.recvs.pop_front() else { return };
+            debug_assert!(completed.bytes <= len);
+            drop(region);
+            let Completed { bytes, imm, .. } = completed;
+            out.push(Completion::Received { endpoint: self.id, token, bytes, imm });
+            return;
+        }
+        let before = self.sending.completed;
+        self.sending.on_success(self.id, out);
+        if self.announcement.end > before {
+            // What came before the announcement was complete is nobody's to tell.
+            core.look_again = true;
+        }
+        if self.sending.last_polled > before && self.watch.must_tell() {
+            core.stats.told += 1;
+            core.commands.push(Command::Tell { endpoint: self.id, bytes: vec![WAKE] });
+        }
+    }
+
+    #[cold]
+    fn on_error(&mut self, error: status::Type, recv: bool, core: &mut Core, now: Time) {
+        if self.ending.is_some() {
+            return;
+        }
+        let suspect = |reason| Ending::Suspected(reason, now + core.failure_timeout / 4);
+        let ending = match error {
+            status::IBV_WC_RNR_RETRY_EXC_ERR => Ending::Known(BreakReason::ReceiverNotReady),
+            // A message was longer than its receive: to cards the request is invalid, to rxe the receive is.
+            status::IBV_WC_REM_INV_REQ_ERR | status::IBV_WC_REM_OP_ERR => Ending::Known(BreakReason::ReceiverNotReady),
+            status::IBV_WC_LOC_LEN_ERR | status::IBV_WC_LOC_QP_OP_ERR if recv => {
+                Ending::Known(BreakReason::ReceiverNotReady)
+            }
+            status::IBV_WC_REM_ACCESS_ERR => Ending::Known(BreakReason::Access),
+            // The peer has destroyed its queue pair, or something is in the way.
+            status::IBV_WC_RETRY_EXC_ERR => suspect(BreakReason::Unreachable),
+            // The queue pair failed in its other half, or as the peer's did.
+            status::IBV_WC_WR_FLUSH_ERR => suspect(BreakReason::Lost("its queue pair failed".to_owned())),
+            other => Ending::Known(BreakReason::Failed(describe(other))),
+        };
+        tracing::debug!(peer = %self.peer, tag = ?self.tag, endpoint = self.id.0, recv, "{}: {ending:?}", describe(error));
+        core.has_endings = true;
+        self.ending = Some(ending);
+    }
+
+    /// Reports room where there was none.
+    pub(super) fn report_room(&mut self, depth: usize, out: &mut Vec<Completion>) {
+        if self.ending.is_some() {
+            return;
+        }
+        if self.sending.was_full && self.sending.outstanding() < depth {
+            self.sending.was_full = false;
+            out.push(Completion::Room { endpoint: self.id });
+        }
+        if self.recv_was_full && self.recvs.len() < depth {
+            self.recv_was_full = false;
+            out.push(Completion::Room { endpoint: self.id });
+        }
+    }
+
+    /// Reports the end: what is not complete, and then why. Returns what another endpoint can use.
+    pub(super) fn finish(self, reason: BreakReason, out: &mut Vec<Completion>) -> Watch {
+        let Endpoint { qp, id, peer, tag, recvs, sending, watch, .. } = self;
+        // Nothing is written any more when the completions below are read.
+        drop(qp);
+        let sends = sending.tokens().filter(|token| *token != Token::UNSIGNALED);
+        for token in sends.chain(recvs.iter().map(|recv| recv.token)) {
+            out.push(Completion::Done { endpoint: id, token, result: Err(Flushed) });
+        }
+        tracing::debug!(%peer, ?tag, endpoint = id.0, "broken: {reason}");
+        out.push(Completion::Broken { endpoint: id, peer, reason });
+        watch
+    }
+
+    /// Whether the peer may write memory that this side polls.
+    pub(super) fn exposes_polled(&self) -> bool {
+        self.exposed.iter().any(|region| region.kind() == RegionKind::Polled)
+    }
+}
+
+/// What one side tells the other over the control plane: that it can be reached.
+pub(super) const READY: u8 = 0;
+
+/// And that it has written polled memory of a node that sleeps.
+pub(super) const WAKE: u8 = 1;
+
+/// The peer's region of that key. (There are few, so a search costs less than a map.)
+#[inline]
+pub(super) fn find(theirs: &SetUp, key: RegionKey) -> Option<&Exposed> {
+    theirs.regions.iter().find(|exposed| exposed.describe.key == key)
+}
+
+/// A completion's failure, in the device's words and in a sentence.
+fn describe(error: status::Type) -> String {
+    // SAFETY: the function gives a constant string for any number.
+    let text = unsafe { std::ffi::CStr::from_ptr(rdma_sys::ibv_wc_status_str(error)) };
+    format!("the device reported {:?} (status {error})", text.to_string_lossy())
+}

@@ -1,0 +1,407 @@
+//! A process's attachment to an RDMA device.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
+};
+
+use super::{
+    completions::Completions,
+    config::{Attachment, VerbsConfig, VerbsError},
+    connect,
+    endpoint::{Ending, Endpoint, Stage, endpoint_of},
+    memory::{self, Memories},
+    post,
+    queue::{Completed, Piece, Room},
+    sending::RESERVED,
+    stats::VerbsStats,
+    watch::Watches,
+};
+use crate::{
+    BreakReason, Completion, EndpointId, Fabric, GraphError, GroupTag, NodeId, Op, PostError, Region, RegionKind,
+    RegisterError, Time, Token, WorkGraph,
+    endpoints::Endpoints,
+    graph::Executor,
+    net::{Command, Control, Events, Net, NetStats, Plane},
+    shm::doorbell::Doorbell,
+};
+
+/// A [`Fabric`] over an RDMA device. See the [module](super).
+///
+/// Dropping it tells the peers. Regions may outlive it.
+pub struct VerbsFabric {
+    pub(super) node: NodeId,
+    // Before what their queue pairs complete on, and read from.
+    pub(super) endpoints: Endpoints<Endpoint>,
+    pub(super) core: Core,
+    pub(super) attachment: Attachment,
+    pub(super) room: Room,
+    /// How an acknowledgement is waited for, as verbs number it.
+    pub(super) timeout: u8,
+    pub(super) completions: Completions,
+    /// Scratch of `poll`.
+    completed: Vec<Completed>,
+    /// The living endpoint of a peer and tag.
+    pub(super) tags: HashMap<(NodeId, GroupTag), EndpointId>,
+    /// Connects that the next poll announces.
+    pub(super) new: Vec<EndpointId>,
+    /// Endpoints that never came to life, for the next poll to report.
+    stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
+    graphs: Executor,
+    pub(super) bell: Arc<Doorbell>,
+    /// Ends a wait when an endpoint is due to break.
+    pub(super) timer: OwnedFd,
+    /// Readable when the bell, the completion channel or the timer is.
+    pub(super) signal: OwnedFd,
+    control: Control,
+    pub(super) events: Events,
+    net: Arc<Net>,
+}
+
+/// What endpoints share.
+pub(super) struct Core {
+    pub(super) depth: usize,
+    pub(super) max_message: usize,
+    pub(super) failure_timeout: Duration,
+    pub(super) memories: Memories,
+    pub(super) watches: Watches,
+    /// What the next poll sends to the control thread.
+    pub(super) commands: Vec<Command>,
+    /// The last poll left work behind that nobody would signal.
+    pub(super) unfinished: bool,
+    /// Something was learned since the thread armed that calls for one more look: see `watch`.
+    pub(super) look_again: bool,
+    /// Some endpoint is about to break.
+    pub(super) has_endings: bool,
+    pub(super) stats: VerbsStats,
+}
+
+impl Core {
+    /// A piece of a region as the device knows it. No message fills more than its first part if it is very long.
+    #[inline]
+    pub(super) fn piece(&mut self, region: &Region, offset: usize, len: usize) -> io::Result<Piece> {
+        if len == 0 {
+            return Ok(Piece { addr: 0, len: 0, key: 0 });
+        }
+        let key = self.memories.local_key(region)?;
+        Ok(Piece { addr: post::address(region, offset, len), len: len.min(self.max_message) as u32, key })
+    }
+}
+
+impl VerbsFabric {
+    /// Attaches this process as a node to an RDMA device, and opens its port.
+    pub fn open(config: VerbsConfig) -> Result<VerbsFabric, VerbsError> {
+        config.check()?;
+        let net = Arc::new(Net::open(&config.net)?);
+        VerbsFabric::on(net, config)
+    }
+
+    /// The same, for a node whose port is open.
+    pub(crate) fn on(net: Arc<Net>, config: VerbsConfig) -> Result<VerbsFabric, VerbsError> {
+        config.check()?;
+        let attachment = Attachment::open(&config)?;
+        // Each post may take two requests, a write and its word; one that finds no room waits.
+        let sends = (2 * config.queue_depth + RESERVED).min(attachment.max_requests);
+        let recvs = config.queue_depth;
+        let most = attachment.max_entries.saturating_sub(sends).min(attachment.max_requests);
+        if recvs > most || sends <= RESERVED {
+            return Err(VerbsError::QueueDepth { depth: config.queue_depth, most });
+        }
+        let room = Room { sends: sends as u32, recvs: recvs as u32, inline: config.inline_bytes as u32 };
+        let completions = Completions::new(&attachment.pd.context, attachment.max_entries)
+            .map_err(VerbsError::system("create a completion channel"))?;
+        let memories = Memories::new(&attachment.pd, config.kept_bytes);
+        let errno = |attempt| move |error: Errno| VerbsError::system(attempt)(error.into());
+        let bell = Arc::new(Doorbell::new().map_err(errno("create its doorbell"))?);
+        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(errno("create a timer"))?;
+        let signal = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno("create an epoll"))?;
+        for fd in [bell.eventfd.as_fd(), completions.channel.fd(), timer.as_fd()] {
+            epoll::add(&signal, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+                .map_err(errno("watch its descriptors"))?;
+        }
+        let (control, events) = net.plane(Plane::Verbs, {
+            let bell = Arc::clone(&bell);
+            move || bell.wake()
+        });
+        tracing::debug!(
+            node = config.net.node.0,
+            device = attachment.device(),
+            port = attachment.port,
+            gid_index = attachment.gid_index,
+            "verbs fabric opened"
+        );
+        Ok(VerbsFabric {
+            node: config.net.node,
+            endpoints: Endpoints::new(crate::mixed::VERBS),
+            core: Core {
+                depth: config.queue_depth,
+                max_message: attachment.max_message,
+                failure_timeout: config.net.failure_timeout,
+                memories,
+                watches: Watches::default(),
+                commands: Vec::new(),
+                unfinished: false,
+                look_again: false,
+                has_endings: false,
+                stats: VerbsStats::default(),
+            },
+            attachment,
+            room,
+            timeout: connect::ack_timeout(config.net.failure_timeout),
+            completions,
+            completed: Vec::new(),
+            tags: HashMap::new(),
+            new: Vec::new(),
+            stillborn: Vec::new(),
+            graphs: Executor::default(),
+            bell,
+            timer,
+            signal,
+            control,
+            events,
+            net,
+        })
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> VerbsStats {
+        self.core.stats
+    }
+
+    /// What happened at the node's port so far.
+    pub fn net_stats(&self) -> NetStats {
+        self.net.stats()
+    }
+
+    /// Where the node's port listens, ports filled in.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        self.net.local_addrs()
+    }
+
+    /// Says where a peer listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. Links that are up stay up.
+    pub fn set_peer(&self, node: NodeId, addresses: Vec<String>) {
+        self.net.set_peer(node, addresses);
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        self.attachment.device()
+    }
+
+    /// The longest message that the device sends, in bytes. (Writes and reads may be longer.)
+    pub fn max_message_bytes(&self) -> usize {
+        self.core.max_message
+    }
+
+    /// Takes an endpoint out, which is then dropped or finished.
+    fn remove(&mut self, id: EndpointId) -> Option<Endpoint> {
+        let endpoint = self.endpoints.remove(id)?;
+        self.tags.remove(&(endpoint.peer, endpoint.tag));
+        self.completions.release(endpoint.cq, (self.room.sends + self.room.recvs) as usize);
+        Some(endpoint)
+    }
+
+    fn break_endpoint(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
+        if let Some(endpoint) = self.remove(id) {
+            let watch = endpoint.finish(reason, out);
+            self.core.watches.give_back(watch);
+            self.core.memories.forget_unused();
+        }
+    }
+
+    /// Takes in what the device has completed.
+    fn take_completions(&mut self, now: Time, out: &mut Vec<Completion>) {
+        let mut completed = std::mem::take(&mut self.completed);
+        match self.completions.take_all(&mut completed) {
+            Ok(all) => self.core.unfinished |= !all,
+            Err(error) => {
+                let reason = BreakReason::Failed(format!("the device's completions could not be read: {error}"));
+                for id in self.endpoints.ids() {
+                    if let Some(endpoint) = self.endpoints.get_mut(id) {
+                        endpoint.ending.get_or_insert(Ending::Known(reason.clone()));
+                    }
+                }
+                self.core.has_endings = true;
+            }
+        }
+        self.core.stats.completions += completed.len() as u64;
+        for completed in completed.drain(..) {
+            let (id, recv) = endpoint_of(completed.id);
+            // Those of endpoints that are no more are nobody's.
+            if let Some(endpoint) = self.endpoints.get_mut(id) {
+                endpoint.on_completed(completed, recv, &mut self.core, now, out);
+            }
+        }
+        self.completed = completed;
+    }
+
+    /// Hands posted work to the device.
+    #[inline]
+    fn hand_over(&mut self) {
+        for endpoint in self.endpoints.all_mut() {
+            if endpoint.ending.is_some() {
+                continue;
+            }
+            let Endpoint { qp, id, sending, ending, .. } = endpoint;
+            if let Err(error) = sending.pump(qp, *id, &mut self.core) {
+                let reason = BreakReason::Failed(format!("work could not be handed to the device: {error}"));
+                *ending = Some(Ending::Known(reason));
+            } else if let Some(reason) = sending.due() {
+                *ending = Some(Ending::Known(reason));
+            }
+            self.core.has_endings |= ending.is_some();
+            self.core.unfinished |= sending.is_doomed() || ending.is_some();
+        }
+    }
+
+    /// Ends endpoints that are due.
+    #[cold]
+    fn end(&mut self, now: Time, out: &mut Vec<Completion>) {
+        let mut next = Time::MAX;
+        let mut due = Vec::new();
+        for endpoint in self.endpoints.all() {
+            match &endpoint.ending {
+                None => {}
+                Some(Ending::Known(reason)) => due.push((endpoint.id, reason.clone())),
+                Some(Ending::Suspected(reason, until)) if *until <= now => due.push((endpoint.id, reason.clone())),
+                Some(Ending::Suspected(_, until)) => next = next.min(*until),
+            }
+        }
+        for (id, reason) in due {
+            self.break_endpoint(id, reason.clone(), out);
+            self.core.commands.push(Command::Close { endpoint: id, reason });
+        }
+        self.core.has_endings = next != Time::MAX;
+        if next != Time::MAX {
+            let left = next.since(now).max(Duration::from_millis(1));
+            let it_value = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+            if let Err(error) = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+                tracing::error!(%error, "a timer could not be set");
+            }
+        }
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        if bytes == 0 || kind == RegionKind::Polled && !bytes.is_multiple_of(8) {
+            return Err(RegisterError::Size { bytes });
+        }
+        if kind == RegionKind::Phantom {
+            return Err(RegisterError::NoPhantoms);
+        }
+        self.core
+            .memories
+            .register(kind, bytes)
+            .map_err(|error| RegisterError::System { bytes, cause: format!("{error}{}", memory::hint(&error)) })
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        let id = self.endpoints.reserve();
+        match self.new_endpoint(id, peer, tag, expose, hello) {
+            Ok(endpoint) => {
+                self.endpoints.put(endpoint);
+                self.tags.insert((peer, tag), id);
+                self.new.push(id);
+            }
+            Err(reason) => self.stillborn.push((id, peer, reason)),
+        }
+        id
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
+            self.stillborn.remove(at);
+            return self.endpoints.release(on);
+        }
+        let Some(endpoint) = self.remove(on) else { return };
+        self.graphs.endpoint_gone(on);
+        tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
+        // Of one that was not announced yet, the control thread knows nothing.
+        let announced = !matches!(endpoint.stage, Stage::New);
+        self.core.watches.give_back(endpoint.finish(BreakReason::PeerClosed, &mut Vec::new()));
+        self.core.memories.forget_unused();
+        if announced {
+            // With whatever was to be sent before, to keep its order.
+            self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
+            self.control.send(self.core.commands.drain(..));
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if token.is_reserved() {
+            return Err(PostError::ReservedToken { token: token.0 });
+        }
+        self.endpoints.get_mut(on).ok_or(PostError::Broken)?.post(&mut self.core, op, token)
+    }
+
+    fn post_graph(&mut self, graph: WorkGraph, token: Token) -> Result<(), GraphError> {
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let begun = graphs.begin(self, graph, token);
+        self.graphs = graphs;
+        begun
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.core.unfinished = false;
+        self.hand_over();
+        let ends = self.take_events(out);
+        for (endpoint, peer, reason) in self.stillborn.drain(..) {
+            self.endpoints.release(endpoint);
+            out.push(Completion::Broken { endpoint, peer, reason });
+        }
+        if !self.new.is_empty() {
+            self.announce();
+        }
+        // What came before a peer closed is reported before that.
+        self.take_completions(now, out);
+        for (id, reason) in ends {
+            self.break_endpoint(id, reason, out);
+        }
+        self.hand_over();
+        if self.core.has_endings {
+            self.end(now, out);
+        }
+        for endpoint in self.endpoints.all_mut() {
+            endpoint.report_room(self.core.depth, out);
+        }
+        if !self.graphs.is_idle() {
+            let mut graphs = std::mem::take(&mut self.graphs);
+            graphs.go_on(self, before, out);
+            self.graphs = graphs;
+            self.hand_over();
+        }
+        if !self.core.commands.is_empty() {
+            self.control.send(self.core.commands.drain(..));
+        }
+    }
+}
+
+impl fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsFabric")
+            .field("node", &self.node)
+            .field("device", &self.device())
+            .field("port", &self.attachment.port)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! Memory that the device can reach.
+//!
+//! To register memory takes a system call that locks each of its pages. So it is done once: memory that this fabric
+//! registered and that nobody uses any more is kept, registered, for the next region of its size, up to a limit. Memory of
+//! other fabrics is registered when it is first used. Once nobody else has it, it is let go with the next registration, or
+//! the next end of an endpoint.
+//!
+//! A region that is exposed is registered once more, for peers, under a key that is gone with the region. So no peer, whatever
+//! it does, reaches memory that was not exposed to some peer, nor what is made of exposed memory later (G6).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use rustix::{
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    process::{Resource, getrlimit},
+    rand::{GetRandomFlags, getrandom},
+};
+
+use super::device::{Mr, Pd};
+use crate::{Region, RegionKey, RegionKind};
+
+/// What an operator can do about a refusal to lock memory, as the rest of a sentence.
+pub(super) fn hint(cause: &io::Error) -> String {
+    let limit = getrlimit(Resource::Memlock).current;
+    match (cause.kind(), limit) {
+        (io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock | io::ErrorKind::PermissionDenied, Some(bytes)) => {
+            format!(
+                " (this process may lock {} KiB of memory, RLIMIT_MEMLOCK: raise it with `ulimit -l unlimited`, or by \
+             LimitMEMLOCK= of its service)",
+                bytes >> 10
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// A random number that can't be guessed.
+pub(super) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    // Up to 256 bytes are never cut short, once the system's pool has been filled for the first time.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Mapped memory of this process alone.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is memory of the process, not of a thread; this type gives out raw pointers only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize) -> io::Result<Mapping> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping { base, bytes };
+        // A child of a fork would otherwise make this process write to a copy, and the device to the pages of before.
+        // SAFETY: the range is that of the mapping, of which no child has any use.
+        unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is that of `new`, and whoever uses it keeps this value.
+        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
+            tracing::error!(%error, bytes = self.bytes, "registered memory could not be unmapped");
+        }
+    }
+}
+
+/// Mapped memory that is registered.
+struct Block {
+    // First, so that it is deregistered before it is unmapped.
+    mr: Mr,
+    mapping: Mapping,
+}
+
+/// Blocks that nobody uses, by their size.
+#[derive(Default)]
+struct Shelf {
+    blocks: BTreeMap<usize, Vec<Block>>,
+    bytes: usize,
+}
+
+/// A fabric's domain, and the memory that it keeps for later.
+struct Pool {
+    pd: Arc<Pd>,
+    limit: usize,
+    shelf: Mutex<Shelf>,
+}
+
+/// Up to this size blocks are powers of two, beyond it multiples of it.
+const COARSE_BYTES: usize = 1 << 20;
+
+fn block_bytes(bytes: usize) -> Option<usize> {
+    let pages = bytes.checked_next_multiple_of(rustix::param::page_size())?;
+    if pages <= COARSE_BYTES { Some(pages.next_power_of_two()) } else { pages.checked_next_multiple_of(COARSE_BYTES) }
+}
+
+impl Pool {
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Zeroed memory of at least `bytes`.
+    fn take(&self, bytes: usize) -> io::Result<Block> {
+        let block_bytes = block_bytes(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let kept = {
+            let mut shelf = self.shelf();
+            let block = shelf.blocks.get_mut(&block_bytes).and_then(Vec::pop);
+            shelf.bytes -= if block.is_some() { block_bytes } else { 0 };
+            block
+        };
+        if let Some(block) = kept {
+            // SAFETY: the mapping is as long, and nobody else has it.
+            unsafe { block.mapping.base.as_ptr().write_bytes(0, bytes) };
+            return Ok(block);
+        }
+        let mapping = Mapping::new(block_bytes)?;
+        // SAFETY: the mapping is writable, and is accessed through the region that is made of it.
+        let registered = unsafe { Mr::register(&self.pd, mapping.base, block_bytes, false) };
+        match registered {
+            Ok(mr) => Ok(Block { mr, mapping }),
+            // What is kept counts against the limit of locked memory, too.
+            Err(error) if self.shelf().bytes == 0 => Err(error),
+            Err(_) => {
+                *self.shelf() = Shelf::default();
+                // SAFETY: as above.
+                let mr = unsafe { Mr::register(&self.pd, mapping.base, block_bytes, false) }?;
+                Ok(Block { mr, mapping })
+            }
+        }
+    }
+
+    fn give_back(&self, block: Block) {
+        let bytes = block.mapping.bytes;
+        let mut shelf = self.shelf();
+        if shelf.bytes + bytes <= self.limit {
+            shelf.bytes += bytes;
+            shelf.blocks.entry(bytes).or_default().push(block);
+        }
+    }
+}
+
+/// What keeps a region of this fabric alive.
+struct OwnMemory {
+    /// Once it was exposed.
+    exposed: OnceLock<Mr>,
+    /// Until it is dropped.
+    block: Option<Block>,
+    pool: Arc<Pool>,
+}
+
+impl Drop for OwnMemory {
+    fn drop(&mut self) {
+        drop(self.exposed.take());
+        if let Some(block) = self.block.take() {
+            self.pool.give_back(block);
+        }
+    }
+}
+
+/// All memory that a fabric's device can reach.
+pub(super) struct Memories {
+    pool: Arc<Pool>,
+    /// Memory of other fabrics, by address and length.
+    foreign: HashMap<(usize, usize), Foreign>,
+}
+
+struct Foreign {
+    mr: Mr,
+    exposed: OnceLock<Mr>,
+    /// Keeps the memory in its place.
+    region: Region,
+}
+
+impl Memories {
+    /// None yet; at most `limit` bytes are kept for later.
+    pub(super) fn new(pd: &Arc<Pd>, limit: usize) -> Memories {
+        let pool = Pool { pd: Arc::clone(pd), limit, shelf: Mutex::default() };
+        Memories { pool: Arc::new(pool), foreign: HashMap::new() }
+    }
+
+    /// Registers new memory.
+    pub(super) fn register(&self, kind: RegionKind, bytes: usize) -> io::Result<Region> {
+        let key = RegionKey(random()?);
+        let block = self.pool.take(bytes)?;
+        let base = block.mapping.base;
+        let memory = OwnMemory { exposed: OnceLock::new(), block: Some(block), pool: Arc::clone(&self.pool) };
+        // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and goes back to the pool only
+        // when `memory` is dropped. Nothing else in this process uses it.
+        Ok(unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) })
+    }
+
+    /// The device's name for a region in this node's requests. The region is registered if it was not yet. The name holds
+    /// while the caller has the region.
+    #[inline]
+    pub(super) fn local_key(&mut self, region: &Region) -> io::Result<u32> {
+        if let Some(memory) = own(&self.pool, region)
+            && let Some(block) = &memory.block
+        {
+            return Ok(block.mr.local_key());
+        }
+        Ok(self.foreign(region)?.mr.local_key())
+    }
+
+    /// The device's name for a region in requests of a peer that it is exposed to.
+    pub(super) fn expose(&mut self, region: &Region) -> io::Result<u32> {
+        let pool = Arc::clone(&self.pool);
+        let exposed = match own(&pool, region) {
+            Some(memory) => &memory.exposed,
+            None => &self.foreign(region)?.exposed,
+        };
+        if let Some(mr) = exposed.get() {
+            return Ok(mr.remote_key());
+        }
+        // SAFETY: the region's memory is mapped as long as whoever keeps this registration, and is accessed through regions.
+        let mr = unsafe { Mr::register(&pool.pd, region.base(), region.len(), true) }?;
+        Ok(exposed.get_or_init(|| mr).remote_key())
+    }
+
+    fn foreign(&mut self, region: &Region) -> io::Result<&Foreign> {
+        let place = (region.base().as_ptr().addr(), region.len());
+        if !self.foreign.contains_key(&place) {
+            self.forget_unused();
+            // SAFETY: the region's memory is mapped as long as the clone below lives, and is accessed through regions.
+            let mr = unsafe { Mr::register(&self.pool.pd, region.base(), region.len(), false) }?;
+            let exposed = OnceLock::new();
+            self.foreign.insert(place, Foreign { mr, exposed, region: region.clone() });
+        }
+        self.foreign.get(&place).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Lets memory of other fabrics go that nobody else has.
+    pub(super) fn forget_unused(&mut self) {
+        self.foreign.retain(|_, foreign| foreign.region.is_shared());
+    }
+}
+
+/// The memory behind a region, if it is of this pool.
+#[inline]
+fn own<'a>(pool: &Arc<Pool>, region: &'a Region) -> Option<&'a OwnMemory> {
+    region.owner().downcast_ref::<OwnMemory>().filter(|memory| Arc::ptr_eq(&memory.pool, pool))
+}

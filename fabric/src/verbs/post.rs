@@ -1,0 +1,190 @@
+//! Posting work: what is wrong with it, and what the device is to do for it.
+//!
+//! Keys and bounds are checked here, against what the peer exposed: a breach never leaves this node (G7).
+
+use std::io;
+
+use super::{
+    endpoint::{Endpoint, find},
+    fabric::Core,
+    queue::{Remote, Verb},
+    sending::{Piece64, Work},
+    setup::{Exposed, SetUp},
+};
+use crate::{
+    BreakReason, Op, PostError, Region, RegionKind, Slice, Source, Target, Token,
+    check::{check_slice, check_source, check_words},
+};
+
+/// Work that was checked for what a caller can do wrong.
+enum Checked<'a> {
+    Work(Work, &'a [u8]),
+    /// It breaks the endpoint.
+    Breach(BreakReason),
+}
+
+impl Endpoint {
+    #[inline]
+    pub(super) fn post(&mut self, core: &mut Core, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if let Op::Recv { into } = op {
+            return self.post_receive(core, into, token);
+        }
+        let theirs = self.up().ok_or(PostError::NotConnected)?;
+        check_op(theirs, op)?;
+        if self.sending.outstanding() >= core.depth {
+            self.sending.was_full = true;
+            return Err(PostError::Full);
+        }
+        // An endpoint that is about to break takes what it flushes.
+        let reason = if self.sending.is_doomed() || self.ending.is_some() {
+            BreakReason::PeerClosed
+        } else {
+            match translate(theirs, core, op, token) {
+                Ok(Checked::Work(work, captured)) => match self.sending.take(&self.qp, self.id, core, work, captured) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => {
+                        // What was taken of it must not be followed by anything.
+                        return self.doom(core, failed(&error), token);
+                    }
+                },
+                Ok(Checked::Breach(reason)) => reason,
+                Err(error) => failed(&error),
+            }
+        };
+        self.doom(core, reason, token)
+    }
+
+    fn doom(&mut self, core: &mut Core, reason: BreakReason, token: Token) -> Result<(), PostError> {
+        self.sending.doom(reason, token);
+        core.unfinished = true;
+        Ok(())
+    }
+
+    #[inline]
+    fn post_receive(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> Result<(), PostError> {
+        check_slice(into)?;
+        if self.recvs.len() >= core.depth {
+            self.recv_was_full = true;
+            return Err(PostError::Full);
+        }
+        if let Err(error) = self.post_recv(core, into, token) {
+            // It is reported as flushed with the others.
+            self.keep_recv(into, token);
+            if self.ending.is_none() && !self.sending.is_doomed() {
+                self.sending.doom_silently(failed(&error));
+                core.unfinished = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why the endpoint of a post breaks that the device or the system refused.
+fn failed(error: &io::Error) -> BreakReason {
+    BreakReason::Failed(format!("work could not be posted: {error}{}", super::memory::hint(error)))
+}
+
+/// What is wrong with a post whatever the state of the endpoint.
+#[inline]
+fn check_op(theirs: &SetUp, op: Op<'_>) -> Result<(), PostError> {
+    match op {
+        Op::Write { source, target } | Op::WriteWithImm { source, target, .. } => {
+            check_source(source)?;
+            check_target(theirs, target, source.len())
+        }
+        Op::WriteThenWord { source, target, word_target, .. } => {
+            check_words(true, word_target.offset, 8)?;
+            check_source(source)?;
+            check_target(theirs, target, source.len())
+        }
+        Op::Send { source, .. } => check_source(source),
+        Op::Read { from, into } => {
+            check_slice(into)?;
+            check_target(theirs, from, into.len)
+        }
+        Op::Recv { into } => check_slice(into),
+    }
+}
+
+/// What the device is to do.
+#[inline]
+fn translate<'a>(theirs: &SetUp, core: &mut Core, op: Op<'a>, token: Token) -> io::Result<Checked<'a>> {
+    const ACCESS: Checked<'_> = Checked::Breach(BreakReason::Access);
+    let (verb, source, polled, then) = match op {
+        Op::Write { source, target } => {
+            let Some((to, polled)) = place(theirs, target, source.len()) else { return Ok(ACCESS) };
+            (Verb::Write { to, imm: None }, source, polled, None)
+        }
+        Op::WriteWithImm { source, target, imm } => {
+            let Some((to, polled)) = place(theirs, target, source.len()) else { return Ok(ACCESS) };
+            (Verb::Write { to, imm: Some(imm) }, source, polled, None)
+        }
+        Op::WriteThenWord { source, target, word, word_target } => {
+            let (Some((to, _)), Some((word_to, true))) =
+                (place(theirs, target, source.len()), place(theirs, word_target, 8))
+            else {
+                return Ok(ACCESS);
+            };
+            (Verb::Write { to, imm: None }, source, true, Some((word, word_to)))
+        }
+        Op::Send { source, imm } => {
+            if source.len() > core.max_message {
+                let text = format!(
+                    "a message of {} bytes can't be sent on this device, whose messages have at most {}: send shorter ones \
+                     (for RDMC: smaller blocks)",
+                    source.len(),
+                    core.max_message
+                );
+                return Ok(Checked::Breach(BreakReason::Failed(text)));
+            }
+            (Verb::Send { imm }, source, false, None)
+        }
+        Op::Read { from, into } => {
+            let Some((from, _)) = place(theirs, from, into.len) else { return Ok(ACCESS) };
+            // A write of nothing keeps the order where there is nothing to read.
+            let verb = if into.len > 0 { Verb::Read { from } } else { Verb::Write { to: NOWHERE, imm: None } };
+            (verb, Source::Region(into), false, None)
+        }
+        Op::Recv { .. } => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    let mut work = Work::new(verb, source.len(), token);
+    (work.polled, work.then) = (polled, then);
+    let captured: &[u8] = match source {
+        Source::Inline(bytes) => bytes,
+        Source::Region(Slice { len: 0, .. }) => &[],
+        Source::Region(Slice { region, offset, len }) => {
+            let key = core.memories.local_key(region)?;
+            work.memory = Some(Piece64 { addr: address(region, offset, len), key });
+            work.keep = Some(region.clone());
+            &[]
+        }
+    };
+    Ok(Checked::Work(work, captured))
+}
+
+/// Where a write of no bytes goes.
+const NOWHERE: Remote = Remote { addr: 0, key: 0 };
+
+/// The place of `len` bytes at a target, and whether it is polled, if the peer lets this endpoint reach it.
+#[inline]
+fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
+    if len == 0 {
+        return Some((NOWHERE, false));
+    }
+    let exposed = find(theirs, target.region).filter(|exposed| exposed.holds(target.offset, len))?;
+    let Exposed { describe, addr, key } = *exposed;
+    Some((Remote { addr: addr + target.offset as u64, key }, describe.kind == RegionKind::Polled))
+}
+
+/// Where bytes of a region lie.
+#[inline]
+pub(super) fn address(region: &Region, offset: usize, len: usize) -> u64 {
+    region.address(offset, len).as_ptr().addr() as u64
+}
+
+/// A target of an unknown key passes: it breaks the endpoint instead.
+#[inline]
+fn check_target(theirs: &SetUp, target: Target, len: usize) -> Result<(), PostError> {
+    let polled = find(theirs, target.region).is_some_and(|exposed| exposed.describe.kind == RegionKind::Polled);
+    check_words(polled, target.offset, len)
+}

@@ -1,0 +1,222 @@
+//! What the two sides of a connection tell each other before their queue pairs meet.
+//!
+//! Little-endian:
+//!
+//! ```text
+//!  0  version (1)            24  its watch's remote key (4)
+//!  1  path MTU, as verbs     28  GID (16 bytes)
+//!     number it              44  hello length (1), hello
+//!  2  link layer              .  region count (4), and for each region
+//!  3  reads served               key (8), address (8), bytes (8),
+//!  4  LID (2), zero (2)          remote key (4), kind (1)
+//!  8  queue pair number (4)
+//! 12  first packet (4)
+//! 16  its watch's address (8)
+//! ```
+
+use crate::{HELLO_BYTES, RegionKey, RegionKind, RemoteRegion};
+
+/// The version of these bytes.
+const VERSION: u8 = 1;
+
+const HEAD_BYTES: usize = 44;
+const REGION_BYTES: usize = 29;
+
+/// The most regions that one endpoint exposes, so that a set-up fits into a packet of the control plane.
+pub(super) const MAX_EXPOSED: usize = 4096;
+
+/// One side of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SetUp {
+    pub(super) mtu: u8,
+    pub(super) link_layer: u8,
+    /// How many reads of the peer may be under way.
+    pub(super) served_reads: u8,
+    pub(super) lid: u16,
+    pub(super) number: u32,
+    /// The number of the first packet that it sends, 24 bits.
+    pub(super) psn: u32,
+    /// The word in which it learns that the other side sleeps: see `watch`.
+    pub(super) watch_addr: u64,
+    pub(super) watch_key: u32,
+    pub(super) gid: [u8; 16],
+    pub(super) hello: Vec<u8>,
+    pub(super) regions: Vec<Exposed>,
+}
+
+/// A region that the peer may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exposed {
+    pub(super) describe: RemoteRegion,
+    pub(super) addr: u64,
+    /// The device's name for it.
+    pub(super) key: u32,
+}
+
+impl Exposed {
+    /// Whether `len` bytes at `offset` lie inside.
+    #[inline]
+    pub(super) fn holds(&self, offset: usize, len: usize) -> bool {
+        offset <= self.describe.bytes && len <= self.describe.bytes - offset
+    }
+}
+
+/// Why what a peer says can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error(
+        "the peer's set-up of version {0} can't be understood, this node's is {VERSION}: run one release on all nodes"
+    )]
+    Version(u8),
+    #[error("the peer's set-up is malformed: {0}")]
+    Field(&'static str),
+}
+
+impl SetUp {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_BYTES + 5 + self.hello.len() + REGION_BYTES * self.regions.len());
+        out.extend([VERSION, self.mtu, self.link_layer, self.served_reads]);
+        out.extend(self.lid.to_le_bytes());
+        out.extend([0; 2]);
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.psn.to_le_bytes());
+        out.extend(self.watch_addr.to_le_bytes());
+        out.extend(self.watch_key.to_le_bytes());
+        out.extend(self.gid);
+        out.push(self.hello.len() as u8);
+        out.extend(&self.hello);
+        out.extend((self.regions.len() as u32).to_le_bytes());
+        for Exposed { describe, addr, key } in &self.regions {
+            out.extend(describe.key.0.to_le_bytes());
+            out.extend(addr.to_le_bytes());
+            out.extend((describe.bytes as u64).to_le_bytes());
+            out.extend(key.to_le_bytes());
+            out.push(match describe.kind {
+                RegionKind::Polled => 0,
+                RegionKind::Bulk | RegionKind::Phantom => 1,
+            });
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<SetUp, Malformed> {
+        let mut rest = Bytes(bytes);
+        let [version, mtu, link_layer, served_reads] = rest.take()?;
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        if !(1..=5).contains(&mtu) {
+            return Err(Malformed::Field("there is no such MTU"));
+        }
+        let lid = u16::from_le_bytes(rest.take()?);
+        let [_, _] = rest.take()?;
+        let number = u32::from_le_bytes(rest.take()?);
+        let psn = u32::from_le_bytes(rest.take()?);
+        if number >= 1 << 24 || psn >= 1 << 24 {
+            return Err(Malformed::Field("queue pairs and packets have numbers of 24 bits"));
+        }
+        let watch_addr = u64::from_le_bytes(rest.take()?);
+        let watch_key = u32::from_le_bytes(rest.take()?);
+        let gid = rest.take()?;
+        let [hello] = rest.take()?;
+        if usize::from(hello) > HELLO_BYTES {
+            return Err(Malformed::Field("its private data is too long"));
+        }
+        let hello = rest.slice(hello.into())?.to_vec();
+        let count = u32::from_le_bytes(rest.take()?) as usize;
+        if count > MAX_EXPOSED || rest.0.len() != count * REGION_BYTES {
+            return Err(Malformed::Field("it is not as long as its list of regions"));
+        }
+        let mut regions = Vec::with_capacity(count);
+        for _ in 0..count {
+            let key = RegionKey(u64::from_le_bytes(rest.take()?));
+            let addr = u64::from_le_bytes(rest.take()?);
+            let bytes = u64::from_le_bytes(rest.take()?);
+            let remote_key = u32::from_le_bytes(rest.take()?);
+            let kind = match rest.take()? {
+                [0] => RegionKind::Polled,
+                [1] => RegionKind::Bulk,
+                _ => return Err(Malformed::Field("there is no such kind of region")),
+            };
+            if addr.checked_add(bytes).is_none() {
+                return Err(Malformed::Field("a region goes beyond the end of memory"));
+            }
+            let describe = RemoteRegion { key, kind, bytes: bytes as usize };
+            regions.push(Exposed { describe, addr, key: remote_key });
+        }
+        Ok(SetUp { mtu, link_layer, served_reads, lid, number, psn, watch_addr, watch_key, gid, hello, regions })
+    }
+}
+
+/// What is left to be decoded.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn slice(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (slice, rest) = self.0.split_at_checked(len).ok_or(Malformed::Field("it is too short"))?;
+        self.0 = rest;
+        Ok(slice)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed::Field("it is too short"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> SetUp {
+        let region = |key, kind| Exposed {
+            describe: RemoteRegion { key: RegionKey(key), kind, bytes: 4096 },
+            addr: 0x7f00_0000_1000,
+            key: 77,
+        };
+        SetUp {
+            mtu: 5,
+            link_layer: 2,
+            served_reads: 16,
+            lid: 3,
+            number: 0x00ab_cdef,
+            psn: 1,
+            watch_addr: u64::MAX,
+            watch_key: 5,
+            gid: [9; 16],
+            hello: b"hello".to_vec(),
+            regions: vec![region(1, RegionKind::Polled), region(2, RegionKind::Bulk)],
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        assert_eq!(SetUp::decode(&some().encode()), Ok(some()));
+        let bare = SetUp { hello: Vec::new(), regions: Vec::new(), ..some() };
+        assert_eq!(SetUp::decode(&bare.encode()), Ok(bare));
+    }
+
+    #[test]
+    fn what_is_cut_or_followed_by_more_is_refused() {
+        let mut whole = some().encode();
+        for len in 0..whole.len() {
+            assert!(SetUp::decode(&whole[..len]).is_err(), "{len} of {} bytes", whole.len());
+        }
+        whole.push(0);
+        assert!(SetUp::decode(&whole).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(SetUp::decode(&[9; 64]), Err(Malformed::Version(9)));
+        for bad in [
+            SetUp { mtu: 6, ..some() },
+            SetUp { number: 1 << 24, ..some() },
+            SetUp { hello: vec![0; HELLO_BYTES + 1], ..some() },
+            SetUp { regions: vec![Exposed { addr: u64::MAX, ..some().regions[0] }], ..some() },
+        ] {
+            assert!(matches!(SetUp::decode(&bad.encode()), Err(Malformed::Field(_))), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Counters.
+
+/// What a [`VerbsFabric`](super::VerbsFabric) has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerbsStats {
+    /// Requests that were handed to the device.
+    pub requests: u64,
+    /// How often, each time with one or more.
+    pub posts: u64,
+    /// Completions that the device reported.
+    pub completions: u64,
+    /// Requests with captured bytes that were too long for the device to carry, and were fetched from memory.
+    pub bounced: u64,
+    /// Announcements to peers that this node is about to sleep.
+    pub announced: u64,
+    /// Peers that were told, because they sleep, that their polled memory was written.
+    pub told: u64,
+}

@@ -1,0 +1,96 @@
+//! Sleeping until the device, a peer or another thread has something.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{
+    endpoint::{Ending, Endpoint, Stage},
+    fabric::VerbsFabric,
+    queue::Remote,
+};
+use crate::{BreakReason, Time, Wait, Waker, part::Part, shm::doorbell};
+
+impl Wait for VerbsFabric {
+    /// See the `watch` module for why no wake-up is lost.
+    fn arm(&mut self) {
+        self.bell.arm();
+        self.completions.announce_next();
+        self.core.look_again = false;
+        for endpoint in self.endpoints.all_mut() {
+            if endpoint.ending.is_some() || !endpoint.announcement.is_due() || !endpoint.exposes_polled() {
+                continue;
+            }
+            let Stage::Up(theirs) = &endpoint.stage else { continue };
+            let to = Remote { addr: theirs.watch_addr, key: theirs.watch_key };
+            if endpoint.announcement.end > endpoint.sending.completed {
+                // The last one is still on its way, and there is room for one.
+                self.core.look_again = true;
+                continue;
+            }
+            let Endpoint { qp, id, sending, announcement, ending, .. } = endpoint;
+            match sending.announce(qp, *id, &mut self.core, announcement.next(), to) {
+                Ok(end) => announcement.end = end,
+                Err(error) => {
+                    let reason = BreakReason::Failed(format!("work could not be handed to the device: {error}"));
+                    *ending = Some(Ending::Known(reason));
+                    (self.core.has_endings, self.core.look_again) = (true, true);
+                }
+            }
+            self.core.stats.announced += 1;
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.bell.disarm();
+    }
+
+    /// A wait that was not armed ends at once.
+    fn wait(&mut self, until: Time) {
+        // Work that the last poll did not finish is nobody else's to signal.
+        while self.may_sleep() {
+            let timeout = (until != Time::MAX).then(|| {
+                let left = until.since(Time::boot_clock());
+                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+            });
+            let signaled = poll(&mut [PollFd::new(&self.signal, PollFlags::IN)], timeout.as_ref());
+            match signaled {
+                Err(Errno::INTR) => continue,
+                Err(error) => tracing::error!(%error, "waiting failed"),
+                Ok(_) => {}
+            }
+            self.bell.disarm();
+            if signaled != Ok(0) {
+                doorbell::drain(self.bell.eventfd.as_fd());
+                doorbell::drain(self.timer.as_fd());
+                self.completions.channel.drain();
+            }
+        }
+        self.bell.disarm();
+    }
+
+    fn waker(&self) -> Waker {
+        let bell = Arc::clone(&self.bell);
+        Waker::new(move || bell.wake())
+    }
+}
+
+impl Part for VerbsFabric {
+    fn depth(&self) -> usize {
+        self.core.depth
+    }
+
+    fn signal(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.bell.is_armed() && !self.core.unfinished && !self.core.look_again
+    }
+}

@@ -1,0 +1,150 @@
+//! The scenarios over TCP, without and with TLS: three nodes in this process, polled in turn; and threads that race.
+
+use std::{sync::OnceLock, time::Duration};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use squall_fabric::{
+    Fabric, NodeId, Time,
+    net::{Identity, NetConfig, Security, certificate_name},
+    tcp::{TcpConfig, TcpFabric},
+};
+
+use crate::{
+    concurrent,
+    rig::{Rig, Verdict},
+    seeds,
+    testbed::{Capabilities, Testbed},
+};
+
+/// How many seeds each scenario runs from.
+const SEEDS: u64 = 6;
+
+pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Clusters don't meet: each node knows only the ports of its own.
+const CLUSTER: &str = "conformance";
+
+/// What nodes 0 to 2 show, of one CA for the whole process.
+fn identities() -> &'static [Identity] {
+    static IDENTITIES: OnceLock<Vec<Identity>> = OnceLock::new();
+    IDENTITIES.get_or_init(|| {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = || KeyPair::generate().expect("a key");
+        let ca = CertifiedIssuer::self_signed(params, key()).expect("a CA");
+        let identity = |node| {
+            let name = certificate_name(CLUSTER, NodeId(node));
+            let key = key();
+            let params = CertificateParams::new([name]).expect("a name");
+            let certificate = params.signed_by(&key, &ca).expect("a certificate");
+            Identity::from_pem(&ca.pem(), &certificate.pem(), &key.serialize_pem()).expect("an identity")
+        };
+        (0..3).map(identity).collect()
+    })
+}
+
+/// Nodes that listen on ports of their own and know each other's.
+pub(crate) fn open(count: u32, tls: bool, set: impl Fn(&mut TcpConfig)) -> Vec<TcpFabric> {
+    let open = |node| {
+        let mut net = NetConfig::new(CLUSTER, NodeId(node));
+        net.listen = vec!["127.0.0.1:0".to_owned()];
+        net.failure_timeout = FAILURE_TIMEOUT;
+        if tls {
+            net.security = Security::Tls(identities()[node as usize].clone());
+        }
+        let mut config = TcpConfig::new(net);
+        set(&mut config);
+        TcpFabric::open(config).expect("a TCP fabric")
+    };
+    let mut fabrics: Vec<_> = (0..count).map(open).collect();
+    for peer in 0..count {
+        let addresses: Vec<_> = fabrics[peer as usize].local_addrs().iter().map(ToString::to_string).collect();
+        for fabric in fabrics.iter_mut().filter(|fabric| fabric.node() != NodeId(peer)) {
+            fabric.set_peer(NodeId(peer), addresses.clone());
+        }
+    }
+    fabrics
+}
+
+struct TcpBed {
+    fabrics: Vec<TcpFabric>,
+    seed: u64,
+}
+
+impl TcpBed {
+    fn new(seed: u64, tls: bool) -> TcpBed {
+        let fabrics = open(3, tls, |config| {
+            config.queue_depth = [16, 64, 1024][seed as usize % 3];
+            // Every other one with buffers that long messages fill.
+            if seed % 2 == 1 {
+                config.send_buffer_bytes = Some(8 << 10);
+            }
+        });
+        TcpBed { fabrics, seed }
+    }
+}
+
+impl Testbed for TcpBed {
+    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
+        &mut self.fabrics[node]
+    }
+
+    fn step(&mut self, ready: &mut Vec<usize>) {
+        std::thread::yield_now();
+        ready.extend(0..self.fabrics.len());
+    }
+
+    fn now(&self) -> Time {
+        Time::boot_clock()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn can(&self) -> Capabilities {
+        Capabilities {
+            // Nodes of one process can't die alone; the backend's own tests kill processes.
+            kill: false,
+            cut: false,
+            // Only this side's polls place bytes.
+            fences_memory: true,
+            settled: Duration::from_millis(5),
+            failure_timeout: FAILURE_TIMEOUT,
+            patience: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
+pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict, tls: bool) {
+    for seed in seeds(SEEDS) {
+        if let Err(why) = scenario(&mut Rig::new(&mut TcpBed::new(seed, tls))) {
+            panic!("{name}: {why} (again with SQUALL_SEED={seed})");
+        }
+    }
+}
+
+fn race(scenario: fn(TcpFabric, TcpFabric)) {
+    for tls in [false, true] {
+        let mut fabrics = open(2, tls, |config| config.queue_depth = 256);
+        if let (Some(reader), Some(writer)) = (fabrics.pop(), fabrics.pop()) {
+            scenario(writer, reader);
+        }
+    }
+}
+
+#[test]
+fn words_are_whole_to_a_spinning_reader() {
+    race(concurrent::words_are_whole);
+}
+
+#[test]
+fn writes_are_ordered_to_a_spinning_reader() {
+    race(concurrent::writes_are_ordered);
+}
+
+#[test]
+fn a_word_announces_its_bytes_to_a_spinning_reader() {
+    race(concurrent::a_word_announces_its_bytes);
+}
