@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 
 /// Takes one transfer into `directory`.
 fn receive(directory: PathBuf, name: &str, cluster: &str) -> Result<(), Box<dyn Error>> {
-    let options = ServeOptions { directory, name: name.to_owned(), cluster: cluster.to_owned() };
+    let options = ServeOptions { directory, name: name.to_owned(), cluster: cluster.to_owned(), network: None };
     let mut receiver = Receiver::open(&options)?;
     writeln!(io::stdout(), "ready")?;
     let mut trouble = None;

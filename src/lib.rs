@@ -29,7 +29,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Three processes of one host run this, with SQUALL_ID=1, 2 and 3.
+//! // Three processes run this, with SQUALL_ID=1, 2 and 3: of one host, or of three whose addresses the file has.
 //! let config = Config::load("squall.toml")?;
 //! let mut node = Node::builder(config);
 //! let counter = node.group("counter", Counter(0));
@@ -56,8 +56,8 @@
 //! - A command that got its reply was received by every member. One that was accepted is applied once, by all members that
 //!   stay, unless the group ends before: then [`SubmitError::Ended`] says what is known.
 //! - A [`read`](Group::read) is linearizable.
-//! - When a member fails, the group ends at the others too, and says so. In this version it is not rebuilt from the survivors:
-//!   restart the nodes.
+//! - When a member fails, the group ends at the others too, and says so; one that was only stopped, or cut off, finds itself
+//!   fenced off ([`EndReason::GivenUp`]). In this version the group is not rebuilt from the survivors: restart the nodes.
 
 mod alarm;
 mod blocking;
@@ -70,8 +70,11 @@ mod custody;
 mod delivery;
 mod encode;
 mod error;
+mod fabric;
 mod group;
 mod intake;
+#[cfg(feature = "keys")]
+pub mod keys;
 mod node;
 mod node_core;
 mod plan;
@@ -86,9 +89,11 @@ mod status;
 mod submit;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+mod transport;
 
 pub use config::{Config, ConfigBuilder, ConfigError, Spin};
 pub use error::{Outcome, ReadError, SubmitError};
+pub use fabric::FabricError;
 pub use group::Group;
 pub use node::{Node, NodeBuilder, StartError};
 pub use plan::PlanError;
@@ -104,6 +109,7 @@ pub use squall_ordered::Mode;
 pub use squall_rdmc as rdmc;
 pub use status::{BulkStatus, GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
+pub use transport::Carrier;
 
 /// The README's example must compile.
 #[cfg(doctest)]

@@ -7,16 +7,14 @@ use std::{
 };
 
 use crossbeam::channel::{Sender, bounded, unbounded};
-use squall_fabric::{
-    NodeId, Time, Wait, Waker,
-    shm::{ShmConfig, ShmError, ShmFabric},
-};
+use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
 use squall_membership::{EndReason, View};
 use squall_ordered::BulkPath;
 
 use crate::{
     clock::Now,
     config::Config,
+    fabric::FabricError,
     group::{Group, GroupSpec, new_group},
     node_core::{CoreEffect, CoreError, NodeCore},
     plan::{Plan, PlanError},
@@ -25,6 +23,7 @@ use crate::{
     runtime::{Engine, GroupSlot, Idle, Request},
     service::Service,
     status::Status,
+    transport::Carrier,
 };
 
 /// Why a node did not start.
@@ -35,7 +34,7 @@ pub enum StartError {
     Plan(#[from] PlanError),
     /// The fabric could not be opened.
     #[error(transparent)]
-    Fabric(#[from] ShmError),
+    Fabric(#[from] FabricError),
     /// The memory for tables and rings could not be had, or a size is impossible.
     #[error("the node's memory could not be set up: {0}")]
     Memory(String),
@@ -75,10 +74,27 @@ impl NodeBuilder {
     ///
     /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
     pub fn start(self) -> Result<Node, StartError> {
+        match self.config.carrier() {
+            Carrier::Shm => self.start_on(Config::open_shm, BulkPath::SharedMemory),
+            Carrier::Tcp => self.start_on(Config::open_tcp, BulkPath::Network),
+            Carrier::Mixed if cfg!(feature = "verbs") => self.start_on(Config::open_mixed, BulkPath::Rdma),
+            Carrier::Mixed => self.start_on(Config::open_mixed, BulkPath::Network),
+            #[cfg(feature = "verbs")]
+            Carrier::Verbs => self.start_on(Config::open_verbs, BulkPath::Rdma),
+            #[cfg(not(feature = "verbs"))]
+            Carrier::Verbs => Err(FabricError::NoVerbs.into()),
+        }
+    }
+
+    fn start_on<F: Fabric + Wait + Send + 'static>(
+        self,
+        open: impl FnOnce(&Config) -> Result<F, FabricError>,
+        bulk_path: BulkPath,
+    ) -> Result<Node, StartError> {
         let NodeBuilder { config, mut groups } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
-        let plan = Plan::new(&config, BulkPath::SharedMemory, groups.iter().map(|group| group.name()))?;
-        let fabric = ShmFabric::open(ShmConfig::new(config.cluster(), config.id()))?;
+        let plan = Plan::new(&config, bulk_path, groups.iter().map(|group| group.name()))?;
+        let fabric = open(&config)?;
         let waker = fabric.waker();
         let mut effects = Vec::new();
         let now = Time::boot_clock();

@@ -6,7 +6,7 @@ use crate::config::Config;
 
 /// Whether threads that wait may spin: one that spins where another could run waits for itself.
 ///
-/// Each node has an engine and, at least, a thread of the application; all nodes may be on this host.
+/// Each node has an engine and, at least, a thread of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// A core for each engine and each thread of the applications.
@@ -20,7 +20,7 @@ pub(crate) enum Room {
 impl Room {
     /// On this host.
     pub(crate) fn here(config: &Config) -> Room {
-        Room::of_this_host(config.members().len())
+        Room::of_this_host(config.members_here())
     }
 
     /// This host, which runs `nodes` nodes.

@@ -1,12 +1,13 @@
 //! Configurations made by a program.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use squall_ordered::Mode;
 
 use super::{
-    Backend, Config, ConfigError, Place, Spin,
+    Backend, Config, ConfigError, KeyFiles, Place, Security, Spin, TcpOptions, VerbsOptions,
     draft::{Draft, Given, GroupDraft},
+    security::Protection,
 };
 
 /// Makes a [`Config`]. What is not set has the default that [the module](crate::config) lists.
@@ -37,6 +38,49 @@ impl ConfigBuilder {
     /// Lists all members, this node among them. Required.
     pub fn members(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
         self.draft.members = built(ids.into_iter().collect());
+        self
+    }
+
+    /// Says where a member listens, as `host:port` each, in the order in which they are tried. Members of one host need none;
+    /// those of several hosts do, but for one, which then dials all others.
+    pub fn addresses<S: Into<String>>(mut self, id: u32, at: impl IntoIterator<Item = S>) -> ConfigBuilder {
+        let table = self.draft.network.addresses.get_or_insert(Given { value: BTreeMap::new(), place: Place::Builder });
+        let value = at.into_iter().map(Into::into).collect();
+        table.value.insert(id, Given { value, place: Place::Builder });
+        self
+    }
+
+    /// Sets where this node listens, as `host:port` each, if that is not where the others dial it.
+    pub fn listen<S: Into<String>>(mut self, at: impl IntoIterator<Item = S>) -> ConfigBuilder {
+        self.draft.network.listen = built(at.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets what protects the node's port. `{id}` in a path stands for the node's id.
+    pub fn security(mut self, security: Security) -> ConfigBuilder {
+        let network = &mut self.draft.network;
+        (network.security, network.ca, network.certificate, network.key) = match security {
+            Security::LoopbackOnly => (None, None, None, None),
+            Security::None => (built(Protection::None), None, None, None),
+            Security::Tls(KeyFiles { ca, certificate, key }) => {
+                (built(Protection::Tls), built(ca), built(certificate), built(key))
+            }
+        };
+        self
+    }
+
+    /// Sets options of sockets.
+    pub fn tcp(mut self, options: TcpOptions) -> ConfigBuilder {
+        self.draft.network.send_buffer_bytes = options.send_buffer_bytes.and_then(built);
+        self.draft.network.receive_buffer_bytes = options.receive_buffer_bytes.and_then(built);
+        self
+    }
+
+    /// Sets which RDMA device to use.
+    pub fn verbs(mut self, options: VerbsOptions) -> ConfigBuilder {
+        self.draft.network.device = options.device.and_then(built);
+        self.draft.network.port = options.port.and_then(built);
+        self.draft.network.gid_index = options.gid_index.and_then(built);
         self
     }
 
@@ -72,7 +116,7 @@ impl ConfigBuilder {
 
     /// Sets what carries the messages.
     pub fn backend(mut self, backend: Backend) -> ConfigBuilder {
-        self.draft.backend = built(backend);
+        self.draft.network.backend = built(backend);
         self
     }
 

@@ -6,7 +6,8 @@ use squall_fabric::NodeId;
 use squall_ordered::Mode;
 use squall_sst::ring;
 
-use super::{Backend, Config, ConfigError, GroupConfig, Place, Spin, bytes};
+use super::{Config, ConfigError, GroupConfig, Place, Spin, bytes, network::NetworkDraft};
+use crate::transport::Carrier;
 
 /// The most members that a cluster may have.
 const MAX_MEMBERS: usize = 64;
@@ -46,7 +47,7 @@ pub(super) struct Draft {
     pub(super) read_lease: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
-    pub(super) backend: Option<Given<Backend>>,
+    pub(super) network: NetworkDraft,
     pub(super) groups: BTreeMap<String, Given<GroupDraft>>,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct GroupDraft {
 }
 
 impl<T> Given<T> {
-    fn error(&self, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+    pub(super) fn error(&self, key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
         value_error(&self.place, key, problem)
     }
 }
@@ -82,7 +83,7 @@ impl Draft {
             read_lease: None,
             spin: None,
             short_limit: None,
-            backend: None,
+            network: NetworkDraft::default(),
             groups: BTreeMap::new(),
         }
     }
@@ -100,20 +101,25 @@ impl Draft {
         let id = self.id.as_ref().ok_or_else(|| {
             missing("id", "give this node's number, `id = ...`, or set the environment variable SQUALL_ID")
         })?;
+        let addressed = self.network.members();
         let members =
-            self.members.as_ref().ok_or_else(|| missing("members", "list all nodes, `members = [1, 2, 3]`"))?;
+            self.members.as_ref().or(addressed.as_ref()).ok_or_else(|| {
+                missing("members", "list all nodes, `members = [1, 2, 3]`, or give them `[addresses]`")
+            })?;
         if members.value.is_empty() || members.value.len() > MAX_MEMBERS {
             let problem = format!("lists {} nodes: list 1 to {MAX_MEMBERS}", members.value.len());
             return Err(members.error("members", problem));
         }
         let ids = node_ids(members, "members")?;
         if !ids.contains(&NodeId(id.value)) {
+            let list = if self.members.is_some() { "members" } else { "[addresses]" };
             let problem = format!(
-                "is {}, which is not among the members {:?}: add it to `members`, or give the id of one of them",
+                "is {}, which is not among the members {:?}: add it to `{list}`, or give the id of one of them",
                 id.value, members.value
             );
             return Err(id.error("id", problem));
         }
+        let network = self.network.check(&self.place, NodeId(id.value), &ids)?;
         let formation_timeout = positive(&self.formation_timeout, "formation_timeout_ms", Duration::from_secs(30))?;
         let failure_timeout = positive(&self.failure_timeout, "failure_timeout_ms", Duration::from_secs(1))?;
         if let Some(given) = self.failure_timeout.as_ref().filter(|given| given.value < MIN_FAILURE_TIMEOUT) {
@@ -137,7 +143,7 @@ impl Draft {
         let groups = self
             .groups
             .into_iter()
-            .map(|(name, group)| Ok((name.clone(), group.value.check(&name, &group.place, &ids)?)))
+            .map(|(name, group)| Ok((name.clone(), group.value.check(&name, &group.place, &ids, network.carrier)?)))
             .collect::<Result<_, ConfigError>>()?;
         Ok(Config {
             cluster: cluster.value.clone(),
@@ -148,19 +154,25 @@ impl Draft {
             read_lease,
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
-            backend: self.backend.map(|given| given.value).unwrap_or_default(),
+            network,
             groups,
         })
     }
 }
 
 impl GroupDraft {
-    fn check(self, name: &str, place: &Place, members: &[NodeId]) -> Result<GroupConfig, ConfigError> {
+    fn check(
+        self,
+        name: &str,
+        place: &Place,
+        members: &[NodeId],
+        carrier: Carrier,
+    ) -> Result<GroupConfig, ConfigError> {
         let key = |field: &str| format!("groups.{name}.{field}");
         if let Err(problem) = check_name(name) {
             return Err(value_error(place, format!("groups.{name}"), problem));
         }
-        let default = GroupConfig::default();
+        let default = GroupConfig::suited_to(carrier);
         if let Some(given) = &self.ring_bytes {
             let size = given.value;
             if !size.is_power_of_two() || !(ring::MIN_BYTES..=ring::MAX_BYTES).contains(&size) {
@@ -252,18 +264,6 @@ pub(super) fn spin(text: &str) -> Result<Spin, String> {
         "always" => Ok(Spin::Always),
         "never" => Ok(Spin::Never),
         _ => Err(format!("is {text:?}: give \"auto\", \"always\" or \"never\"")),
-    }
-}
-
-/// Reads a [`Backend`].
-pub(super) fn backend(text: &str) -> Result<Backend, String> {
-    match text {
-        "auto" => Ok(Backend::Auto),
-        "shm" => Ok(Backend::Shm),
-        "tcp" | "verbs" => {
-            Err(format!("is {text:?}, which this version does not have: give \"shm\", and run all members on one host"))
-        }
-        _ => Err(format!("is {text:?}: give \"auto\" or \"shm\"")),
     }
 }
 

@@ -1,10 +1,11 @@
 //! What the environment overrides.
 
-use std::{ffi::OsString, fmt::Display, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{
     ConfigError, Place,
     draft::{self, Draft, Given, value_error},
+    network, security,
 };
 
 /// Lets variables override what is in the draft. `get` looks a variable up.
@@ -12,9 +13,13 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     let environment = Environment { get };
     environment.set(&mut draft.cluster, "SQUALL_CLUSTER", "cluster", |text| Ok(text.to_owned()))?;
     environment.set(&mut draft.id, "SQUALL_ID", "id", |text| number(text, "the id of a node"))?;
-    environment.set(&mut draft.members, "SQUALL_MEMBERS", "members", |text| {
-        text.split(',').map(|id| number(id, "the ids of all nodes, such as `1,2,3`")).collect()
-    })?;
+    environment.set_members(draft)?;
+    environment.set(&mut draft.network.listen, "SQUALL_LISTEN", "listen", |text| Ok(list(text, ',')))?;
+    environment.set(&mut draft.network.security, "SQUALL_SECURITY", "security", security::mode)?;
+    let path = |text: &str| Ok(PathBuf::from(text));
+    environment.set(&mut draft.network.ca, "SQUALL_CA", "security.ca", path)?;
+    environment.set(&mut draft.network.certificate, "SQUALL_CERTIFICATE", "security.certificate", path)?;
+    environment.set(&mut draft.network.key, "SQUALL_KEY", "security.key", path)?;
     let millis = |text: &str| number(text, "a number of milliseconds").map(Duration::from_millis);
     environment.set(&mut draft.formation_timeout, "SQUALL_FORMATION_TIMEOUT_MS", "formation_timeout_ms", millis)?;
     environment.set(&mut draft.failure_timeout, "SQUALL_FAILURE_TIMEOUT_MS", "failure_timeout_ms", millis)?;
@@ -23,14 +28,43 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)
     })?;
-    environment.set(&mut draft.backend, "SQUALL_FABRIC", "fabric.backend", draft::backend)
+    environment.set(&mut draft.network.backend, "SQUALL_FABRIC", "fabric.backend", network::backend)?;
+    let device = |text: &str| Ok(text.to_owned());
+    environment.set(&mut draft.network.device, "SQUALL_VERBS_DEVICE", "fabric.verbs.device", device)?;
+    let port = |text: &str| number(text, "the number of a device's port, from 1");
+    environment.set(&mut draft.network.port, "SQUALL_VERBS_PORT", "fabric.verbs.port", port)?;
+    let index = |text: &str| number(text, "an index in the port's table of GIDs");
+    environment.set(&mut draft.network.gid_index, "SQUALL_VERBS_GID_INDEX", "fabric.verbs.gid_index", index)
 }
+
+/// A member's id, and its addresses.
+type Member = (u32, Vec<String>);
 
 struct Environment<G> {
     get: G,
 }
 
 impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
+    /// Ids, each with its addresses if it has some: what the file says of members and their addresses does not count then.
+    fn set_members(&self, draft: &mut Draft) -> Result<(), ConfigError> {
+        const NAME: &str = "SQUALL_MEMBERS";
+        let mut members: Option<Given<Vec<Member>>> = None;
+        self.set(&mut members, NAME, "members", |text| {
+            let member = |entry: &str| {
+                let (id, addresses) = entry.split_once('=').unwrap_or((entry, ""));
+                let what = "the ids of all nodes, such as `1,2,3`, or `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`";
+                Ok((number(id, what)?, list(addresses, '+')))
+            };
+            text.split(',').map(member).collect()
+        })?;
+        let Some(Given { value, place }) = members else { return Ok(()) };
+        draft.members = Some(Given { value: value.iter().map(|(id, _)| *id).collect(), place: place.clone() });
+        let addressed = value.into_iter().filter(|(_, list)| !list.is_empty());
+        let value: BTreeMap<_, _> = addressed.map(|(id, value)| (id, Given { value, place: place.clone() })).collect();
+        draft.network.addresses = (!value.is_empty()).then_some(Given { value, place });
+        Ok(())
+    }
+
     /// Sets a value if the variable is there.
     fn set<T>(
         &self,
@@ -53,6 +87,11 @@ impl<G: Fn(&'static str) -> Option<OsString>> Environment<G> {
             Err(problem) => Err(value_error(&place, key, problem)),
         }
     }
+}
+
+/// Nothing is an empty list.
+fn list(text: &str, separator: char) -> Vec<String> {
+    if text.is_empty() { Vec::new() } else { text.split(separator).map(|item| item.trim().to_owned()).collect() }
 }
 
 fn number<T: FromStr<Err: Display>>(text: &str, what: &str) -> Result<T, String> {

@@ -1,6 +1,9 @@
 //! What is wrong with a configuration, where, and what to do about it.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,14 @@ pub enum Place {
 impl Place {
     pub(super) fn text(line: Option<usize>) -> Place {
         Place::Text { line }
+    }
+
+    /// A path that stands here: relative to the file, not to where the program was started.
+    pub(super) fn beside(&self, path: PathBuf) -> PathBuf {
+        match self {
+            Place::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
+            Place::Text { .. } | Place::Variable(_) | Place::Builder => path,
+        }
     }
 }
 

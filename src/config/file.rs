@@ -1,13 +1,24 @@
 //! Configurations as TOML.
 
-use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use toml::Spanned;
 
 use super::{
     ConfigError, Place, bytes,
     draft::{self, Draft, Given, GroupDraft, value_error},
+    network::{self, NetworkDraft},
+    security,
 };
 
 #[derive(Deserialize)]
@@ -16,6 +27,9 @@ struct File {
     cluster: Option<Spanned<String>>,
     id: Option<Spanned<u32>>,
     members: Option<Spanned<Vec<u32>>>,
+    addresses: Option<Spanned<BTreeMap<String, Spanned<Listed>>>>,
+    listen: Option<Spanned<Listed>>,
+    security: Option<Spanned<Security>>,
     formation_timeout_ms: Option<Spanned<u64>>,
     failure_timeout_ms: Option<Spanned<u64>>,
     read_lease_ms: Option<Spanned<u64>>,
@@ -31,6 +45,48 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Fabric {
     backend: Option<Spanned<String>>,
+    #[serde(default)]
+    tcp: Tcp,
+    #[serde(default)]
+    verbs: Verbs,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tcp {
+    send_buffer_bytes: Option<Spanned<Size>>,
+    receive_buffer_bytes: Option<Spanned<Size>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Verbs {
+    device: Option<Spanned<String>>,
+    port: Option<Spanned<u8>>,
+    gid_index: Option<Spanned<u8>>,
+}
+
+/// `security = "none"`, or a table.
+enum Security {
+    Named(String),
+    Table(Keys),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    mode: Option<Spanned<String>>,
+    ca: Option<Spanned<PathBuf>>,
+    certificate: Option<Spanned<PathBuf>>,
+    key: Option<Spanned<PathBuf>>,
+}
+
+/// A text, or a list of some.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected an address such as \"10.0.0.1:7700\", or a list of such")]
+enum Listed {
+    One(String),
+    Many(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -84,11 +140,7 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
-    draft.backend = file
-        .fabric
-        .backend
-        .map(|value| read_as(value, "fabric.backend", at, |text| draft::backend(&text)))
-        .transpose()?;
+    draft.network = network(file.addresses, file.listen, file.security, file.fabric, at)?;
     for (name, group) in file.groups {
         let place = at(group.span());
         let group = group.into_inner();
@@ -107,6 +159,92 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
         draft.groups.insert(name, Given { value, place });
     }
     Ok(draft)
+}
+
+fn network(
+    addresses: Option<Spanned<BTreeMap<String, Spanned<Listed>>>>,
+    listen: Option<Spanned<Listed>>,
+    security: Option<Spanned<Security>>,
+    fabric: Fabric,
+    at: impl Fn(Range<usize>) -> Place + Copy,
+) -> Result<NetworkDraft, ConfigError> {
+    let size = |given: Option<Spanned<Size>>, key| given.map(|value| read_as(value, key, at, Size::read)).transpose();
+    let mut draft = NetworkDraft {
+        listen: listen.map(|value| given(value, at, Listed::list)),
+        send_buffer_bytes: size(fabric.tcp.send_buffer_bytes, "fabric.tcp.send_buffer_bytes")?,
+        receive_buffer_bytes: size(fabric.tcp.receive_buffer_bytes, "fabric.tcp.receive_buffer_bytes")?,
+        device: fabric.verbs.device.map(|value| given(value, at, |name| name)),
+        port: fabric.verbs.port.map(|value| given(value, at, |port| port)),
+        gid_index: fabric.verbs.gid_index.map(|value| given(value, at, |index| index)),
+        ..NetworkDraft::default()
+    };
+    let backend = |value| read_as(value, "fabric.backend", at, |text: String| network::backend(&text));
+    draft.backend = fabric.backend.map(backend).transpose()?;
+    if let Some(table) = addresses {
+        let place = at(table.span());
+        let mut value = BTreeMap::new();
+        for (id, listed) in table.into_inner() {
+            let listed = given(listed, at, Listed::list);
+            let Ok(number) = id.parse::<u32>() else {
+                let problem = "is of no node: the keys of `[addresses]` are ids, such as `1 = \"10.0.0.1:7700\"`";
+                return Err(listed.error(format!("addresses.{id}"), problem));
+            };
+            value.insert(number, listed);
+        }
+        draft.addresses = Some(Given { value, place });
+    }
+    if let Some(security) = security {
+        let place = at(security.span());
+        match security.into_inner() {
+            Security::Named(text) => match security::mode(&text) {
+                Ok(value) => draft.security = Some(Given { value, place }),
+                Err(problem) => return Err(value_error(&place, "security", problem)),
+            },
+            Security::Table(keys) => {
+                let mode = |value| read_as(value, "security.mode", at, |text: String| security::mode(&text));
+                draft.security = keys.mode.map(mode).transpose()?;
+                let path = |value| given(value, at, |path: PathBuf| place.beside(path));
+                draft.ca = keys.ca.map(path);
+                draft.certificate = keys.certificate.map(path);
+                draft.key = keys.key.map(path);
+            }
+        }
+    }
+    Ok(draft)
+}
+
+impl Listed {
+    fn list(self) -> Vec<String> {
+        match self {
+            Listed::One(text) => vec![text],
+            Listed::Many(list) => list,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Security {
+    /// By hand, so that a wrong key of the table is told with its place.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Security, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Security;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"none\", or a table with `ca`, `certificate` and `key`")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Security, E> {
+                Ok(Security::Named(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Security, A::Error> {
+                Keys::deserialize(MapAccessDeserializer::new(map)).map(Security::Table)
+            }
+        }
+
+        from.deserialize_any(Either)
+    }
 }
 
 impl Size {

@@ -4,7 +4,7 @@
 //! cluster = "bank"             # nodes of different clusters never meet
 //! id = 1                       # this node
 //! members = [1, 2, 3]          # all nodes
-//! # The rest may be left out; these are the defaults.
+//! # The rest may be left out; these are the defaults, for members of one host.
 //! formation_timeout_ms = 30000 # how long to wait until all members have appeared
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
 //! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never,
@@ -13,7 +13,8 @@
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
 //!
 //! [fabric]
-//! backend = "auto"             # "shm": shared memory of one host, the only one in this version
+//! backend = "auto"             # "shm" with members on this host; with others RDMA where both have a device, else TCP. Or for
+//!                              # all: "shm", "tcp", "verbs"
 //!
 //! [groups.accounts]
 //! mode = "ordered"             # or "unordered"
@@ -25,16 +26,77 @@
 //! max_waiting = 65536          # how many submits of this node may wait for their replies
 //! ```
 //!
+//! # Members on several hosts
+//!
+//! Members of several hosts need addresses: `host:port`, where the host is an IP address or a name. They stand for the list of
+//! members too. One port of each node serves everything. One member may do without: it dials all others.
+//!
+//! ```toml
+//! cluster = "bank"
+//! id = 1
+//! # listen = "0.0.0.0:7700"    # if it is not this node's addresses below: behind NAT, or in a container
+//!
+//! [addresses]
+//! 1 = "10.0.0.1:7700"
+//! 2 = ["10.0.0.2:7700", "[fd00::2]:7700"]  # tried in turn
+//! 3 = "host3.example:7700"
+//!
+//! [security]                   # what `squall keys` has made; relative to this file, and {id} is this node's
+//! ca = "keys/ca.pem"
+//! certificate = "keys/node-{id}.pem"
+//! key = "keys/node-{id}.key"
+//! ```
+//!
+//! With `security = "none"` instead, whoever reaches a port can join, read and write. With neither, nodes listen on loopback
+//! addresses only.
+//!
+//! With `backend = "verbs"`, `bulk_threshold` is 10 KiB if it is left out. RDMC lets receivers pass a bulk message on, while a
+//! sender's link carries what goes through its ring once for each of them: where links are slow and members many, a lower
+//! threshold than the default pays over TCP as well. Where the hosts' network needs it, there is also
+//!
+//! ```toml
+//! [fabric.tcp]
+//! send_buffer_bytes = "4MiB"   # of each connection; the system chooses
+//! receive_buffer_bytes = "4MiB"
+//!
+//! [fabric.verbs]
+//! device = "mlx5_0"            # the first with an active port; {id} in it is this node's
+//! port = 1                     # the first that is active
+//! gid_index = 3                # one of RoCE v2, if there is one
+//! ```
+//!
+//! # RDMA
+//!
+//! `backend = "verbs"` lets members talk through RDMA devices: InfiniBand, RoCE, or software (`rdma_rxe`). `auto` chooses them
+//! for members on other hosts if both have one, unless there are keys: the devices' packets are not encrypted, and whoever
+//! wants that in spite of keys says so. Only programs that were built with the feature `verbs`
+//! have it. Members still need addresses, and keys or
+//! `security = "none"`: at those ports they meet, agree on queue pairs, and notice when one is gone. TLS protects these
+//! connections; the devices' packets are not encrypted. `squall doctor` says what a machine can do.
+//!
+//! All memory that a device reaches is locked: of each group the rings, and `bulk_reserve` in full, once for each sender. The
+//! limit of a service is `LimitMEMLOCK=`, that of a shell `ulimit -l`.
+//!
+//! # The environment
+//!
 //! All nodes of a cluster share one file: what differs, and what a deployment changes, comes from the environment, which
-//! overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`), `SQUALL_FORMATION_TIMEOUT_MS`,
-//! `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`, `SQUALL_SHORT_LIMIT_US` and `SQUALL_FABRIC`.
+//! overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with addresses as
+//! `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together), `SQUALL_LISTEN`
+//! (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`, `SQUALL_CERTIFICATE`, `SQUALL_KEY`,
+//! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`,
+//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
 
+mod address;
 mod builder;
 mod bytes;
 mod draft;
 mod environment;
 mod error;
 mod file;
+mod network;
+#[cfg(all(test, not(squall_loom)))]
+mod network_tests;
+mod security;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
 
@@ -43,11 +105,14 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode};
 
-use crate::plan;
+use self::network::Network;
+use crate::{plan, transport::Carrier};
 
 pub use self::{
+    address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, Place},
+    security::{KeyFiles, Security},
 };
 
 /// Who spins, who yields and who sleeps when there is nothing to do.
@@ -65,11 +130,36 @@ pub enum Spin {
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The best that reaches all members: in this version, [`Backend::Shm`].
+    /// The best that reaches all members: [`Backend::Shm`] if all are on one host, else [`Backend::Tcp`]. Two are on one host
+    /// if their addresses say so, or if none has an address.
     #[default]
     Auto,
     /// Shared memory: all members run on one host.
     Shm,
+    /// TCP, with TLS if there are keys.
+    Tcp,
+    /// RDMA, in programs that were built with the feature `verbs`. Never a part of [`Backend::Auto`].
+    Verbs,
+}
+
+/// Options of sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// What the system keeps of what a connection has sent, in bytes; None lets it choose.
+    pub send_buffer_bytes: Option<usize>,
+    /// What the system keeps of what a connection has received, in bytes; None lets it choose.
+    pub receive_buffer_bytes: Option<usize>,
+}
+
+/// Which RDMA device to use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsOptions {
+    /// Its name, such as `mlx5_0`; None for the first with an active port. `{id}` in it stands for the node's id.
+    pub device: Option<String>,
+    /// The number of its port, from 1; None for the first that is active.
+    pub port: Option<u8>,
+    /// The index of its GID; None for one of RoCE v2, if there is one.
+    pub gid_index: Option<u8>,
 }
 
 /// A node's configuration, checked.
@@ -83,7 +173,7 @@ pub struct Config {
     read_lease: Duration,
     spin: Spin,
     short_limit: Duration,
-    backend: Backend,
+    network: Network,
     groups: BTreeMap<String, GroupConfig>,
 }
 
@@ -108,6 +198,7 @@ pub struct GroupConfig {
 }
 
 impl Default for GroupConfig {
+    /// For members of one host.
     fn default() -> GroupConfig {
         GroupConfig {
             mode: Mode::Ordered,
@@ -122,6 +213,16 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
+    /// The defaults.
+    fn suited_to(carrier: Carrier) -> GroupConfig {
+        let default = GroupConfig::default();
+        match carrier {
+            // Through sockets, too, rings are faster up to there: each of RDMC's steps wakes somebody.
+            Carrier::Shm | Carrier::Tcp | Carrier::Mixed => default,
+            Carrier::Verbs => GroupConfig { bulk_threshold: 10 << 10, ..default },
+        }
+    }
+
     /// The largest message that the group takes, in bytes: the reserve in whole blocks, or what goes through the ring.
     pub fn max_message_bytes(&self) -> usize {
         plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes()
@@ -196,9 +297,39 @@ impl Config {
         self.short_limit
     }
 
-    /// What carries the messages.
+    /// What was asked to carry the messages.
     pub fn backend(&self) -> Backend {
-        self.backend
+        self.network.backend
+    }
+
+    /// What does carry them.
+    pub fn carrier(&self) -> Carrier {
+        self.network.carrier
+    }
+
+    /// Where a member can be dialed, in the order in which that is tried; nothing if it is not said.
+    pub fn addresses(&self, member: NodeId) -> &[Address] {
+        self.network.addresses.get(&member).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where this node listens, if it is on a network. Nothing if it dials all others.
+    pub fn listen(&self) -> &[Address] {
+        &self.network.listen
+    }
+
+    /// What protects this node's port.
+    pub fn security(&self) -> &Security {
+        &self.network.security
+    }
+
+    /// Options of sockets.
+    pub fn tcp(&self) -> TcpOptions {
+        self.network.tcp
+    }
+
+    /// Which RDMA device to use.
+    pub fn verbs(&self) -> &VerbsOptions {
+        &self.network.verbs
     }
 
     /// The names of the groups that are configured, in their order. A program may have more, with the default options.
@@ -208,6 +339,6 @@ impl Config {
 
     /// A group's options; the defaults if it is not configured.
     pub fn group(&self, name: &str) -> GroupConfig {
-        self.groups.get(name).cloned().unwrap_or_default()
+        self.groups.get(name).cloned().unwrap_or_else(|| GroupConfig::suited_to(self.carrier()))
     }
 }

@@ -1,4 +1,9 @@
-use std::{collections::BTreeMap, ffi::OsString, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::*;
 
@@ -74,18 +79,34 @@ fn everything_can_be_set() {
 #[test]
 fn the_module_s_example_is_valid() {
     let page = include_str!("mod.rs");
-    let example: String = page
-        .lines()
-        .skip_while(|line| *line != "//! ```toml")
+    let examples: Vec<String> = page
+        .split("//! ```toml\n")
         .skip(1)
-        .take_while(|line| *line != "//! ```")
-        .map(|line| format!("{}\n", line.trim_start_matches("//!").trim_start()))
+        .filter_map(|rest| rest.split("//! ```\n").next())
+        .map(|text| text.lines().map(|line| format!("{}\n", line.trim_start_matches("//!").trim_start())).collect())
         .collect();
-    let config = Config::from_toml(&example).unwrap();
+    let [example, network, options] = &examples[..] else { panic!("{} examples", examples.len()) };
+    let config = Config::from_toml(example).unwrap();
     let defaults = Config::builder("bank", 1).members([1, 2, 3]).build().unwrap();
     let everyone = GroupConfig { senders: Some(config.members().to_vec()), ..GroupConfig::default() };
     assert_eq!(config.group("accounts"), everyone);
     assert_eq!(Config { groups: BTreeMap::new(), ..config }, defaults, "it shows the defaults");
+    let config = Config::from_toml(&format!("{network}{options}")).unwrap();
+    assert_eq!(config.members().len(), 3);
+    assert_eq!(config.tcp().send_buffer_bytes, Some(4 << 20));
+    assert_eq!(config.verbs().port, Some(1));
+    assert!(matches!(config.security(), Security::Tls(keys) if keys.key == Path::new("keys/node-1.key")));
+}
+
+#[test]
+fn the_readme_s_examples_are_valid() {
+    let page = include_str!("../../README.md");
+    let examples: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        let config = Config::from_toml(&format!("id = 3\n{example}")).unwrap();
+        assert_eq!(config.members().len(), 3, "{example}");
+    }
 }
 
 #[test]
@@ -102,9 +123,8 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         ),
         ("formation_timeout_ms = 0", "configuration, line 4: `formation_timeout_ms` is 0: give at least 1"),
         (
-            "[fabric]\nbackend = \"verbs\"",
-            "configuration, line 5: `fabric.backend` is \"verbs\", which this version does not have: give \"shm\", and run all \
-             members on one host",
+            "[fabric]\nbackend = \"infiniband\"",
+            "configuration, line 5: `fabric.backend` is \"infiniband\": give \"auto\", \"shm\", \"tcp\" or \"verbs\"",
         ),
         (
             "[groups.a]\nring_bytes = 3000",
@@ -187,8 +207,8 @@ fn a_half_written_file_is_called_so() {
     }
     assert_eq!(
         wrong("cluster = \"bank\"\nid = 1\n"),
-        "configuration: `members` is missing: list all nodes, `members = [1, 2, 3]` (if you did, the file may be only half \
-         written)"
+        "configuration: `members` is missing: list all nodes, `members = [1, 2, 3]`, or give them `[addresses]` (if \
+         you did, the file may be only half written)"
     );
 }
 
@@ -255,7 +275,7 @@ fn an_error_of_the_environment_names_the_variable() {
             "SQUALL_MEMBERS",
             "1;2",
             "environment variable SQUALL_MEMBERS: `members` is \"1;2\" (invalid digit found in string): give the ids of all \
-             nodes, such as `1,2,3`",
+             nodes, such as `1,2,3`, or `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`",
         ),
         ("SQUALL_SPIN", "", "environment variable SQUALL_SPIN: `spin` is \"\": give \"auto\", \"always\" or \"never\""),
     ] {

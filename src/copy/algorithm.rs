@@ -3,11 +3,14 @@
 use squall_fabric::NodeId;
 use squall_rdmc::{
     GroupConfig, GroupId,
-    block::Medium,
+    block::{Medium, Network},
     schedule::{Algorithm, Outer, Racks},
 };
 
 use super::control::{Join, Layer};
+
+/// Of links whose rate nobody knows, in bytes per second. Blocks have the size that the source says.
+const LINK_RATE: u64 = 1_250_000_000;
 
 impl Join {
     pub(crate) fn id(&self) -> GroupId {
@@ -19,7 +22,11 @@ impl Join {
         let config = GroupConfig::new(self.id(), self.members.iter().copied().map(NodeId).collect());
         let algorithm = self.algorithm.algorithm()?;
         let block_bytes = self.block_bytes as usize;
-        let suited = config.suited_to(&Medium::SharedMemory, self.block_bytes);
+        let medium = match self.network {
+            true => Medium::Network(Network::rdma(LINK_RATE)),
+            false => Medium::SharedMemory,
+        };
+        let suited = config.suited_to(&medium, self.block_bytes);
         Some(GroupConfig { algorithm, block_bytes, ..suited })
     }
 }

@@ -27,8 +27,8 @@
 //! ```
 //!
 //! Buffers bound the memory, and hold up whoever is too fast: a receiver whose disk is slow gives RDMC no memory, so its
-//! senders wait. A node has at most 4 × 8 MiB of its own, on shared memory maps as much of each neighbour in the schedule,
-//! and holds the manifest: some 200 bytes for each file.
+//! senders wait. A node has at most 4 × 8 MiB of its own (over a network 4 × 16 MiB), on shared memory maps as much of each
+//! neighbour in the schedule, and holds the manifest: some 200 bytes for each file.
 //!
 //! A file grows in the staging directory. When it is whole and is what the source read, it gets its mode and time, is synced
 //! (unless told otherwise), and renamed to its name. Directories get their modes and times at the end.
@@ -74,7 +74,7 @@ mod tests;
 
 pub use self::{
     algorithm::{flat, flat_names},
-    control::RendezvousError,
+    control::{Network, RendezvousError},
     push::{PushError, PushOptions, PushProgress, PushReport, ReceiverProgress, ReceiverReport, push},
     root::RootError,
     scan::ScanError,

@@ -1,13 +1,19 @@
-//! The `squall` command: benchmarks of this machine, copies to many nodes, simulated clusters, and multicast schedules to look
-//! at.
+//! The `squall` command: keys for a cluster and a look at what a machine can do, benchmarks, copies to many nodes, simulated
+//! clusters, and multicast schedules to look at.
 
 mod bench;
 mod cp;
+mod doctor;
+mod keys;
 mod plot;
 mod rdmc;
 mod sim;
 
-use std::{io, process::ExitCode};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -30,6 +36,8 @@ struct Cli {
 enum Command {
     Bench(bench::BenchCommand),
     Cp(cp::CpCommand),
+    Doctor(doctor::DoctorArgs),
+    Keys(keys::KeysCommand),
     Rdmc(rdmc::RdmcCommand),
     Sim(sim::SimCommand),
 }
@@ -57,7 +65,7 @@ fn main() -> ExitCode {
         // What a node would warn of is what a scenario is made of.
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
-        Command::Bench(_) | Command::Cp(_) | Command::Rdmc(_) => "warn",
+        Command::Bench(_) | Command::Cp(_) | Command::Doctor(_) | Command::Keys(_) | Command::Rdmc(_) => "warn",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
@@ -65,6 +73,8 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Rdmc(rdmc) => rdmc.run(),
         Command::Cp(cp) => cp.run(),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Keys(keys) => keys.run(),
         Command::Sim(sim) => sim.run(),
     };
     match done {
@@ -77,4 +87,9 @@ fn main() -> ExitCode {
             })
         }
     }
+}
+
+/// Tells the user. Without an output there is nobody to tell.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
 }

@@ -14,7 +14,7 @@ use rkyv::{
 use super::super::manifest::MANIFEST_BYTES;
 
 /// The version of what is said.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"squallcp";
 
@@ -124,7 +124,7 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let greeting = |bytes: &[u8]| expect_greeting(&mut &bytes[..]).unwrap_err().to_string();
         assert!(greeting(b"GET / HTTP/1.1\r\n").contains("no squall cp"));
-        assert!(greeting(b"squallcp\x02\0\0\0").contains("version 2"));
+        assert!(greeting(b"squallcp\x03\0\0\0").contains("version 3"));
     }
 
     #[test]

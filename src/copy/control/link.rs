@@ -1,11 +1,9 @@
 //! One conversation, for a thread that must not wait: another thread reads, and writes have a limit of time.
 
 use std::{
+    fmt,
     io::{BufReader, BufWriter, Write},
-    net::Shutdown,
-    os::unix::net::UnixStream,
     thread,
-    time::Duration,
 };
 
 use crossbeam::channel::Sender;
@@ -22,10 +20,8 @@ use squall_fabric::Waker;
 use super::{
     ToSource,
     frame::{self, FrameError},
+    stream::{Stream, Voice},
 };
-
-/// A peer that reads nothing for so long is given up: its thread that reads never waits for anything else.
-const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What came from whom. `peer` is the caller's number for the conversation; an error is its end.
 #[derive(Debug)]
@@ -35,15 +31,14 @@ pub(crate) struct Heard<T> {
 }
 
 /// The writing half of a conversation. Dropping it ends both halves.
-#[derive(Debug)]
 pub(crate) struct Link {
-    stream: BufWriter<UnixStream>,
+    to: BufWriter<Box<dyn Voice>>,
 }
 
 impl Link {
     /// Greets, and starts a thread that reads messages of type `T` until the end, hands them on, and wakes who waits.
     pub(crate) fn start<T>(
-        stream: UnixStream,
+        stream: Stream,
         peer: usize,
         heard: Sender<Heard<T>>,
         waker: Waker,
@@ -53,8 +48,8 @@ impl Link {
         T::Archived:
             for<'a> CheckBytes<HighValidator<'a, rancor::Error>> + Deserialize<T, HighDeserializer<rancor::Error>>,
     {
-        stream.set_write_timeout(Some(WRITE_LIMIT))?;
-        let mut from = BufReader::new(stream.try_clone()?);
+        let Stream { from, to } = stream;
+        let mut from = BufReader::new(from);
         let read = move || {
             let mut greeted = frame::expect_greeting(&mut from);
             loop {
@@ -70,9 +65,9 @@ impl Link {
             }
         };
         thread::Builder::new().name("squall-cp-link".to_owned()).spawn(read)?;
-        let mut stream = BufWriter::new(stream);
-        frame::greet(&mut stream)?;
-        Ok(Link { stream })
+        let mut to = BufWriter::new(to);
+        frame::greet(&mut to)?;
+        Ok(Link { to })
     }
 
     /// Sends a message.
@@ -80,18 +75,15 @@ impl Link {
     where
         T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>,
     {
-        frame::write(&mut self.stream, message)?;
-        Ok(self.stream.flush()?)
+        frame::write(&mut self.to, message)?;
+        Ok(self.to.flush()?)
     }
 }
 
-/// Says one thing to somebody, and hangs up. A peer that does not listen is not waited for.
-pub(crate) fn refuse(mut stream: UnixStream, message: &ToSource) {
-    let said = stream
-        .set_nonblocking(true)
-        .map_err(FrameError::from)
-        .and_then(|()| frame::greet(&mut stream))
-        .and_then(|()| frame::write(&mut stream, message));
+/// Says one thing to somebody, and hangs up.
+pub(crate) fn refuse(stream: Stream, message: &ToSource) {
+    let mut to = BufWriter::new(stream.to);
+    let said = frame::greet(&mut to).and_then(|()| frame::write(&mut to, message)).and_then(|()| Ok(to.flush()?));
     if let Err(error) = said {
         tracing::debug!(%error, "a caller that was refused did not listen");
     }
@@ -99,7 +91,12 @@ pub(crate) fn refuse(mut stream: UnixStream, message: &ToSource) {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The other half may be closed already.
-        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+        self.to.get_ref().hang_up();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
     }
 }

@@ -45,8 +45,17 @@ pub(crate) struct Offer {
     pub(crate) entries: Vec<RawEntry>,
     pub(crate) segment_bytes: u64,
     pub(crate) options: SinkOptions,
+    /// Over a network: where each receiver is found, as the source found it.
+    pub(crate) receivers: Vec<Address>,
     /// Go on where an earlier attempt stopped.
     pub(crate) resume: bool,
+}
+
+/// Where a node is found.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub(crate) struct Address {
+    pub(crate) node: u32,
+    pub(crate) at: String,
 }
 
 /// A group that moves segments `first..end`, a message each.
@@ -57,6 +66,8 @@ pub(crate) struct Join {
     /// By rank; the source first.
     pub(crate) members: Vec<u32>,
     pub(crate) algorithm: Layer,
+    /// The members are on several hosts.
+    pub(crate) network: bool,
     pub(crate) block_bytes: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,

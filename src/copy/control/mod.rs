@@ -35,12 +35,17 @@
 mod frame;
 mod link;
 mod message;
+mod network;
 mod rendezvous;
+mod stream;
 
 pub(crate) use frame::FrameError;
 #[cfg(all(test, not(squall_loom)))]
 pub(crate) use frame::{expect_greeting, greet, read, write};
 pub(crate) use link::{Heard, Link, refuse};
-pub(crate) use message::{Holding, Join, Layer, Offer, Over, Report, ToReceiver, ToSource};
+pub(crate) use message::{Address, Holding, Join, Layer, Offer, Over, Report, ToReceiver, ToSource};
+pub use network::Network;
+pub(crate) use network::{Caller, open_receiver};
 pub use rendezvous::RendezvousError;
 pub(crate) use rendezvous::{Listener, dial, fabric_cluster, node_id};
+pub(crate) use stream::Stream;

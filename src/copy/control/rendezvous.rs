@@ -1,6 +1,6 @@
-//! How a receiver's name leads to its process: the one place that knows addresses.
+//! How a receiver's name leads to its process, on one host.
 //!
-//! Today a name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host; only processes
+//! A name is that of a socket in the abstract namespace, `squall-cp/USER/CLUSTER/NAME`, on this host; only processes
 //! of the same user are talked to. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under the
 //! context `squall cp 1 node id`, little-endian.
 

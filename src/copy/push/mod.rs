@@ -11,8 +11,11 @@ use std::{
 };
 
 use squall_fabric::{
-    NodeId, RegisterError,
+    Fabric, NodeId, RegisterError, Wait,
+    mixed::{MixedFabric, Transport},
+    net::{DialError, Security},
     shm::{ShmConfig, ShmError, ShmFabric},
+    tcp::TcpError,
 };
 use squall_rdmc::{
     block::{Medium, default_algorithm},
@@ -21,7 +24,7 @@ use squall_rdmc::{
 
 use self::{peers::Peers, transfer::Transfer};
 use super::{
-    control::{RendezvousError, fabric_cluster},
+    control::{Caller, RendezvousError, fabric_cluster},
     scan::{Scan, ScanError, scan},
 };
 use crate::{bulk::Bulk, config::Spin};
@@ -33,15 +36,21 @@ const SEGMENT_BYTES: usize = 8 << 20;
 /// The size of a block, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
 
+/// Over a network: a pipeline fills and drains with each segment, so it should have many blocks.
+const NETWORK_SEGMENT_BYTES: usize = 16 << 20;
+const NETWORK_BLOCK_BYTES: usize = 256 << 10;
+
 /// What to copy, to whom and how.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
     /// Files and directories. Each is copied under its own name.
     pub paths: Vec<PathBuf>,
-    /// The receivers' names.
+    /// The receivers' names; over a network their addresses, as `host:port`.
     pub to: Vec<String>,
     /// The cluster that they are in.
     pub cluster: String,
+    /// Over a network: what protects it. None: the receivers are on this host.
+    pub network: Option<Security>,
     /// How contents travel, unless racks are given.
     pub algorithm: Algorithm,
     /// Which receivers stand together, the first rack being the source's (it may be empty): contents then cross from rack
@@ -70,6 +79,7 @@ impl PushOptions {
             paths,
             to,
             cluster: cluster.into(),
+            network: None,
             algorithm: default_algorithm(&Medium::SharedMemory),
             racks: None,
             resume: false,
@@ -78,6 +88,22 @@ impl PushOptions {
             silence: Duration::from_secs(30),
             segment_bytes: SEGMENT_BYTES,
             block_bytes: BLOCK_BYTES,
+        }
+    }
+
+    /// The defaults for receivers at addresses, `host:port`.
+    pub fn over_network(
+        paths: Vec<PathBuf>,
+        to: Vec<String>,
+        cluster: impl Into<String>,
+        security: Security,
+    ) -> PushOptions {
+        PushOptions {
+            network: Some(security),
+            algorithm: Algorithm::BinomialPipeline,
+            segment_bytes: NETWORK_SEGMENT_BYTES,
+            block_bytes: NETWORK_BLOCK_BYTES,
+            ..PushOptions::new(paths, to, cluster)
         }
     }
 }
@@ -101,6 +127,20 @@ pub enum PushError {
     /// The fabric can't be opened.
     #[error(transparent)]
     Fabric(#[from] ShmError),
+    /// The network can't be used.
+    #[error(transparent)]
+    Network(#[from] TcpError),
+    /// A receiver does not answer as one.
+    #[error(
+        "the receiver {address:?} can't be called: {cause}; look whether `squall cp serve --listen` runs there, and whether \
+         both sides have keys of the same CA, or neither has"
+    )]
+    Call {
+        /// Its address.
+        address: String,
+        /// Why.
+        cause: DialError,
+    },
     /// Memory for the contents can't be had.
     #[error(transparent)]
     Memory(#[from] RegisterError),
@@ -214,10 +254,11 @@ pub fn push(
         return Err(PushError::Usage("segments and blocks have at least one byte".to_owned()));
     }
     let Scan { manifest, sources, skipped, refused } = scan(&options.paths)?;
-    let fabric = open_fabric(options)?;
-    let waker = squall_fabric::Wait::waker(&fabric);
-    let me = squall_fabric::Fabric::node(&fabric);
-    let peers = Peers::dial(options, me, waker)?;
+    let (mut fabric, finder) = open_fabric(options)?;
+    let peers = Peers::dial(options, &finder, fabric.node(), fabric.waker())?;
+    for (node, address) in peers.addresses() {
+        fabric.set_peer(node, vec![address.to_owned()]);
+    }
     let bulk = Bulk::new(fabric, Spin::Auto, options.to.len() + 1);
     let files = manifest.files();
     let bytes = manifest.bytes();
@@ -229,13 +270,26 @@ pub fn push(
     Ok(PushReport { transfer, files, bytes, multicasts, groups, took, skipped, refused, receivers, interrupted })
 }
 
+/// How a source finds receivers.
+enum Finder {
+    /// By name, on this host.
+    Names,
+    /// By address.
+    Network(Caller),
+}
+
 /// A source has any id that nobody uses.
-fn open_fabric(options: &PushOptions) -> Result<ShmFabric, ShmError> {
+fn open_fabric(options: &PushOptions) -> Result<(MixedFabric, Finder), PushError> {
+    if let Some(security) = &options.network {
+        let (fabric, caller) = Caller::open(&options.cluster, security)?;
+        return Ok((fabric, Finder::Network(caller)));
+    }
     let mut attempts = 0;
     loop {
-        match ShmFabric::open(ShmConfig::new(fabric_cluster(&options.cluster), NodeId(fastrand::u32(..)))) {
+        let node = NodeId(fastrand::u32(..));
+        match ShmFabric::open(ShmConfig::new(fabric_cluster(&options.cluster), node)) {
             Err(ShmError::NodeRuns { .. }) if attempts < 8 => attempts += 1,
-            opened => return opened,
+            opened => return Ok((MixedFabric::new(node, Transport::Shm).with_shm(opened?), Finder::Names)),
         }
     }
 }

@@ -11,11 +11,14 @@ use squall_fabric::{NodeId, Waker};
 
 use super::{
     super::{
-        control::{FrameError, Heard, Holding, Layer, Link, Over, Report, ToReceiver, ToSource, dial, node_id},
+        control::{
+            FrameError, Heard, Holding, Layer, Link, Over, RendezvousError, Report, Stream, ToReceiver, ToSource, dial,
+            node_id,
+        },
         feed::Verdicts,
         plan::{Stage, next_stage},
     },
-    PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
+    Finder, PushError, PushOptions, PushProgress, ReceiverProgress, ReceiverReport,
 };
 
 /// So many verdicts go in one message.
@@ -54,6 +57,21 @@ pub(super) enum Word {
     Over(usize, Over),
 }
 
+impl Finder {
+    /// A receiver's id, and a conversation with it.
+    fn find(&self, cluster: &str, name: &str) -> Result<(NodeId, Stream), PushError> {
+        match self {
+            Finder::Names => {
+                let system = |cause| RendezvousError::System { name: name.to_owned(), cause };
+                Ok((node_id(cluster, name), dial(cluster, name)?.try_into().map_err(system)?))
+            }
+            Finder::Network(caller) => {
+                caller.call(name).map_err(|cause| PushError::Call { address: name.to_owned(), cause })
+            }
+        }
+    }
+}
+
 /// All receivers of a push.
 #[derive(Debug)]
 pub(super) struct Peers {
@@ -63,12 +81,13 @@ pub(super) struct Peers {
     lost: Vec<usize>,
     silence: Duration,
     bytes: u64,
+    network: bool,
     layer: (squall_rdmc::schedule::Algorithm, bool),
 }
 
 impl Peers {
     /// Connects to all; fails if one is not there, before anything is done.
-    pub(super) fn dial(options: &PushOptions, me: NodeId, waker: Waker) -> Result<Peers, PushError> {
+    pub(super) fn dial(options: &PushOptions, finder: &Finder, me: NodeId, waker: Waker) -> Result<Peers, PushError> {
         let usage = |text: String| Err(PushError::Usage(text));
         if options.to.is_empty() {
             return usage("there is nobody to copy to: name at least one receiver".to_owned());
@@ -86,11 +105,11 @@ impl Peers {
             if !names.insert(name) {
                 return usage(format!("the receiver {name:?} is named twice"));
             }
-            let node = node_id(&options.cluster, name);
-            let stream = dial(&options.cluster, name)?;
+            let (node, stream) = finder.find(&options.cluster, name)?;
             if !nodes.insert(node) {
                 return usage(format!(
-                    "{name:?} has the node id of another receiver, {}: give it another name",
+                    "{name:?} has the id of another receiver or of the source, {}: give it another name, or a certificate of \
+                     its own",
                     node.0
                 ));
             }
@@ -112,7 +131,20 @@ impl Peers {
             peers.push(peer);
         }
         let layer = (options.algorithm.clone(), options.racks.is_some());
-        Ok(Peers { peers, heard, lost: Vec::new(), silence: options.silence, bytes: 0, layer })
+        Ok(Peers {
+            peers,
+            heard,
+            lost: Vec::new(),
+            silence: options.silence,
+            bytes: 0,
+            network: options.network.is_some(),
+            layer,
+        })
+    }
+
+    /// Where the receivers are found, if over a network.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.peers.iter().filter(|_| self.network).map(|peer| (peer.node, peer.name.as_str()))
     }
 
     /// Sends to all who take part. Who can't be reached is given up.

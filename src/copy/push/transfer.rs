@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_fabric::{Fabric, NodeId, Time, shm::ShmFabric};
+use squall_fabric::{Fabric, NodeId, Time, mixed::MixedFabric};
 use squall_rdmc::{BlockSet, Buffer, Event, GroupId, Interrupted};
 
 use super::{
     super::{
-        control::{Join, Offer, ToReceiver},
+        control::{Address, Join, Offer, ToReceiver},
         feed::{Feed, Sources},
         layout::Layout,
         manifest::Manifest,
@@ -62,7 +62,7 @@ struct Current {
 
 pub(super) struct Transfer<'o> {
     options: &'o PushOptions,
-    bulk: Bulk<ShmFabric>,
+    bulk: Bulk<MixedFabric>,
     me: NodeId,
     peers: Peers,
     manifest: Arc<Manifest>,
@@ -84,7 +84,7 @@ pub(super) struct Transfer<'o> {
 impl<'o> Transfer<'o> {
     pub(super) fn new(
         options: &'o PushOptions,
-        mut bulk: Bulk<ShmFabric>,
+        mut bulk: Bulk<MixedFabric>,
         mut peers: Peers,
         manifest: Arc<Manifest>,
         sources: Sources,
@@ -162,7 +162,8 @@ impl<'o> Transfer<'o> {
         let PushOptions { clobber, sync, resume, segment_bytes, .. } = *self.options;
         let options = SinkOptions { sync, clobber };
         let entries = self.manifest.to_raw();
-        let offer = Offer { entries, segment_bytes: segment_bytes as u64, options, resume };
+        let receivers = self.peers.addresses().map(|(node, at)| Address { node: node.0, at: at.to_owned() }).collect();
+        let offer = Offer { entries, segment_bytes: segment_bytes as u64, options, receivers, resume };
         self.peers.tell(&ToReceiver::Offer(offer));
     }
 
@@ -202,6 +203,7 @@ impl<'o> Transfer<'o> {
             instance: self.instance,
             members,
             algorithm,
+            network: self.options.network.is_some(),
             block_bytes: self.block_bytes as u64,
             first: stage.first,
             end: stage.end,

@@ -6,7 +6,7 @@ mod writer;
 
 use std::{
     fmt, io,
-    os::unix::net::UnixStream,
+    net::SocketAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -18,8 +18,11 @@ use std::{
 
 use crossbeam::channel::{self, RecvTimeoutError, Sender};
 use squall_fabric::{
-    NodeId,
+    Fabric, NodeId,
+    mixed::{MixedFabric, Transport},
+    net::ServiceStream,
     shm::{ShmConfig, ShmError, ShmFabric},
+    tcp::TcpError,
 };
 
 use self::{
@@ -27,7 +30,7 @@ use self::{
     turn::Turn,
 };
 use super::{
-    control::{self, Listener, RendezvousError, ToSource, node_id},
+    control::{self, Listener, Network, RendezvousError, Stream, ToSource, node_id},
     root::{Root, RootError},
 };
 use crate::{bulk::Bulk, config::Spin};
@@ -44,6 +47,8 @@ pub struct ServeOptions {
     pub name: String,
     /// The cluster's name.
     pub cluster: String,
+    /// Where sources on other hosts find it. None: it is found by its name, on this host.
+    pub network: Option<Network>,
 }
 
 /// Why a receiver can't work.
@@ -58,6 +63,9 @@ pub enum ServeError {
     /// The fabric can't be opened.
     #[error(transparent)]
     Fabric(#[from] ShmError),
+    /// The port can't be used.
+    #[error(transparent)]
+    Network(#[from] TcpError),
     /// The system refused a thread.
     #[error("the system gives no thread: {0}")]
     Thread(#[from] io::Error),
@@ -105,32 +113,52 @@ pub enum ServeEvent {
 pub struct Receiver {
     root: Arc<Root>,
     me: NodeId,
-    bulk: Bulk<ShmFabric>,
-    calls: channel::Receiver<UnixStream>,
+    bulk: Bulk<MixedFabric>,
+    calls: channel::Receiver<Stream>,
     turn: Arc<Turn>,
-    listener: Arc<Listener>,
+    /// The name, if it is found by that.
+    listener: Option<Arc<Listener>>,
     /// Blocks of segments that were interrupted.
     kept: Option<Kept>,
 }
 
 impl Receiver {
-    /// Takes the name and the directory.
+    /// Takes the name, or the port, and the directory.
     pub fn open(options: &ServeOptions) -> Result<Receiver, ServeError> {
-        let ServeOptions { directory, name, cluster } = options;
-        let listener = Arc::new(Listener::bind(cluster, name)?);
+        let ServeOptions { directory, name, cluster, network } = options;
+        let (fabric, doorway) = match network {
+            Some(network) => {
+                let (fabric, calls) = control::open_receiver(cluster, network)?;
+                (fabric, Doorway::Port(calls))
+            }
+            None => {
+                let listener = Arc::new(Listener::bind(cluster, name)?);
+                let me = node_id(cluster, name);
+                let fabric = ShmFabric::open(ShmConfig::new(control::fabric_cluster(cluster), me))?;
+                (MixedFabric::new(me, Transport::Shm).with_shm(fabric), Doorway::Name(listener))
+            }
+        };
         let root = Arc::new(Root::open(directory)?);
-        let me = node_id(cluster, name);
-        let fabric = ShmFabric::open(ShmConfig::new(control::fabric_cluster(cluster), me))?;
+        let me = Fabric::node(&fabric);
         // There is a source at least.
         let bulk = Bulk::new(fabric, Spin::Auto, 2);
         let (call, calls) = channel::unbounded();
         let turn = Arc::new(Turn::default());
+        let listener = match &doorway {
+            Doorway::Name(listener) => Some(Arc::clone(listener)),
+            Doorway::Port(_) => None,
+        };
         let accept = {
-            let (listener, turn, name) = (Arc::clone(&listener), Arc::clone(&turn), name.clone());
-            move || accept(&listener, &turn, &name, &call)
+            let (turn, name) = (Arc::clone(&turn), name.clone());
+            move || accept(&doorway, &turn, &name, &call)
         };
         thread::Builder::new().name("squall-cp-accept".to_owned()).spawn(accept)?;
         Ok(Receiver { root, me, bulk, calls, turn, listener, kept: None })
+    }
+
+    /// Where it listens, if it is found over a network.
+    pub fn addresses(&mut self) -> Vec<SocketAddr> {
+        self.bulk.fabric().tcp().map(|tcp| tcp.local_addrs().to_vec()).unwrap_or_default()
     }
 
     /// Transfers that were interrupted, by their ids: the names of their directories in `.squall-cp`. A push with `--resume`
@@ -167,7 +195,8 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.listener.close();
+        // A port closes with the fabric.
+        self.listener.iter().for_each(|listener| listener.close());
     }
 }
 
@@ -177,13 +206,33 @@ impl fmt::Debug for Receiver {
     }
 }
 
+/// Where calls come in.
+enum Doorway {
+    Name(Arc<Listener>),
+    Port(channel::Receiver<ServiceStream>),
+}
+
+impl Doorway {
+    /// Waits for the next call; None when there will be no more.
+    fn next(&self) -> io::Result<Option<Stream>> {
+        match self {
+            Doorway::Port(calls) => Ok(calls.recv().ok().map(Stream::from)),
+            Doorway::Name(listener) => match listener.accept() {
+                Ok(stream) => Stream::try_from(stream).map(Some),
+                // The name was given up.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
 /// Takes calls, one at a time; refuses others.
-fn accept(listener: &Listener, turn: &Turn, name: &str, calls: &Sender<UnixStream>) {
+fn accept(doorway: &Doorway, turn: &Turn, name: &str, calls: &Sender<Stream>) {
     loop {
-        let stream = match listener.accept() {
-            Ok(stream) => stream,
-            // The name was given up.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+        let stream = match doorway.next() {
+            Ok(Some(stream)) => stream,
+            Ok(None) => return,
             Err(error) => {
                 // Too many open files, say: that may pass.
                 tracing::warn!(%error, "a call could not be taken");

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::unix::net::UnixStream,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,12 +10,12 @@ use std::{
 };
 
 use crossbeam::channel::{RecvTimeoutError, unbounded};
-use squall_fabric::{Time, shm::ShmFabric};
+use squall_fabric::{NodeId, Time, mixed::MixedFabric};
 use squall_rdmc::{BlockSet, Buffer, CreateError, Event, GroupId, Interrupted};
 
 use super::{
     super::{
-        control::{FrameError, Heard, Holding, Join, Link, Offer, Over, Report, ToReceiver, ToSource},
+        control::{Address, FrameError, Heard, Holding, Join, Link, Offer, Over, Report, Stream, ToReceiver, ToSource},
         layout::Layout,
         manifest::{Manifest, TransferId},
         pool::Pool,
@@ -104,7 +103,7 @@ struct Accepted {
 }
 
 pub(super) struct Transfer<'r> {
-    bulk: &'r mut Bulk<ShmFabric>,
+    bulk: &'r mut Bulk<MixedFabric>,
     turn: &'r Turn,
     root: Arc<Root>,
     kept: Option<Kept>,
@@ -112,7 +111,7 @@ pub(super) struct Transfer<'r> {
     current: Option<Current>,
     /// The next group, which begins when the current one is over, and there is memory for it.
     next: Option<Join>,
-    pulled_before: u64,
+    received_before: u64,
     link: Option<Link>,
     said_last: Instant,
     told: u64,
@@ -120,12 +119,12 @@ pub(super) struct Transfer<'r> {
 
 impl<'r> Transfer<'r> {
     pub(super) fn new(
-        bulk: &'r mut Bulk<ShmFabric>,
+        bulk: &'r mut Bulk<MixedFabric>,
         turn: &'r Turn,
         root: Arc<Root>,
         kept: Option<Kept>,
     ) -> Transfer<'r> {
-        let pulled_before = bulk.fabric().stats().bytes_pulled;
+        let received_before = bulk.fabric().bytes_received();
         Transfer {
             bulk,
             turn,
@@ -134,7 +133,7 @@ impl<'r> Transfer<'r> {
             accepted: None,
             current: None,
             next: None,
-            pulled_before,
+            received_before,
             link: None,
             said_last: Instant::now(),
             told: 0,
@@ -142,7 +141,7 @@ impl<'r> Transfer<'r> {
     }
 
     /// Takes part until the transfer is over. Returns false if a caller wanted nothing.
-    pub(super) fn run(&mut self, call: UnixStream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
+    pub(super) fn run(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> bool {
         let ended = self.converse(call, stop, tell);
         self.turn.end_soon();
         let offered = self.accepted.is_some();
@@ -180,12 +179,7 @@ impl<'r> Transfer<'r> {
         (outcome.is_none() && !partials.is_empty()).then_some(Kept { id, block_bytes, partials })
     }
 
-    fn converse(
-        &mut self,
-        call: UnixStream,
-        stop: &AtomicBool,
-        tell: &mut dyn FnMut(ServeEvent),
-    ) -> Result<Outcome, End> {
+    fn converse(&mut self, call: Stream, stop: &AtomicBool, tell: &mut dyn FnMut(ServeEvent)) -> Result<Outcome, End> {
         let (hear, heard) = unbounded();
         self.link = Some(Link::start(call, 0, hear, self.bulk.waker()).map_err(End::Gone)?);
         let until = Instant::now() + PATIENCE;
@@ -221,7 +215,7 @@ impl<'r> Transfer<'r> {
             self.supply()?;
             self.report(tell)?;
             if let Some(outcome) = self.accepted.as_ref().and_then(|accepted| accepted.outcome.clone()) {
-                let moved = self.bulk.fabric().stats().bytes_pulled - self.pulled_before;
+                let moved = self.bulk.fabric().bytes_received() - self.received_before;
                 // All is in place, whether or not somebody is there to hear it.
                 let _ = self.say(&ToSource::Done(Report { outcome: outcome.clone(), moved }));
                 return Ok(outcome);
@@ -235,6 +229,9 @@ impl<'r> Transfer<'r> {
     fn accept(&mut self, mut offer: Offer) -> Result<(), End> {
         if !(1..=MAX_SEGMENT_BYTES).contains(&offer.segment_bytes) {
             return Err(End::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
+        }
+        for Address { node, at } in std::mem::take(&mut offer.receivers) {
+            self.bulk.fabric().set_peer(NodeId(node), vec![at]);
         }
         let manifest = Manifest::new(std::mem::take(&mut offer.entries));
         let manifest = Arc::new(manifest.map_err(|error| End::Refused(error.to_string()))?);

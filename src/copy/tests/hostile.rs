@@ -25,7 +25,7 @@ use super::{
 
 fn offer(entries: Vec<RawEntry>) -> ToReceiver {
     let options = SinkOptions { sync: false, clobber: true };
-    ToReceiver::Offer(Offer { entries, segment_bytes: 4096, options, resume: false })
+    ToReceiver::Offer(Offer { entries, segment_bytes: 4096, options, receivers: Vec::new(), resume: false })
 }
 
 /// The first answer that is no sign of life.
@@ -186,6 +186,7 @@ fn garbage_and_broken_protocol_end_the_conversation_only() {
         instance: 1,
         members: vec![7],
         algorithm: layer,
+        network: false,
         block_bytes: 4096,
         first: 0,
         end: 1,

@@ -1,4 +1,4 @@
-//! Pushes to receivers in threads, over shared memory.
+//! Pushes to receivers in threads, over shared memory and over TCP.
 
 use std::{
     fs,
@@ -10,8 +10,12 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use squall_fabric::net::Security;
+
 use super::{
-    super::{PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push, temporary::Temporary},
+    super::{
+        Network, PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push, temporary::Temporary,
+    },
     files::assert_same,
 };
 
@@ -20,15 +24,33 @@ pub(super) struct Cluster {
     base: Temporary,
     cluster: String,
     stop: Arc<AtomicBool>,
-    threads: Vec<(String, JoinHandle<Vec<ServeEvent>>)>,
+    network: bool,
+    threads: Vec<Served>,
+}
+
+/// A receiver that serves.
+struct Served {
+    name: &'static str,
+    /// What sources call it.
+    to: String,
+    thread: JoinHandle<Vec<ServeEvent>>,
 }
 
 impl Cluster {
     pub(super) fn new(receivers: usize) -> Cluster {
+        Cluster::on(false, receivers)
+    }
+
+    /// On this host, and over a network.
+    fn both(receivers: usize) -> [Cluster; 2] {
+        [false, true].map(|network| Cluster::on(network, receivers))
+    }
+
+    fn on(network: bool, receivers: usize) -> Cluster {
         let base = Temporary::new();
         let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches("squall-copy-").to_owned();
         fs::create_dir(base.path().join("from")).unwrap();
-        let mut cluster = Cluster { base, cluster, stop: Arc::default(), threads: Vec::new() };
+        let mut cluster = Cluster { base, cluster, stop: Arc::default(), network, threads: Vec::new() };
         for name in ["a", "b", "c", "d", "e"].into_iter().take(receivers) {
             fs::create_dir(cluster.base.path().join(name)).unwrap();
             cluster.serve(name);
@@ -36,20 +58,24 @@ impl Cluster {
         cluster
     }
 
-    fn serve(&mut self, name: &str) {
+    fn serve(&mut self, name: &'static str) {
+        let listen = vec!["127.0.0.1:0".to_owned()];
+        let network = Network { listen, security: Security::LoopbackOnly };
         let options = ServeOptions {
             directory: self.base.path().join(name),
             name: name.to_owned(),
             cluster: self.cluster.clone(),
+            network: self.network.then_some(network),
         };
         let mut receiver = Receiver::open(&options).unwrap();
+        let to = receiver.addresses().first().map_or(name.to_owned(), ToString::to_string);
         let stop = Arc::clone(&self.stop);
         let body = move || {
             let mut events = Vec::new();
             while receiver.receive(&stop, &mut |event| events.push(event)) {}
             events
         };
-        self.threads.push((name.to_owned(), thread::spawn(body)));
+        self.threads.push(Served { name, to, thread: thread::spawn(body) });
     }
 
     pub(super) fn from(&self, name: &str) -> PathBuf {
@@ -64,8 +90,13 @@ impl Cluster {
         &self.cluster
     }
 
-    fn names(&self) -> Vec<String> {
-        self.threads.iter().map(|(name, _)| name.clone()).collect()
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.threads.iter().map(|served| served.name)
+    }
+
+    /// What sources call some receivers.
+    fn to(&self, names: &[&str]) -> Vec<String> {
+        self.threads.iter().filter(|served| names.contains(&served.name)).map(|served| served.to.clone()).collect()
     }
 
     /// Small segments and blocks, so that little data takes many.
@@ -73,7 +104,11 @@ impl Cluster {
         let mut paths: Vec<PathBuf> =
             fs::read_dir(self.base.path().join("from")).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
-        let mut options = PushOptions::new(paths, self.names(), self.cluster.clone());
+        let to = self.to(&self.names().collect::<Vec<_>>());
+        let mut options = match self.network {
+            true => PushOptions::over_network(paths, to, self.cluster.clone(), Security::LoopbackOnly),
+            false => PushOptions::new(paths, to, self.cluster.clone()),
+        };
         (options.segment_bytes, options.block_bytes, options.sync) = (64 << 10, 8 << 10, false);
         options
     }
@@ -95,13 +130,13 @@ impl Cluster {
 
     /// Removes what was copied. Returns false.
     fn clear(&self, name: &str) -> bool {
-        self.names().iter().for_each(|receiver| fs::remove_file(self.at(receiver, name)).unwrap());
+        self.names().for_each(|receiver| fs::remove_file(self.at(receiver, name)).unwrap());
         false
     }
 
     fn assert_copied(&self, name: &str) {
         for receiver in self.names() {
-            assert_same(&self.from(name), &self.at(&receiver, name));
+            assert_same(&self.from(name), &self.at(receiver, name));
         }
     }
 }
@@ -109,7 +144,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for (_, thread) in self.threads.drain(..) {
+        for Served { thread, .. } in self.threads.drain(..) {
             let events = thread.join();
             if thread::panicking() {
                 eprintln!("{events:?}");
@@ -132,25 +167,26 @@ fn write(path: &Path, seed: u64, len: usize) {
 
 #[test]
 fn files_reach_all_receivers_whatever_the_algorithm() {
-    let cluster = Cluster::new(3);
-    write(&cluster.from("large"), 1, 1_000_000);
-    for i in 0..200 {
-        write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
-    }
-    for name in super::super::flat_names() {
+    for cluster in Cluster::both(3) {
+        write(&cluster.from("large"), 1, 1_000_000);
+        for i in 0..200 {
+            write(&cluster.from(&format!("small/{}/{i}", i % 7)), i, i as usize * 3);
+        }
+        for name in super::super::flat_names() {
+            let mut options = cluster.options();
+            options.algorithm = super::super::flat(name).unwrap();
+            let report = cluster.push(&options);
+            assert!(report.is_complete(), "{name}: {report:?}");
+            assert!(report.receivers.iter().all(|receiver| receiver.placed == 201), "{report:?}");
+            assert_eq!(report.groups, 1, "{report:?}");
+            assert!(report.multicasts <= 18, "small files share multicasts: {report:?}");
+            cluster.assert_copied("large");
+            cluster.assert_copied("small");
+        }
         let mut options = cluster.options();
-        options.algorithm = super::super::flat(name).unwrap();
-        let report = cluster.push(&options);
-        assert!(report.is_complete(), "{name}: {report:?}");
-        assert!(report.receivers.iter().all(|receiver| receiver.placed == 201), "{report:?}");
-        assert_eq!(report.groups, 1, "{report:?}");
-        assert!(report.multicasts <= 18, "small files share multicasts: {report:?}");
-        cluster.assert_copied("large");
-        cluster.assert_copied("small");
+        options.racks = Some(vec![vec![], cluster.to(&["a", "b"]), cluster.to(&["c"])]);
+        assert!(cluster.push(&options).is_complete());
     }
-    let mut options = cluster.options();
-    options.racks = Some(vec![vec![], vec!["a".to_owned(), "b".to_owned()], vec!["c".to_owned()]]);
-    assert!(cluster.push(&options).is_complete());
 }
 
 #[test]
@@ -165,48 +201,50 @@ fn nothing_but_empty_files_and_directories_takes_no_group() {
 
 #[test]
 fn a_push_that_was_stopped_resumes_with_what_is_missing() {
-    let cluster = Cluster::new(3);
-    // One of these sizes is not through before it is stopped.
-    let (options, first) = [40_000_000, 160_000_000, 640_000_000]
-        .into_iter()
-        .map(|bytes| {
-            write(&cluster.from("file"), 5, bytes);
-            let options = cluster.options();
-            let report = cluster.push_some(&options, 1);
-            (options, report)
-        })
-        .find(|(_, report)| report.interrupted || cluster.clear("file"))
-        .unwrap();
-    assert!(first.interrupted, "{first:?}");
-    assert!(!cluster.at("a", "file").exists(), "no half file bears the final name");
-    let options = PushOptions { resume: true, ..options };
-    let report = cluster.push(&options);
-    assert!(report.is_complete(), "{report:?}");
-    for receiver in &report.receivers {
-        assert!(receiver.held > 0, "{report:?}");
-        let missing = report.bytes - receiver.held;
-        assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+    for cluster in Cluster::both(3) {
+        // One of these sizes is not through before it is stopped.
+        let (options, first) = [40_000_000, 160_000_000, 640_000_000]
+            .into_iter()
+            .map(|bytes| {
+                write(&cluster.from("file"), 5, bytes);
+                let options = cluster.options();
+                let report = cluster.push_some(&options, 1);
+                (options, report)
+            })
+            .find(|(_, report)| report.interrupted || cluster.clear("file"))
+            .unwrap();
+        assert!(first.interrupted, "{first:?}");
+        assert!(!cluster.at("a", "file").exists(), "no half file bears the final name");
+        let options = PushOptions { resume: true, ..options };
+        let report = cluster.push(&options);
+        assert!(report.is_complete(), "{report:?}");
+        for receiver in &report.receivers {
+            assert!(receiver.held > 0, "{report:?}");
+            let missing = report.bytes - receiver.held;
+            assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+        }
+        cluster.assert_copied("file");
     }
-    cluster.assert_copied("file");
 }
 
 #[test]
 fn who_is_behind_gets_what_he_lacks_and_nobody_gets_anything_twice() {
-    let cluster = Cluster::new(3);
-    write(&cluster.from("file"), 6, 10_000_000);
-    let mut options = cluster.options();
-    options.to = vec!["b".to_owned()];
-    assert!(cluster.push_some(&options, 1).interrupted || cluster.at("b", "file").exists());
-    options.to = vec!["c".to_owned()];
-    assert!(cluster.push(&options).is_complete());
-    let options = PushOptions { resume: true, ..cluster.options() };
-    let report = cluster.push(&options);
-    assert!(report.is_complete(), "{report:?}");
-    for receiver in &report.receivers {
-        let missing = report.bytes - receiver.held;
-        assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+    for cluster in Cluster::both(3) {
+        write(&cluster.from("file"), 6, 10_000_000);
+        let mut options = cluster.options();
+        options.to = cluster.to(&["b"]);
+        assert!(cluster.push_some(&options, 1).interrupted || cluster.at("b", "file").exists());
+        options.to = cluster.to(&["c"]);
+        assert!(cluster.push(&options).is_complete());
+        let options = PushOptions { resume: true, ..cluster.options() };
+        let report = cluster.push(&options);
+        assert!(report.is_complete(), "{report:?}");
+        for receiver in &report.receivers {
+            let missing = report.bytes - receiver.held;
+            assert!(receiver.moved <= missing + options.block_bytes as u64, "{report:?}");
+        }
+        cluster.assert_copied("file");
     }
-    cluster.assert_copied("file");
 }
 
 #[test]

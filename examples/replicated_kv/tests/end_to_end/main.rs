@@ -237,6 +237,26 @@ fn a_client_must_say_the_password_where_there_is_one() {
 }
 
 #[test]
+fn everything_works_over_tcp_with_and_without_tls() {
+    let _turn = one_at_a_time();
+    for options in [&["--smoke", "--fabric", "tcp"][..], &["--smoke", "--fabric", "tcp", "--tls"]] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_replicated_kv")).args(options).output().expect("the example starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{options:?}: {said}");
+        let over = if options.contains(&"--tls") { "TCP with TLS" } else { "TCP" };
+        assert!(said.contains(&format!("three replicas over {over} serve")), "{said}");
+    }
+}
+
+#[test]
+fn tls_without_a_network_makes_no_sense() {
+    let (status, said) = process::run_for(&["--tls"], machine::DEADLINE);
+    assert_eq!(status.and_then(|status| status.code()), Some(2), "{said}");
+    assert!(said.contains("--fabric tcp"), "{said}");
+}
+
+#[test]
 fn an_idle_client_is_disconnected_and_a_subscriber_is_not() {
     let _turn = one_at_a_time();
     let cluster = Cluster::start_with(&["--timeout", "1"]);

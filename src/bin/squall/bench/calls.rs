@@ -9,6 +9,8 @@ use super::{
     cluster,
     job::{Calls, Job, Outcome, Senders, Spinning},
     latency,
+    ordered::default_bulk_threshold,
+    places::{Place, PlaceArgs, Places, fabric_of, fresh_cluster},
     report::{CallsRow, Report},
     yardsticks,
 };
@@ -33,6 +35,8 @@ What the figures mean:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct CallsArgs {
+    #[command(flatten)]
+    places: PlaceArgs,
     /// How many nodes
     #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(1..=64))]
     nodes: u32,
@@ -69,7 +73,6 @@ pub(crate) struct CallsArgs {
 
 /// The default, of which no option makes another.
 const RING_BYTES: usize = 1 << 20;
-const BULK_THRESHOLD: usize = 256 << 10;
 const BULK_RESERVE: usize = 64 << 20;
 
 impl CallsArgs {
@@ -78,11 +81,14 @@ impl CallsArgs {
             let problem = format!("--seconds {} is not possible: give more than 0, at most 86400", self.seconds);
             return Err(CommandError::Usage(problem));
         }
+        self.places.check(self.nodes).map_err(CommandError::Usage)?;
         let mut report = Report::new(self.json);
         yardsticks::run(&mut report)?;
         for calls in self.all_calls() {
-            let jobs = self.jobs(calls);
-            let outcomes = cluster::run(&jobs, Duration::from_secs_f64(self.seconds))
+            let cluster = fresh_cluster();
+            let places = self.places.find(&cluster, self.nodes).map_err(CommandError::Failed)?;
+            let jobs = self.jobs(&cluster, calls, &places);
+            let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))
                 .map_err(|error| CommandError::Failed(error.to_string()))?;
             report.calls(&row(&jobs[0], calls, &outcomes))?;
         }
@@ -105,16 +111,16 @@ impl CallsArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, calls: Calls) -> Vec<Job> {
-        let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
+    fn jobs(&self, cluster: &str, calls: Calls, places: &Places) -> Vec<Job> {
         let job = |node| Job {
-            cluster: cluster.clone(),
+            cluster: cluster.to_owned(),
+            place: places.place.clone(),
             node,
             nodes: self.nodes,
             senders: Senders::All,
             size_bytes: self.size as usize,
             ring_bytes: RING_BYTES,
-            bulk_threshold: BULK_THRESHOLD,
+            bulk_threshold: default_bulk_threshold(self.places.fabric),
             bulk_reserve: BULK_RESERVE,
             window: 1,
             rate: None,
@@ -134,6 +140,8 @@ fn row(job: &Job, calls: Calls, outcomes: &[Outcome]) -> CallsRow {
         |quantile| (!latencies.is_empty()).then(|| Histogram::value_at_quantile(&latencies, quantile) as f64 / 1000.0);
     CallsRow {
         bench: "calls",
+        fabric: fabric_of(job.place.as_ref()),
+        tls: job.place.as_ref().is_some_and(Place::is_protected),
         nodes: job.nodes,
         callers: calls.callers,
         in_flight: calls.in_flight,

@@ -13,6 +13,7 @@ use squall_fabric::Time;
 use super::{
     bulk::{BulkJob, Round},
     job::{Go, Job, Outcome, Said, Work},
+    places::Places,
 };
 
 /// How long workers may take beyond what they are asked to do.
@@ -24,11 +25,16 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// How long it may take to write a byte, or to copy or compare it, on a host that does much else.
 const NANOS_PER_BYTE_AT_WORST: u64 = 10;
 
+/// The same where a link of 100 Mbit/s may be on the way.
+const NANOS_PER_BYTE_OF_SLOW_LINKS: u64 = 80;
+
 /// Why a run gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     #[error("this program could not be started again as a worker: {0}")]
     Spawn(std::io::Error),
+    #[error("node {node} could not be started through {wrapper:?}: {error}; correct --wrap")]
+    Wrap { node: usize, wrapper: String, error: std::io::Error },
     #[error("node {node} gave up: {why}")]
     Failed { node: usize, why: String },
     #[error("the process of node {node} ended too early ({how}): see above for what it said, or set RUST_LOG=info")]
@@ -38,8 +44,8 @@ pub(crate) enum RunError {
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
-pub(crate) fn run(jobs: &[Job], measure: Duration) -> Result<Vec<Outcome>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered))?;
+pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<Outcome>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered), places)?;
     workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     workers.tell(Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
@@ -50,10 +56,12 @@ pub(crate) fn run(jobs: &[Job], measure: Duration) -> Result<Vec<Outcome>, RunEr
 }
 
 /// Runs a bulk job for each node in a process of its own, and returns the rounds that they saw, by node.
-pub(crate) fn run_bulk(jobs: &[BulkJob]) -> Result<Vec<Vec<Round>>, RunError> {
-    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk))?;
+pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Round>>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk), places)?;
     let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
-    let once = PATIENCE + Duration::from_nanos(copies * NANOS_PER_BYTE_AT_WORST);
+    let nanos =
+        if jobs.iter().any(|job| job.place.is_some()) { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
+    let once = PATIENCE + Duration::from_nanos(copies * nanos);
     let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
     // They don't wait for this process: one may have moved all before another one's readiness is read here.
     workers.until_all(once * (1 + rounds), |said| match said {
@@ -75,18 +83,28 @@ struct Worker {
 }
 
 impl Workers {
-    fn start(works: impl Iterator<Item = Work>) -> Result<Workers, RunError> {
+    fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
         let program = std::env::current_exe().map_err(RunError::Spawn)?;
         let (say, said) = mpsc::channel();
         let mut workers = Workers { workers: Vec::new(), said };
         for (node, work) in works.enumerate() {
             let work = serde_json::to_string(&work).expect("a job is plain data");
-            let mut command = Command::new(&program);
-            command
-                .args(["bench", "worker", &work, &std::process::id().to_string()])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped());
-            let mut child = command.spawn().map_err(RunError::Spawn)?;
+            let wrapper = places.wrapper(node as u32);
+            let mut command = match wrapper.split_first() {
+                None => Command::new(&program),
+                Some((first, rest)) => {
+                    let mut command = Command::new(first);
+                    command.args(rest).arg(&program);
+                    command
+                }
+            };
+            // A wrapper may stay between the worker and this process.
+            let parent = if wrapper.is_empty() { std::process::id() } else { 0 };
+            command.args(["bench", "worker", &work, &parent.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().map_err(|error| match &*wrapper {
+                [] => RunError::Spawn(error),
+                [first, ..] => RunError::Wrap { node, wrapper: first.clone(), error },
+            })?;
             let input = child.stdin.take();
             let output = BufReader::new(child.stdout.take().expect("its output is piped"));
             workers.workers.push(Worker { child, input });

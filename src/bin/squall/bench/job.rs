@@ -8,7 +8,10 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::Spin;
 
-use super::bulk::{BulkJob, Round};
+use super::{
+    bulk::{BulkJob, Round},
+    places::Place,
+};
 
 /// What a worker is given to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,6 +84,8 @@ pub(crate) struct Job {
     /// Messages per second of this node; None for as many as the window lets through.
     pub(crate) rate: Option<f64>,
     pub(crate) spin: Spinning,
+    /// None in shared memory.
+    pub(crate) place: Option<Place>,
     /// What it does instead of sending messages whose replies nobody waits for.
     pub(crate) calls: Option<Calls>,
 }

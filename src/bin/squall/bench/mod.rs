@@ -9,6 +9,7 @@ mod job;
 mod latency;
 mod load;
 mod ordered;
+mod places;
 mod report;
 mod tally;
 mod worker;

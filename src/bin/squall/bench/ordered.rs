@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use hdrhistogram::Histogram;
 use squall_sst::ring::{MAX_BYTES, MIN_BYTES};
 
@@ -10,23 +10,20 @@ use super::{
     cluster,
     job::{Job, Outcome, Senders, Spinning},
     latency,
+    places::{FabricKind, Place, PlaceArgs, Places, fabric_of, fresh_cluster},
     report::{OrderedRow, Report},
     yardsticks,
 };
 use crate::CommandError;
-
-/// What carries the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FabricKind {
-    /// Shared memory of this host
-    Shm,
-}
 
 const HELP: &str = "\
 Examples:
   squall bench ordered --nodes 3 --size 100
   squall bench ordered --nodes 2,3 --size 1,100,1024 --seconds 5 --json
   squall bench ordered --nodes 3 --senders one --rate 1000
+  squall bench ordered --fabric tcp --tls
+  squall bench ordered --fabric verbs --device mlx5_0             over RDMA, if it was built with the feature `verbs`
+  squall bench ordered --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}'   each node in a network namespace
 
 Every node is a process of its own, with an ordinary thread that submits messages. The sender writes every byte of each
 message, and every receiver reads its first and its last word.
@@ -50,9 +47,8 @@ The lines before the table say what the machine itself can do; hold the figures 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct OrderedArgs {
-    /// What carries the messages
-    #[arg(long, value_enum, default_value = "shm")]
-    fabric: FabricKind,
+    #[command(flatten)]
+    places: PlaceArgs,
     /// How many nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3")]
     #[arg(value_parser = value_parser!(u32).range(1..=64))]
@@ -78,9 +74,10 @@ pub(crate) struct OrderedArgs {
     /// The size of each sender's ring in bytes, a power of two
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     ring_bytes: usize,
-    /// Larger messages travel as bulk messages (never more than a quarter of the ring counts)
-    #[arg(long, value_name = "BYTES", default_value = "262144")]
-    bulk_threshold: usize,
+    /// Larger messages travel as bulk messages (never more than a quarter of the ring counts) [default: 262144; 10240 with
+    /// --fabric verbs]
+    #[arg(long, value_name = "BYTES")]
+    bulk_threshold: Option<usize>,
     /// What each node reserves for each sender's bulk messages, in bytes: the largest message
     #[arg(long, value_name = "BYTES", default_value = "268435456")]
     bulk_reserve: usize,
@@ -96,8 +93,10 @@ impl OrderedArgs {
         yardsticks::run(&mut report)?;
         for &nodes in &self.nodes {
             for &size in &self.size {
-                let jobs = self.jobs(nodes, size);
-                let outcomes = cluster::run(&jobs, Duration::from_secs_f64(self.seconds))
+                let cluster = fresh_cluster();
+                let places = self.places.find(&cluster, nodes).map_err(CommandError::Failed)?;
+                let jobs = self.jobs(&cluster, nodes, size, &places);
+                let outcomes = cluster::run(&jobs, &places, Duration::from_secs_f64(self.seconds))
                     .map_err(|error| CommandError::Failed(error.to_string()))?;
                 let row = row(&jobs[0], &outcomes);
                 warn_of_overload(&row);
@@ -108,6 +107,7 @@ impl OrderedArgs {
     }
 
     fn check(&self) -> Result<(), String> {
+        self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
         let ring = self.ring_bytes;
         if !ring.is_power_of_two() || !(MIN_BYTES..=MAX_BYTES).contains(&ring) {
             return Err(format!(
@@ -143,16 +143,16 @@ impl OrderedArgs {
     }
 
     /// A job for each node.
-    fn jobs(&self, nodes: u32, size: usize) -> Vec<Job> {
-        let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
+    fn jobs(&self, cluster: &str, nodes: u32, size: usize, places: &Places) -> Vec<Job> {
         let job = |node| Job {
-            cluster: cluster.clone(),
+            cluster: cluster.to_owned(),
+            place: places.place.clone(),
             node,
             nodes,
             senders: self.senders,
             size_bytes: size,
             ring_bytes: self.ring_bytes,
-            bulk_threshold: self.bulk_threshold,
+            bulk_threshold: self.bulk_threshold(),
             bulk_reserve: self.bulk_reserve,
             window: self.window.unwrap_or_else(|| self.default_window(size)),
             rate: self.rate,
@@ -162,9 +162,13 @@ impl OrderedArgs {
         (0..nodes).map(job).collect()
     }
 
+    fn bulk_threshold(&self) -> usize {
+        self.bulk_threshold.unwrap_or(default_bulk_threshold(self.places.fabric))
+    }
+
     /// At most half of what the ring or the reserve holds, so that the sender finds room when it is woken.
     fn default_window(&self, size: usize) -> usize {
-        let most = if size > self.bulk_threshold && self.bulk_reserve > 0 {
+        let most = if size > self.bulk_threshold() && self.bulk_reserve > 0 {
             self.bulk_reserve / 2 / size
         } else {
             self.ring_bytes / 2 / (size + 8).next_multiple_of(16)
@@ -179,6 +183,14 @@ const MAX_WINDOW: usize = 1 << 20;
 /// More messages under way than this bring little more throughput, and every one of them adds to the latency of all.
 const DEFAULT_WINDOW: usize = 1024;
 
+/// Those of a configuration.
+pub(super) fn default_bulk_threshold(fabric: FabricKind) -> usize {
+    match fabric {
+        FabricKind::Shm | FabricKind::Tcp => 256 << 10,
+        FabricKind::Verbs => 10 << 10,
+    }
+}
+
 /// Puts together what the nodes measured.
 fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
@@ -191,7 +203,8 @@ fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
     };
     OrderedRow {
         bench: "ordered",
-        fabric: "shm",
+        fabric: fabric_of(job.place.as_ref()),
+        tls: job.place.as_ref().is_some_and(Place::is_protected),
         nodes: job.nodes,
         senders: job.senders,
         size_bytes: job.size_bytes,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{
     bulk::{Touch, Way},
     job::{Senders, Spinning},
+    places::FabricKind,
     yardsticks::Yardstick,
 };
 use crate::CommandError;
@@ -16,7 +17,8 @@ use crate::CommandError;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OrderedRow {
     pub(crate) bench: &'static str,
-    pub(crate) fabric: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
     pub(crate) nodes: u32,
     pub(crate) senders: Senders,
     pub(crate) size_bytes: usize,
@@ -40,6 +42,8 @@ pub(crate) struct OrderedRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CallsRow {
     pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
     pub(crate) nodes: u32,
     pub(crate) callers: u32,
     pub(crate) in_flight: u32,
@@ -59,7 +63,8 @@ pub(crate) struct CallsRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkRow {
     pub(crate) bench: &'static str,
-    pub(crate) fabric: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
     pub(crate) nodes: u32,
     /// Whether receivers took the pages of one copy; there was no algorithm then, and there were no blocks.
     pub(crate) shared: bool,

@@ -19,11 +19,11 @@ use rustix::{
     process::{Pid, Signal, getppid, set_parent_process_death_signal},
     time::{ClockId, clock_gettime},
 };
-use squall::{Config, Group, Invalid, Message, Node, Service, SubmitError};
+use squall::{Config, FabricError, Group, Invalid, Message, Node, Service, SubmitError, config::Backend};
 use squall_fabric::{NodeId, Time};
 
 use super::{
-    bulk::{BulkJob, Mover},
+    bulk::{BulkJob, Carrier, Mover},
     caller,
     job::{Go, Job, Outcome, Said, Work},
     latency, load,
@@ -37,7 +37,7 @@ pub(crate) struct WorkerArgs {
     /// What to do, as JSON.
     #[arg(value_parser = parse_work)]
     work: Work,
-    /// The process that started this one.
+    /// The process that started this one; 0 if another one is between them.
     parent: i32,
 }
 
@@ -50,13 +50,22 @@ impl WorkerArgs {
         // The end of the input says the same, but only to a thread that runs.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         // From here on the end of the parent ends this process; it may have come before.
-        if getppid().map(Pid::as_raw_pid) != Some(self.parent) {
+        if self.parent != 0 && getppid().map(Pid::as_raw_pid) != Some(self.parent) {
             return Ok(());
         }
         let told = listen();
         match &self.work {
             Work::Ordered(job) => end(work(job, &told), &told),
-            Work::Bulk(job) => end(move_bulk(job, &told), &told),
+            Work::Bulk(job) => match job.config() {
+                Err(why) => end(Err::<(), _>(Stopped::Failed(why)), &told),
+                Ok(config) => match config.carrier() {
+                    squall::Carrier::Shm => open_and_move(job, config.open_shm(), &told),
+                    squall::Carrier::Tcp => open_and_move(job, config.open_tcp(), &told),
+                    #[cfg(feature = "verbs")]
+                    squall::Carrier::Verbs => open_and_move(job, config.open_verbs(), &told),
+                    other => end(Err::<(), _>(Stopped::Failed(format!("this program can't open {other}"))), &told),
+                },
+            },
         }
         Ok(())
     }
@@ -148,8 +157,13 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     Ok(node)
 }
 
-fn move_bulk<'a>(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
-    let mut mover = Mover::new(job, told)?;
+fn open_and_move<F: Carrier>(job: &BulkJob, fabric: Result<F, FabricError>, told: &Receiver<Go>) {
+    let fabric = fabric.map_err(|error| Stopped::Failed(error.to_string()));
+    end(fabric.and_then(|fabric| move_bulk(job, fabric, told)), told);
+}
+
+fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
+    let mut mover = Mover::new(job, fabric, told)?;
     mover.connect()?;
     say(&Said::Ready);
     let rounds = mover.run()?;
@@ -159,8 +173,12 @@ fn move_bulk<'a>(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, 
 
 /// Forms the group, of which every node's service only looks at its messages.
 fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
-    let config = Config::builder(&*job.cluster, job.node)
-        .members(0..job.nodes)
+    let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
+    let config = match &job.place {
+        Some(place) => place.apply(config, job.node),
+        None => config.backend(Backend::Shm),
+    };
+    let config = config
         .formation_timeout(FORMATION_TIMEOUT)
         .spin(job.spin.into())
         .read_lease(job.calls.map_or(READ_LEASE, |calls| Duration::from_millis(calls.read_lease_ms)))

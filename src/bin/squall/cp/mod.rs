@@ -1,6 +1,7 @@
 //! `squall cp`: files and directories, to many nodes at once.
 
 mod gauge;
+mod protection;
 mod push;
 mod serve;
 
@@ -21,6 +22,12 @@ use crate::CommandError;
   squall cp serve --dir /srv/a --name a &
   squall cp serve --dir /srv/b --name b &
   squall cp push ./release --to a,b
+
+From host to host, each side with keys of its own (`squall keys init --cluster cp`; for those of another, give --cluster):
+
+  a$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
+  b$ squall cp serve --dir /srv --listen 0.0.0.0:7700 --keys keys
+   $ squall cp push ./release --to a:7700,b:7700 --keys keys
 
 Contents are verified end to end, and a file gets its name only when it is whole. After an interruption, \
 push again with --resume.")]

@@ -5,11 +5,13 @@ use std::{io::Write, path::PathBuf, time::Duration};
 use clap::Args;
 use indicatif::{HumanBytes, HumanDuration};
 use serde_json::json;
-use squall::copy::{self, PushOptions, PushProgress, PushReport, ReceiverReport};
+use squall::copy::{self, PushError, PushOptions, PushProgress, PushReport, ReceiverReport};
 
 use super::{
     gauge::{Gauge, Part},
-    output, stop_on_signals,
+    output,
+    protection::ProtectionArgs,
+    stop_on_signals,
 };
 use crate::CommandError;
 
@@ -23,15 +25,16 @@ pub(super) struct PushArgs {
     /// Files and directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// The receivers' names: a,b,c
+    /// The receivers' names on this host: a,b,c; or their addresses: host:port,host:port
     #[arg(long, required = true, value_delimiter = ',')]
     to: Vec<String>,
     /// The receivers' cluster
     #[arg(long, default_value = "cp")]
     cluster: String,
     /// How contents travel
-    #[arg(long, default_value = "interleaved", value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
-    algorithm: String,
+    /// [default: interleaved on this host, binomial-pipeline over a network]
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
+    algorithm: Option<String>,
     /// Which receivers stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
     /// source's own; it may be empty: /a,b/c,d
     #[arg(long)]
@@ -60,6 +63,8 @@ pub(super) struct PushArgs {
     /// The size of a block, in bytes
     #[arg(long, hide = true)]
     block_bytes: Option<usize>,
+    #[command(flatten)]
+    protection: ProtectionArgs,
 }
 
 fn part(receiver: &copy::ReceiverProgress) -> Part<'_> {
@@ -69,7 +74,7 @@ fn part(receiver: &copy::ReceiverProgress) -> Part<'_> {
 
 impl PushArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let (json, quiet) = (self.json, self.quiet);
+        let (json, quiet, remedy) = (self.json, self.quiet, self.protection.remedy());
         let options = self.options()?;
         let stop = stop_on_signals()?;
         let mut gauge: Option<Gauge> = None;
@@ -81,6 +86,7 @@ impl PushArgs {
         gauge.iter().for_each(Gauge::end);
         let report = pushed.map_err(|error| match error.is_usage() {
             true => CommandError::Usage(error.to_string()),
+            false if matches!(error, PushError::Call { .. }) => CommandError::Failed(format!("{error}{remedy}")),
             false => CommandError::Failed(error.to_string()),
         })?;
         if json {
@@ -92,9 +98,24 @@ impl PushArgs {
     }
 
     fn options(self) -> Result<PushOptions, CommandError> {
-        let mut options = PushOptions::new(self.paths, self.to, self.cluster);
-        options.algorithm = copy::flat(&self.algorithm)
-            .ok_or_else(|| CommandError::Usage(format!("there is no algorithm {:?}", self.algorithm)))?;
+        let mut options = match self.to.iter().filter(|name| name.contains(':')).count() {
+            0 => {
+                self.protection.check_unused()?;
+                PushOptions::new(self.paths, self.to, self.cluster)
+            }
+            all if all == self.to.len() => {
+                let security = self.protection.security()?;
+                PushOptions::over_network(self.paths, self.to, self.cluster, security)
+            }
+            _ => {
+                let text = "--to has names of this host and addresses: give an address for all, or for none";
+                return Err(CommandError::Usage(text.to_owned()));
+            }
+        };
+        if let Some(name) = self.algorithm {
+            let unknown = || CommandError::Usage(format!("there is no algorithm {name:?}"));
+            options.algorithm = copy::flat(&name).ok_or_else(unknown)?;
+        }
         options.racks = self.racks.map(|racks| {
             let rack = |names: &str| names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
             racks.split('/').map(rack).collect()

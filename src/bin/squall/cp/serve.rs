@@ -3,11 +3,14 @@
 use std::{io::Write, path::PathBuf, sync::atomic::Ordering};
 
 use clap::Args;
-use squall::copy::{Receiver, ServeEvent, ServeOptions};
+use squall::copy::{Network, Receiver, ServeError, ServeEvent, ServeOptions};
+use squall_fabric::{net::NetError, tcp::TcpError};
 
 use super::{
     gauge::{Gauge, Part},
-    output, stop_on_signals,
+    output,
+    protection::ProtectionArgs,
+    stop_on_signals,
 };
 use crate::CommandError;
 
@@ -19,9 +22,9 @@ pub(super) struct ServeArgs {
     /// The directory that copies go into
     #[arg(long)]
     dir: PathBuf,
-    /// This receiver's name, for `--to`
-    #[arg(long)]
-    name: String,
+    /// This receiver's name, for `--to` on this host
+    #[arg(long, required_unless_present = "listen")]
+    name: Option<String>,
     /// Sources and receivers of different clusters never meet
     #[arg(long, default_value = "cp")]
     cluster: String,
@@ -31,14 +34,32 @@ pub(super) struct ServeArgs {
     /// Show no progress
     #[arg(long)]
     quiet: bool,
+    /// Take copies from other hosts at this address, as host:port; several may be given
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Over a network")]
+    listen: Vec<String>,
+    #[command(flatten)]
+    protection: ProtectionArgs,
 }
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let ServeArgs { dir, name, cluster, once, quiet } = self;
+        let ServeArgs { dir, name, cluster, once, quiet, listen, protection } = self;
         let stop = stop_on_signals()?;
-        let options = ServeOptions { directory: dir, name: name.clone(), cluster };
-        let mut receiver = Receiver::open(&options).map_err(|error| CommandError::Failed(error.to_string()))?;
+        if listen.is_empty() {
+            protection.check_unused()?;
+        }
+        let security = protection.security()?;
+        let name = name.unwrap_or_else(|| listen.join(","));
+        let network = (!listen.is_empty()).then_some(Network { listen, security });
+        let options = ServeOptions { directory: dir, name: name.clone(), cluster, network };
+        let mut receiver = Receiver::open(&options).map_err(|error| {
+            let is_open = matches!(error, ServeError::Network(TcpError::Net(NetError::NotLoopback { .. })));
+            let remedy = if is_open { protection.remedy() } else { "" };
+            CommandError::Failed(format!("{error}{remedy}"))
+        })?;
+        for address in receiver.addresses() {
+            eprintln!("{name}: listens on {address}");
+        }
         for transfer in receiver.partial() {
             eprintln!("{name}: transfer {transfer} is not complete; its source can push again with --resume");
         }

@@ -19,6 +19,7 @@ use tokio::{
 
 use crate::{
     Args,
+    network::{Network, NetworkError},
     replica::{MEMBERS, PASSWORD, READY, stop_asked},
 };
 
@@ -32,6 +33,8 @@ pub(crate) enum ClusterError {
     NoPort { base: u16, id: u32 },
     #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     #[error("this program could not be started again as replica {id}: {error}")]
     Spawn { id: u32, error: io::Error },
     #[error("replica {id} did not come up ({status}): see above for what it said, or set RUST_LOG=info")]
@@ -71,6 +74,10 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
 /// The replicas of one cluster. Those that still run when it is dropped are killed.
 pub(crate) struct Cluster {
     replicas: Vec<ReplicaProcess>,
+    /// What time limits are multiplied by.
+    patience: u32,
+    /// What they know of each other, whose files they may read again.
+    _network: Option<Network>,
 }
 
 struct ReplicaProcess {
@@ -93,11 +100,14 @@ impl Cluster {
             places.push((id, address));
         }
         let name = fresh_name();
+        let network = Network::make(&name, args.fabric, args.tls)?;
         let mut replicas = Vec::new();
         for (id, address) in places {
-            replicas.push(spawn(args, &name, id, address).map_err(|error| ClusterError::Spawn { id, error })?);
+            replicas.push(
+                spawn(args, &name, id, address, network.as_ref()).map_err(|error| ClusterError::Spawn { id, error })?,
+            );
         }
-        let mut cluster = Cluster { replicas };
+        let mut cluster = Cluster { replicas, patience: args.patience, _network: network };
         // In any order: if one fails, the others wait for it in vain.
         let mut waits: Vec<_> = cluster.replicas.iter_mut().map(|replica| Box::pin(replica.until_ready())).collect();
         while !waits.is_empty() {
@@ -147,7 +157,7 @@ impl Cluster {
         }
         let mut failed = Vec::new();
         for replica in self.replicas.iter_mut().filter(|replica| !replica.ended) {
-            match timeout(STOP_PATIENCE, replica.child.wait()).await {
+            match timeout(STOP_PATIENCE * self.patience, replica.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) => {
                     eprintln!("replicated_kv: replica {} ended badly ({status})", replica.id);
@@ -189,12 +199,22 @@ impl ReplicaProcess {
     }
 }
 
-fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr) -> io::Result<ReplicaProcess> {
+fn spawn(
+    args: &Args,
+    cluster: &str,
+    id: u32,
+    address: SocketAddr,
+    network: Option<&Network>,
+) -> io::Result<ReplicaProcess> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--supervised", "--id", &id.to_string()]);
     command.args(["--port", &args.port.to_string(), "--listen", &args.listen.to_string()]);
     command.args(["--max-clients", &args.max_clients.to_string()]);
-    command.args(["--timeout", &args.timeout.to_string(), "--cluster", cluster]);
+    command.args(["--timeout", &args.timeout.to_string()]);
+    match network {
+        Some(network) => command.arg("--config").arg(network.file()),
+        None => command.args(["--cluster", cluster]),
+    };
     if let Some(file) = &args.password_file {
         command.arg("--password-file").arg(file);
     }

@@ -15,6 +15,7 @@
 mod agreement;
 mod client;
 mod cluster;
+mod network;
 mod replica;
 mod smoke;
 mod soak;
@@ -40,9 +41,33 @@ Without --id, all replicas run as processes of this host, under this one, which 
 
   replicated_kv                            three replicas, on ports 7001 to 7003
   replicated_kv --smoke                    three replicas on free ports, a check of everything, and the end
+  replicated_kv --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
+  replicated_kv --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
   replicated_kv --soak 10m                 three replicas on free ports under a mixed load, with a report
   replicated_kv --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
   replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
+
+Three machines, on which hosts a, b and c can reach each other at port 7700, need keys and one configuration. Make the keys once,
+
+  squall keys init --cluster kv --dir keys && squall keys add --dir keys --node 1,2,3
+
+copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys, and this to each as /etc/kv/kv.toml:
+
+  cluster = \"kv\"
+  [addresses]
+  1 = \"a:7700\"
+  2 = \"b:7700\"
+  3 = \"c:7700\"
+  [security]
+  ca = \"keys/ca.pem\"
+  certificate = \"keys/node-{id}.pem\"
+  key = \"keys/node-{id}.key\"
+  [groups.kv]
+  bulk_reserve = \"528MiB\"
+
+Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
+`replicated_kv --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for replicas,
+ports 7001 to 7003 are for clients, who are not protected by TLS.
 
 Data lives in memory only. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
 port can read and write. Keys expire by the clock of the replica that is asked or that was written to: keep the hosts' clocks
@@ -71,6 +96,14 @@ struct Args {
     #[arg(long, value_name = "NAME", requires = "id", conflicts_with = "config")]
     cluster: Option<String>,
 
+    /// What carries the replicas' messages
+    #[arg(long, value_enum, default_value_t = Fabric::Shm, conflicts_with = "id")]
+    fabric: Fabric,
+
+    /// Protect the replicas' connections by TLS, with keys of this run alone
+    #[arg(long, conflicts_with = "id")]
+    tls: bool,
+
     /// How many clients a replica serves at once
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_clients: usize,
@@ -92,6 +125,10 @@ struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["id", "config", "cluster", "smoke"])]
     soak: Option<Duration>,
 
+    /// Multiply the time limits of --smoke by so much, for a slow machine, such as an emulated one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    patience: u32,
+
     /// What the random parts of --smoke and --soak begin with; each run says its own
     #[arg(long)]
     seed: Option<u64>,
@@ -99,6 +136,18 @@ struct Args {
     /// Run as a process of a cluster: say when ready, and stop when standard input ends
     #[arg(long, hide = true, requires = "id")]
     supervised: bool,
+}
+
+/// What carries the replicas' messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Fabric {
+    /// Shared memory of this host
+    Shm,
+    /// TCP over loopback
+    Tcp,
+    /// RDMA: the first device with an active port, or what SQUALL_VERBS_DEVICE says, where {id} is a replica's number. Needs a
+    /// program that was built with the feature `verbs`
+    Verbs,
 }
 
 impl Args {
@@ -145,6 +194,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if args.tls && args.fabric == Fabric::Shm {
+        eprintln!("replicated_kv: --tls protects what goes over a network: give --fabric tcp or verbs too");
+        return ExitCode::from(2);
+    }
+    if args.fabric == Fabric::Verbs && !cfg!(feature = "verbs") {
+        eprintln!(
+            "replicated_kv: this program was built without RDMA: build it with `--features verbs`, which needs libibverbs"
+        );
+        return ExitCode::from(2);
+    }
     let done = runtime.block_on(async {
         match args.id {
             Some(id) => replica::run(&args, id).await.map_err(|error| error.to_string()),

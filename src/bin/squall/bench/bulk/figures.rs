@@ -1,6 +1,7 @@
 //! What the rounds come to.
 
 use super::job::{BulkJob, Round};
+use crate::bench::places::{Place, fabric_of};
 use crate::bench::{job::Senders, report::BulkRow};
 
 /// What one iteration came to, in seconds from the first send.
@@ -68,7 +69,8 @@ pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> Bul
     let several = groups > 1;
     BulkRow {
         bench: "bulk",
-        fabric: "shm",
+        fabric: fabric_of(job.place.as_ref()),
+        tls: job.place.as_ref().is_some_and(Place::is_protected),
         nodes: job.nodes,
         shared: job.share,
         algorithm: (!job.share).then_some(job.way),

@@ -2,14 +2,18 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use squall::rdmc::{
-    GroupConfig, GroupId,
-    schedule::{Algorithm, Outer, Racks},
+use squall::{
+    Config,
+    config::Backend,
+    rdmc::{
+        GroupConfig, GroupId,
+        schedule::{Algorithm, Outer, Racks},
+    },
 };
 use squall_fabric::NodeId;
 
 use super::touch::{Touch, Touched};
-use crate::bench::job::Spinning;
+use crate::bench::{job::Spinning, places::Place};
 
 /// How blocks travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -77,6 +81,7 @@ pub(crate) struct BulkJob {
     pub(crate) block_bytes: usize,
     pub(crate) receives_ahead: usize,
     pub(crate) sends_in_flight: usize,
+    pub(crate) steps_ahead: u64,
     /// Node 0 shares its pages; the algorithm, and what belongs to it, is not used.
     pub(crate) share: bool,
     /// What receivers do with each message that counts.
@@ -85,6 +90,8 @@ pub(crate) struct BulkJob {
     pub(crate) warm_up: u32,
     pub(crate) iterations: u32,
     pub(crate) spin: Spinning,
+    /// None in shared memory.
+    pub(crate) place: Option<Place>,
 }
 
 impl BulkJob {
@@ -92,15 +99,25 @@ impl BulkJob {
         group % self.roots
     }
 
+    /// What the fabric is opened with.
+    pub(crate) fn config(&self) -> Result<Config, String> {
+        let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
+        let config = match &self.place {
+            Some(place) => place.apply(config, self.node),
+            None => config.backend(Backend::Shm),
+        };
+        config.build().map_err(|error| error.to_string())
+    }
+
     /// A group whose root is `root`, for this job's messages.
-    pub(crate) fn config(&self, group: u32) -> GroupConfig {
+    pub(crate) fn group(&self, group: u32) -> GroupConfig {
         let members = (0..self.nodes).map(|rank| NodeId((self.root(group) + rank) % self.nodes)).collect();
         GroupConfig {
             algorithm: self.way.algorithm(self.nodes),
             block_bytes: self.block_bytes,
             receives_ahead: self.receives_ahead,
             sends_in_flight: self.sends_in_flight,
-            steps_ahead: u64::MAX,
+            steps_ahead: self.steps_ahead,
             ..GroupConfig::new(GroupId { group, instance: 1 }, members)
         }
     }

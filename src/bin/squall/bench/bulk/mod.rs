@@ -9,17 +9,21 @@ mod touch;
 
 use bytesize::ByteSize;
 use clap::{Args, value_parser};
-use squall::rdmc::{GroupConfig, GroupId, MAX_BLOCK_BYTES, block::Medium};
+use squall::rdmc::{
+    GroupConfig, GroupId, MAX_BLOCK_BYTES,
+    block::{Medium, Network},
+};
 use squall_fabric::NodeId;
 
 pub(crate) use self::{
     job::{BulkJob, Round, Way},
-    mover::Mover,
+    mover::{Carrier, Mover},
     touch::Touch,
 };
 use super::{
     cluster,
     job::{Senders, Spinning},
+    places::{FabricKind, PlaceArgs, Places, fresh_cluster},
     report::Report,
     yardsticks,
 };
@@ -32,6 +36,8 @@ Examples:
   squall bench bulk --size 256MiB --sweep                         block sizes and algorithms
   squall bench bulk --size 64MiB --senders all                    a group for each node as the root, all at once
   squall bench bulk --size 64MiB --groups 4                       four groups that share nodes and root
+  squall bench bulk --fabric tcp --tls                            over loopback
+  squall bench bulk --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}' --link-rate 25MB
   squall bench bulk --size 256MiB --share --touch write           copy-on-write, and what writing each page costs then
 
 Every node is a process of its own. The root sends one message, and the next one when all have it. Receivers have given memory
@@ -56,9 +62,11 @@ The lines before the table say what the machine itself can do; hold the figures 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct BulkArgs {
-    /// What carries the messages [possible values: shm]
-    #[arg(long, default_value = "shm", value_parser = fabric)]
-    fabric: &'static str,
+    #[command(flatten)]
+    places: PlaceArgs,
+    /// What a node's link moves in a second, unless with --fabric shm: it decides the block size
+    #[arg(long, value_name = "SIZE", default_value = "2GB", value_parser = size)]
+    link_rate: usize,
     /// How many nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(2..=64))]
@@ -112,14 +120,6 @@ pub(crate) struct BulkArgs {
 const WITHOUT_COPIES: [&str; 7] =
     ["block", "algorithm", "sweep", "groups", "senders", "receives_ahead", "sends_in_flight"];
 
-fn fabric(name: &str) -> Result<&'static str, String> {
-    match name {
-        "shm" => Ok("shm"),
-        "sim" => Err("the simulator has no processes: give shm here, or use `squall sim`".into()),
-        _ => Err(format!("this version moves bulk data by shm only; {name} comes with a later one")),
-    }
-}
-
 /// Bounds what is written into one region.
 const MAX_SIZE: u64 = 1 << 40;
 
@@ -141,9 +141,11 @@ impl BulkArgs {
             for &size in &self.size {
                 for way in self.ways() {
                     for block in self.blocks(size) {
-                        let jobs = self.jobs(nodes, size, way, block);
-                        let rounds =
-                            cluster::run_bulk(&jobs).map_err(|error| CommandError::Failed(error.to_string()))?;
+                        let cluster = fresh_cluster();
+                        let places = self.places.find(&cluster, nodes).map_err(CommandError::Failed)?;
+                        let jobs = self.jobs(&cluster, &places, nodes, size, way, block);
+                        let rounds = cluster::run_bulk(&jobs, &places)
+                            .map_err(|error| CommandError::Failed(error.to_string()))?;
                         report.bulk(&figures::row(&jobs[0], self.senders, &rounds))?;
                     }
                 }
@@ -153,6 +155,10 @@ impl BulkArgs {
     }
 
     fn check(&self) -> Result<(), String> {
+        self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
+        if self.share && self.places.fabric != FabricKind::Shm {
+            return Err("--share gives receivers the root's own memory, which only --fabric shm can".into());
+        }
         for &block in &self.block {
             if block > MAX_BLOCK_BYTES {
                 return Err(format!("--block {block} is too large: give at most {MAX_BLOCK_BYTES}"));
@@ -185,15 +191,31 @@ impl BulkArgs {
         }
     }
 
+    fn medium(&self) -> Medium {
+        match self.places.fabric {
+            FabricKind::Shm => Medium::SharedMemory,
+            FabricKind::Tcp => Medium::Network(Network::tcp(self.link_rate as u64)),
+            FabricKind::Verbs => Medium::Network(Network::rdma(self.link_rate as u64)),
+        }
+    }
+
     /// A job for each node.
-    fn jobs(&self, nodes: u32, size_bytes: usize, way: Option<Way>, block_bytes: Option<usize>) -> Vec<BulkJob> {
-        let cluster = format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..));
+    fn jobs(
+        &self,
+        cluster: &str,
+        places: &Places,
+        nodes: u32,
+        size_bytes: usize,
+        way: Option<Way>,
+        block_bytes: Option<usize>,
+    ) -> Vec<BulkJob> {
         let roots = self.senders.of(nodes);
         let members = (0..nodes).map(NodeId).collect();
-        let suited = GroupConfig::new(GroupId { group: 0, instance: 1 }, members)
-            .suited_to(&Medium::SharedMemory, size_bytes as u64);
+        let suited =
+            GroupConfig::new(GroupId { group: 0, instance: 1 }, members).suited_to(&self.medium(), size_bytes as u64);
         let job = |node| BulkJob {
-            cluster: cluster.clone(),
+            cluster: cluster.to_owned(),
+            place: places.place.clone(),
             node,
             nodes,
             groups: self.groups.unwrap_or(roots),
@@ -203,6 +225,7 @@ impl BulkArgs {
             block_bytes: block_bytes.unwrap_or(suited.block_bytes),
             receives_ahead: self.receives_ahead.map_or(suited.receives_ahead, |ahead| ahead as usize),
             sends_in_flight: self.sends_in_flight.map_or(suited.sends_in_flight, |sends| sends as usize),
+            steps_ahead: suited.steps_ahead,
             share: self.share,
             touch: self.touch,
             warm_up: self.warm_up,

@@ -18,10 +18,7 @@ use squall::{
     bulk::Bulk,
     rdmc::{Buffer, Event, GroupConfig, GroupId, schedule::Algorithm},
 };
-use squall_fabric::{
-    NodeId, Wait,
-    shm::{ShmConfig, ShmFabric},
-};
+use squall_fabric::{Fabric, NodeId, Wait, shm::ShmFabric, tcp::TcpFabric};
 
 use super::{
     contents::Contents,
@@ -39,10 +36,29 @@ const SIGNALS: u32 = 1 << 16;
 /// How often a node that waits asks whether it is to stop.
 const ASKS: Duration = Duration::from_millis(100);
 
-pub(crate) struct Mover<'a> {
+/// What carries the blocks.
+pub(crate) trait Carrier: Fabric + Wait {
+    /// Shared memory can also give receivers the pages of one copy.
+    fn shm(&mut self) -> Option<&mut ShmFabric> {
+        None
+    }
+}
+
+impl Carrier for ShmFabric {
+    fn shm(&mut self) -> Option<&mut ShmFabric> {
+        Some(self)
+    }
+}
+
+impl Carrier for TcpFabric {}
+
+#[cfg(feature = "verbs")]
+impl Carrier for squall_fabric::verbs::VerbsFabric {}
+
+pub(crate) struct Mover<'a, F> {
     job: &'a BulkJob,
     told: &'a Receiver<Go>,
-    bulk: Bulk<ShmFabric>,
+    bulk: Bulk<F>,
     events: Vec<(GroupId, Event)>,
     /// Groups that are not connected yet.
     connecting: usize,
@@ -76,17 +92,18 @@ impl Message {
     }
 }
 
-impl<'a> Mover<'a> {
-    /// Opens the fabric, and begins to connect all groups.
-    pub(crate) fn new(job: &'a BulkJob, told: &'a Receiver<Go>) -> Result<Mover<'a>, Stopped> {
-        let me = NodeId(job.node);
-        let mut fabric = ShmFabric::open(ShmConfig::new(&*job.cluster, me)).map_err(|error| error.to_string())?;
+impl<'a, F: Carrier> Mover<'a, F> {
+    /// Takes the fabric, and begins to connect all groups.
+    pub(crate) fn new(job: &'a BulkJob, mut fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {
         let rest = |fabric: &mut ShmFabric| {
             fabric.wait(Time::boot_clock() + ASKS);
             go_on(told)
         };
         // Before there are groups: what is reported then is of these endpoints only.
-        let sharing = job.share.then(|| Sharing::connect(job, &mut fabric, rest)).transpose()?;
+        let sharing = match fabric.shm() {
+            Some(shm) if job.share => Some(Sharing::connect(job, shm, rest)?),
+            _ => None,
+        };
         let mut bulk = Bulk::new(fabric, job.spin.into(), job.nodes as usize);
         let nothing = Arc::new(memory(&mut bulk, 1)?);
         let mut mover = Mover {
@@ -104,7 +121,7 @@ impl<'a> Mover<'a> {
         };
         for number in 0..if job.share { 0 } else { job.groups } {
             let sends = job.root(number) == job.node;
-            let config = job.config(number);
+            let config = job.group(number);
             let group = config.id;
             mover.create(config)?;
             // A receiver does not know that the last block is short.
@@ -166,7 +183,7 @@ impl<'a> Mover<'a> {
             Contents::of(message.group.group, number).write(buffer);
         }
         if let Some(sharing) = &mut self.sharing {
-            sharing.renew(self.bulk.fabric(), (self.job.node == 0).then(|| Contents::of(0, number)))?;
+            sharing.renew(shared(&mut self.bulk), (self.job.node == 0).then(|| Contents::of(0, number)))?;
         }
         let before = processor_seconds();
         // Other roots than node 0 have to be told that all are ready.
@@ -179,7 +196,7 @@ impl<'a> Mover<'a> {
             }
         }
         let sealed = match &mut self.sharing {
-            Some(sharing) => sharing.share(self.bulk.fabric())?,
+            Some(sharing) => sharing.share(shared(&mut self.bulk))?,
             None => None,
         };
         self.until(|mover| mover.messages.iter().all(Message::is_done) && mover.sharing.iter().all(Sharing::is_done))?;
@@ -271,12 +288,12 @@ impl<'a> Mover<'a> {
     }
 
     /// Goes on until something holds.
-    fn until(&mut self, holds: impl Fn(&Mover<'_>) -> bool) -> Result<(), Stopped> {
+    fn until(&mut self, holds: impl Fn(&Mover<'_, F>) -> bool) -> Result<(), Stopped> {
         while !holds(self) {
             let mut events = std::mem::take(&mut self.events);
             let is_busy = self.bulk.turn(&mut events);
             if let Some(sharing) = &mut self.sharing {
-                sharing.take(self.bulk.fabric())?;
+                sharing.take(shared(&mut self.bulk))?;
             }
             if !is_busy {
                 go_on(self.told)?;
@@ -322,6 +339,11 @@ impl<'a> Mover<'a> {
     }
 }
 
+/// What carries a message that is shared.
+fn shared<F: Carrier>(bulk: &mut Bulk<F>) -> &mut ShmFabric {
+    bulk.fabric().shm().expect("only shared memory shares")
+}
+
 /// Unless the parent wants no more.
 fn go_on(told: &Receiver<Go>) -> Result<(), Stopped> {
     match told.try_recv() {
@@ -342,7 +364,7 @@ fn signals(from: u32, nodes: u32) -> GroupConfig {
 }
 
 /// Memory whose pages are there.
-fn memory(bulk: &mut Bulk<ShmFabric>, bytes: usize) -> Result<Buffer, String> {
+fn memory<F: Carrier>(bulk: &mut Bulk<F>, bytes: usize) -> Result<Buffer, String> {
     let mut buffer = Buffer::register(bulk.fabric(), bytes).map_err(|error| error.to_string())?;
     buffer.fill(0);
     Ok(buffer)

@@ -138,7 +138,7 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
 pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
     let address = bench.replicas[2];
     // Those of earlier checks may be on their way out.
-    until_admitted(address, "connected_clients:1\r\n").await?;
+    until_admitted(bench, address, "connected_clients:1\r\n").await?;
     let mut clients = Vec::new();
     for _ in 0..limit {
         let mut client = Client::connect(address).await?;
@@ -150,15 +150,15 @@ pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
         return Err(format!("client {} was answered with {said:?}", limit + 1));
     }
     drop(clients.pop());
-    until_admitted(address, &format!("connected_clients:{limit}\r\n")).await?;
+    until_admitted(bench, address, &format!("connected_clients:{limit}\r\n")).await?;
     drop(clients);
-    until_admitted(address, "connected_clients:1\r\n").await?;
+    until_admitted(bench, address, "connected_clients:1\r\n").await?;
     Ok(format!("client {} was turned away, until another left", limit + 1))
 }
 
 /// Waits until a new client is admitted and INFO holds this.
-async fn until_admitted(address: SocketAddr, line: &str) -> Result<(), String> {
-    until(Duration::from_secs(3), async || {
+async fn until_admitted(bench: &Bench, address: SocketAddr, line: &str) -> Result<(), String> {
+    until(Duration::from_secs(3) * bench.patience, async || {
         let said = Client::connect(address).await?.text(&["INFO", "clients"]).await?;
         if said.contains(line) { Ok(()) } else { Err(format!("expected {line:?}, got {said:?}")) }
     })

@@ -12,7 +12,7 @@ use crate::{
 /// All replicas have applied the same, and hold the same.
 pub(super) async fn replicas_hold_the_same(bench: &Bench) -> Found {
     Client::connect(bench.replicas[0]).await?.expect(&["SET", "last", "write"], "OK").await?;
-    agreement(&bench.replicas, Duration::from_secs(5)).await
+    agreement(&bench.replicas, Duration::from_secs(5) * bench.patience).await
 }
 
 /// Within a second of a replica's death, the others refuse data commands, and say why; they still answer PING and INFO.
@@ -20,6 +20,7 @@ pub(super) async fn the_others_say_so(bench: &Bench, cluster: &mut Cluster) -> F
     let mut clients = Client::connect_to_all(&bench.replicas[..2]).await?;
     let begun = Instant::now();
     cluster.kill(2).await.map_err(|error| error.to_string())?;
+    let limit = Duration::from_secs(1) * bench.patience;
     let mut slowest = Duration::ZERO;
     let mut why = String::new();
     for client in &mut clients {
@@ -30,11 +31,11 @@ pub(super) async fn the_others_say_so(bench: &Bench, cluster: &mut Cluster) -> F
                 why = said;
                 break;
             }
-            if said != "OK" || slowest > Duration::from_secs(1) {
+            if said != "OK" || slowest > limit {
                 return Err(format!("SET answered {said:?} {slowest:?} after a replica's death"));
             }
         }
-        if slowest > Duration::from_secs(1) {
+        if slowest > limit {
             return Err(format!("it took {slowest:?}"));
         }
         let said = client.text(&["GET", "after"]).await?;

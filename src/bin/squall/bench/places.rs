@@ -1,0 +1,293 @@
+//! What carries a run's messages, and where its nodes are.
+
+use std::{
+    fs, io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use squall::{
+    ConfigBuilder, NodeId,
+    config::{Address, Backend, KeyFiles, Security, VerbsOptions},
+    keys::{Authority, Files, KeysError},
+};
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FabricKind {
+    /// Shared memory of this host
+    Shm,
+    /// Sockets: over loopback, if nothing else is said
+    Tcp,
+    /// RDMA, in a program that was built with the feature `verbs`
+    Verbs,
+}
+
+/// Options that say where nodes are.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// What carries the messages
+    #[arg(long, value_enum, default_value = "shm")]
+    pub(crate) fabric: FabricKind,
+    /// Protect all connections by TLS, with keys of this run alone (not with --fabric shm)
+    #[arg(long)]
+    pub(crate) tls: bool,
+    /// Where the nodes listen, one after the other, as HOST or HOST:PORT; {host} stands for the node's number, from 1, so that
+    /// one entry is enough [default: free ports of 127.0.0.1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    addresses: Vec<String>,
+    /// The RDMA device of each node, with --fabric verbs; {host} stands for its number, from 1 [default: the first with an active
+    /// port]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Start each node through this command, such as "ip netns exec host{host}"; {host} stands for its number, from 1
+    #[arg(long, value_name = "COMMAND")]
+    wrap: Option<String>,
+}
+
+/// The port where an address names none.
+const PORT: u16 = 7700;
+
+impl PlaceArgs {
+    pub(crate) fn check(&self, most_nodes: u32) -> Result<(), String> {
+        if self.fabric == FabricKind::Verbs && !cfg!(feature = "verbs") {
+            return Err(
+                "this program was built without RDMA: build it with `--features verbs`, which needs libibverbs".into(),
+            );
+        }
+        if self.fabric == FabricKind::Shm && (self.tls || !self.addresses.is_empty() || self.wrap.is_some()) {
+            return Err(
+                "--tls, --addresses and --wrap are for nodes on a network: give --fabric tcp or verbs too".into()
+            );
+        }
+        if self.device.is_some() && self.fabric != FabricKind::Verbs {
+            return Err("--device is an RDMA device: give --fabric verbs too".into());
+        }
+        if self.wrap.as_ref().is_some_and(|wrap| wrap.trim().is_empty()) {
+            return Err("--wrap \"\" starts nothing: give a command, such as \"ip netns exec host{host}\"".into());
+        }
+        if self.fabric != FabricKind::Shm && !self.addresses.is_empty() {
+            self.listed(most_nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Finds a place for each of so many nodes, and makes keys if they need some.
+    pub(crate) fn find(&self, cluster: &str, nodes: u32) -> Result<Places, String> {
+        if self.fabric == FabricKind::Shm {
+            return Ok(Places { place: None, wrap: None, keys: None });
+        }
+        let addresses = match self.addresses.is_empty() {
+            true => free_ports(nodes).map_err(|error| format!("no free port of 127.0.0.1 was found: {error}"))?,
+            false => self.listed(nodes)?,
+        };
+        let keys = self.tls.then(|| Keys::make(cluster, nodes)).transpose().map_err(|error| error.to_string())?;
+        let place = Place {
+            fabric: self.fabric,
+            device: self.device.clone(),
+            addresses,
+            keys: keys.as_ref().map(|keys| keys.directory.clone()),
+        };
+        Ok(Places { place: Some(place), wrap: self.wrap.clone(), keys })
+    }
+
+    fn listed(&self, nodes: u32) -> Result<Vec<String>, String> {
+        let pattern = match &self.addresses[..] {
+            [one] if one.contains(HOST) => Some(one),
+            list if list.len() < nodes as usize => {
+                return Err(format!(
+                    "--addresses lists {} for {nodes} nodes: give one for each, or one with {HOST} in it",
+                    list.len()
+                ));
+            }
+            _ => None,
+        };
+        let of = |node: u32| {
+            let text = numbered(pattern.unwrap_or_else(|| &self.addresses[node as usize]), node);
+            let address = text.parse().or_else(|_| format!("{text}:{PORT}").parse::<Address>());
+            address.map(|address| address.to_string()).map_err(|remedy| format!("--addresses has {text:?}: {remedy}"))
+        };
+        (0..nodes).map(of).collect()
+    }
+}
+
+/// What stands for a node's number, from 1.
+const HOST: &str = "{host}";
+
+fn numbered(text: &str, node: u32) -> String {
+    text.replace(HOST, &(node + 1).to_string())
+}
+
+/// A name that no other run's nodes have.
+pub(crate) fn fresh_cluster() -> String {
+    format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..))
+}
+
+/// As the command line spells it.
+pub(crate) fn fabric_of(place: Option<&Place>) -> FabricKind {
+    place.map_or(FabricKind::Shm, |place| place.fabric)
+}
+
+/// Ports of loopback that nobody had a moment ago.
+fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
+    // All at once, so that none comes twice.
+    let held = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+}
+
+/// Where the nodes of one run are, and the keys that go with the run.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) place: Option<Place>,
+    wrap: Option<String>,
+    #[expect(dead_code, reason = "its files go with it")]
+    keys: Option<Keys>,
+}
+
+impl Places {
+    /// What a node is started through: a program and its first arguments.
+    pub(crate) fn wrapper(&self, node: u32) -> Vec<String> {
+        let words = self.wrap.iter().flat_map(|wrap| wrap.split_whitespace());
+        words.map(|word| numbered(word, node)).collect()
+    }
+}
+
+/// What a node is told of where all are, if they are on a network.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    fabric: FabricKind,
+    /// Of RDMA, as it was given.
+    device: Option<String>,
+    /// By node.
+    addresses: Vec<String>,
+    /// Where the keys are, if there is TLS.
+    keys: Option<PathBuf>,
+}
+
+impl Place {
+    pub(crate) fn is_protected(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// Says so to a configuration.
+    pub(crate) fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
+        let security = match &self.keys {
+            // A benchmark's messages are nobody's secret.
+            None => Security::None,
+            Some(directory) => {
+                let files = Files::in_directory(directory);
+                let ca = files.authority_certificate();
+                let node = NodeId(node);
+                Security::Tls(KeyFiles { ca, certificate: files.certificate(node), key: files.key(node) })
+            }
+        };
+        let all = (0..).zip(&self.addresses);
+        let config = all.fold(config, |config, (node, address)| config.addresses(node, [address]));
+        let backend = match self.fabric {
+            FabricKind::Shm => Backend::Shm,
+            FabricKind::Tcp => Backend::Tcp,
+            FabricKind::Verbs => Backend::Verbs,
+        };
+        let device = self.device.as_ref().map(|device| numbered(device, node));
+        config.backend(backend).verbs(VerbsOptions { device, ..VerbsOptions::default() }).security(security)
+    }
+}
+
+/// Keys of a run, in a directory that goes with them.
+#[derive(Debug)]
+struct Keys {
+    directory: PathBuf,
+}
+
+impl Keys {
+    fn make(cluster: &str, nodes: u32) -> Result<Keys, KeysError> {
+        let keys = Keys { directory: std::env::temp_dir().join(Path::new(cluster)) };
+        let files = Files::in_directory(&keys.directory);
+        let authority = Authority::create(cluster)?;
+        authority.save(&files, false)?;
+        for node in (0..nodes).map(NodeId) {
+            authority.issue(node, 1)?.save(&files, false)?;
+        }
+        Ok(keys)
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        // They are good for nothing once the run is over.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall::Config;
+
+    use super::*;
+
+    fn args(addresses: &[&str]) -> PlaceArgs {
+        let addresses = addresses.iter().map(|text| (*text).to_owned()).collect();
+        PlaceArgs {
+            fabric: FabricKind::Tcp,
+            tls: false,
+            addresses,
+            device: None,
+            wrap: Some("ip netns exec host{host}".into()),
+        }
+    }
+
+    fn config(places: &Places, cluster: &str, node: u32) -> Config {
+        let place = places.place.as_ref().expect("they are on a network");
+        place.apply(Config::builder(cluster, node).members(0..2), node).build().expect("it is possible")
+    }
+
+    #[test]
+    fn nodes_are_told_where_all_are() {
+        for (listed, expected) in [
+            (&["host{host}"][..], ["host1:7700", "host2:7700"]),
+            (&["[fd77::{host}]:1"], ["[fd77::1]:1", "[fd77::2]:1"]),
+            (&["[fd77::{host}]"], ["[fd77::1]:7700", "[fd77::2]:7700"]),
+            (&["10.0.0.1:80", "10.0.0.2", "10.0.0.3"], ["10.0.0.1:80", "10.0.0.2:7700"]),
+        ] {
+            let places = args(listed).find("bench", 2).unwrap();
+            let config = config(&places, "bench", 1);
+            let addresses = [0, 1].map(|node| config.addresses(NodeId(node))[0].to_string());
+            assert_eq!(addresses, expected);
+            assert_eq!(places.wrapper(1), ["ip", "netns", "exec", "host2"]);
+        }
+        let places = args(&[]).find("bench", 2).unwrap();
+        let config = config(&places, "bench", 0);
+        assert!(config.listen()[0].is_loopback());
+        assert_ne!(config.addresses(NodeId(0)), config.addresses(NodeId(1)));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let error = args(&["10.0.0.1"]).check(2).unwrap_err();
+        assert!(error.contains("--addresses lists 1 for 2 nodes"), "{error}");
+        assert!(args(&["10.0.0"]).check(1).is_err());
+        let shm = PlaceArgs { fabric: FabricKind::Shm, wrap: None, ..args(&[]) };
+        assert_eq!(shm.check(2), Ok(()));
+        let protected = PlaceArgs { tls: true, ..shm.clone() };
+        assert!(protected.check(2).unwrap_err().contains("--fabric tcp"));
+        let device = PlaceArgs { device: Some("rxe0".into()), ..shm };
+        assert!(device.check(2).unwrap_err().contains("--fabric verbs"));
+    }
+
+    #[test]
+    fn a_run_has_keys_of_its_own_and_leaves_none() {
+        let cluster = format!("squall-bench-test-{}", std::process::id());
+        let places = PlaceArgs { tls: true, ..args(&[]) }.find(&cluster, 2).unwrap();
+        for node in [0, 1] {
+            let config = config(&places, &cluster, node);
+            config.check_keys().expect("they are this node's");
+        }
+        let directory = places.place.as_ref().and_then(|place| place.keys.clone()).expect("there are keys");
+        assert!(directory.is_dir());
+        drop(places);
+        assert!(!directory.exists());
+    }
+}

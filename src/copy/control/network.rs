@@ -1,0 +1,102 @@
+//! How source and receivers find each other over a network: by addresses, each receiver at its node's one port.
+//!
+//! A receiver's node id is that of its certificate, and random where nobody has one; whoever calls learns it. A source
+//! listens nowhere: it dials all receivers, and tells each where the others are.
+
+use std::time::Duration;
+
+use crossbeam::channel::Receiver;
+use squall_fabric::{
+    NodeId,
+    mixed::{MixedFabric, Transport},
+    net::{DialError, NetConfig, Security, ServiceDial, ServiceId, ServiceStream, ServiceWriter, dial_service},
+    tcp::{TcpConfig, TcpError, TcpFabric},
+};
+
+use super::stream::{Stream, Voice, WRITE_LIMIT};
+
+/// How long a receiver may take to answer a call.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What copies are among the services of a port.
+const COPIES: ServiceId = ServiceId(1);
+
+/// Where a receiver listens, and what protects it.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// `host:port`, one or more.
+    pub listen: Vec<String>,
+    /// What protects the port. Without TLS a receiver listens on loopback addresses only, unless told otherwise; whoever
+    /// reaches it, any user of this host, can send files.
+    pub security: Security,
+}
+
+fn config(cluster: &str, security: &Security) -> NetConfig {
+    let node = match security {
+        Security::Tls(identity) => identity.node(),
+        Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
+    };
+    let mut config = NetConfig::new(cluster, node);
+    config.security = security.clone();
+    config
+}
+
+/// A receiver's fabric, and those who call it.
+pub(crate) fn open_receiver(
+    cluster: &str,
+    network: &Network,
+) -> Result<(MixedFabric, Receiver<ServiceStream>), TcpError> {
+    let mut config = config(cluster, &network.security);
+    config.listen.clone_from(&network.listen);
+    let node = config.node;
+    let mut fabric = TcpFabric::open(TcpConfig::new(config))?;
+    let calls = fabric.take_service(COPIES);
+    Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), calls))
+}
+
+/// How a source calls receivers.
+pub(crate) struct Caller {
+    cluster: String,
+    node: NodeId,
+    security: Security,
+}
+
+impl Caller {
+    /// Opens a source's fabric.
+    pub(crate) fn open(cluster: &str, security: &Security) -> Result<(MixedFabric, Caller), TcpError> {
+        let config = config(cluster, security);
+        let node = config.node;
+        let fabric = TcpFabric::open(TcpConfig::new(config))?;
+        let caller = Caller { cluster: cluster.to_owned(), node, security: security.clone() };
+        Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), caller))
+    }
+
+    /// Calls the receiver at an address.
+    pub(crate) fn call(&self, address: &str) -> Result<(NodeId, Stream), DialError> {
+        let call = dial_service(&ServiceDial {
+            addresses: &[address.to_owned()],
+            peer: None,
+            cluster: &self.cluster,
+            node: self.node,
+            security: &self.security,
+            service: COPIES,
+            timeout: PATIENCE,
+        })?;
+        Ok((call.peer(), call.into()))
+    }
+}
+
+impl From<ServiceStream> for Stream {
+    fn from(call: ServiceStream) -> Stream {
+        let (from, to) = call.split();
+        // Without the limit, a peer that reads nothing is given up later.
+        let _ = to.set_timeout(Some(WRITE_LIMIT));
+        Stream { from: Box::new(from), to: Box::new(to) }
+    }
+}
+
+impl Voice for ServiceWriter {
+    fn hang_up(&self) {
+        ServiceWriter::hang_up(self);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a certificate says.
+
+use rcgen::{KeyPair, PublicKeyData};
+use squall_fabric::{NodeId, net::certificate_name};
+use time::OffsetDateTime;
+use x509_parser::prelude::{GeneralName, Pem, X509Certificate};
+
+/// What a certificate says, whether or not anybody should believe it.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Whose it is.
+    pub subject: Subject,
+    /// The name that its issuer bears: the cluster's, for those that [`Authority`](super::Authority) makes.
+    pub issuer: String,
+    /// Since when it is good.
+    pub since: OffsetDateTime,
+    /// Until when it is good.
+    pub until: OffsetDateTime,
+    public_key: Vec<u8>,
+}
+
+/// Whose a certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The CA of a cluster.
+    Authority {
+        /// The cluster's name.
+        cluster: String,
+    },
+    /// A node of a cluster.
+    Node {
+        /// Its id.
+        node: NodeId,
+        /// The DNS name, of which the part in the middle stands for the cluster.
+        name: String,
+        /// Whether that is the cluster that the issuer is named after.
+        of_issuer: bool,
+    },
+    /// Something else.
+    Other {
+        /// Its names.
+        names: Vec<String>,
+    },
+}
+
+impl Description {
+    fn of(certificate: &X509Certificate<'_>) -> Description {
+        let name = |name: &x509_parser::x509::X509Name<'_>| {
+            let common = name.iter_common_name().next().and_then(|name| name.as_str().ok());
+            common.map_or_else(|| name.to_string(), str::to_owned)
+        };
+        let issuer = name(certificate.issuer());
+        let names = dns_names(certificate);
+        let node = names.iter().find_map(|name| Some((name, node_of(name)?)));
+        let subject = match node {
+            _ if certificate.is_ca() => Subject::Authority { cluster: name(certificate.subject()) },
+            Some((name, node)) => {
+                Subject::Node { node, name: name.clone(), of_issuer: certificate_name(&issuer, node) == *name }
+            }
+            None => Subject::Other { names },
+        };
+        let validity = certificate.validity();
+        Description {
+            subject,
+            issuer,
+            since: validity.not_before.to_datetime(),
+            until: validity.not_after.to_datetime(),
+            public_key: certificate.public_key().raw.to_vec(),
+        }
+    }
+
+    /// Whether the certificate is for this key.
+    pub(super) fn is_of(&self, key: &KeyPair) -> bool {
+        self.public_key == key.subject_public_key_info()
+    }
+}
+
+/// The id in a name of the form that nodes have.
+fn node_of(name: &str) -> Option<NodeId> {
+    let (node, _) = name.strip_suffix(".squall")?.strip_prefix("node-")?.split_once('.')?;
+    node.parse().ok().map(NodeId)
+}
+
+fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let dns = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(dns).collect()
+}
+
+/// Describes all certificates of a PEM text, of which there is at least one; an error is a sentence about the text.
+pub fn describe(pem: &str) -> Result<Vec<Description>, String> {
+    let mut all = Vec::new();
+    let mut has_key = false;
+    for block in Pem::iter_from_buffer(pem.as_bytes()) {
+        let block = block.map_err(|error| format!("it is no PEM file ({error})"))?;
+        has_key |= block.label.ends_with("PRIVATE KEY");
+        if block.label == "CERTIFICATE" {
+            let certificate = block.parse_x509().map_err(|error| format!("it is no certificate ({error})"))?;
+            all.push(Description::of(&certificate));
+        }
+    }
+    match all.is_empty() {
+        true if has_key => Err("it has a private key, which says nothing: give the certificate beside it".into()),
+        true => Err("there is no certificate in it".into()),
+        false => Ok(all),
+    }
+}

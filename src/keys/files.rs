@@ -1,0 +1,85 @@
+//! Where keys lie.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use squall_fabric::NodeId;
+
+use super::KeysError;
+
+/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Those of a directory, which is made when something is saved.
+    pub fn in_directory(directory: impl Into<PathBuf>) -> Files {
+        Files { directory: directory.into() }
+    }
+
+    /// The CA's certificate, which every node needs.
+    pub fn authority_certificate(&self) -> PathBuf {
+        self.directory.join("ca.pem")
+    }
+
+    /// The CA's key, which no node needs.
+    pub fn authority_key(&self) -> PathBuf {
+        self.directory.join("ca.key")
+    }
+
+    /// A node's certificate.
+    pub fn certificate(&self, node: NodeId) -> PathBuf {
+        self.directory.join(format!("node-{}.pem", node.0))
+    }
+
+    /// A node's key.
+    pub fn key(&self, node: NodeId) -> PathBuf {
+        self.directory.join(format!("node-{}.key", node.0))
+    }
+}
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Owner,
+    All,
+}
+
+/// None of these may be there, unless they may be replaced.
+pub(super) fn check_free(places: &[PathBuf], replace: bool) -> Result<(), KeysError> {
+    let taken = places.iter().find(|path| !replace && path.symlink_metadata().is_ok());
+    taken.map_or(Ok(()), |path| Err(KeysError::Exists { path: path.clone() }))
+}
+
+/// Writes a file as a whole: a reader sees the old text or the new one.
+pub(super) fn write(path: &Path, text: &str, access: Access, replace: bool) -> Result<(), KeysError> {
+    let failed = |cause| KeysError::Write { path: path.to_owned(), cause };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(directory).map_err(failed)?;
+    let mode = match access {
+        Access::Owner => 0o600,
+        Access::All => 0o644,
+    };
+    let beside = path.with_extension(format!("new-{}", std::process::id()));
+    let create = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    let put = || if replace { fs::rename(&beside, path) } else { fs::hard_link(&beside, path) };
+    let done = create().and_then(|()| put());
+    // After a rename it is gone.
+    let _ = fs::remove_file(&beside);
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !replace && path.exists() => {
+            Err(KeysError::Exists { path: path.to_owned() })
+        }
+        done => done.map_err(failed),
+    }
+}

@@ -1,0 +1,122 @@
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use squall_fabric::{
+    NodeId,
+    net::{Identity, certificate_name},
+};
+use time::{Duration, OffsetDateTime};
+
+use super::*;
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("squall-keys-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Directory(path)
+    }
+
+    fn files(&self) -> Files {
+        Files::in_directory(&self.0)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_node_s_keys_are_good_for_its_node_and_cluster_only() {
+    let directory = Directory::new("good");
+    let files = directory.files();
+    Authority::create("bank").unwrap().save(&files, false).unwrap();
+    let authority = Authority::load(&files).unwrap();
+    assert_eq!(authority.cluster(), "bank");
+    authority.issue(NodeId(3), 365).unwrap().save(&files, false).unwrap();
+    let identity =
+        Identity::load(files.authority_certificate(), files.certificate(NodeId(3)), files.key(NodeId(3))).unwrap();
+    assert_eq!(identity.node(), NodeId(3));
+    assert!(identity.is_for("bank") && !identity.is_for("shop"));
+}
+
+#[test]
+fn keys_of_another_authority_are_refused_and_a_renewed_one_is_of_the_same() {
+    let (bank, other) = (Authority::create("bank").unwrap(), Authority::create("bank").unwrap());
+    let of = |authority: &Authority| authority.issue(NodeId(1), 1).unwrap();
+    let accepted = |keys: &NodeKeys| Identity::from_pem(bank.certificate(), keys.certificate(), keys.key()).is_ok();
+    assert!(!accepted(&of(&other)));
+    let (first, renewed) = (of(&bank), of(&bank));
+    assert!(accepted(&first) && accepted(&renewed));
+    assert_ne!(first.key(), renewed.key());
+}
+
+#[test]
+fn only_the_owner_can_read_a_key_and_nothing_is_replaced_unasked() {
+    let directory = Directory::new("modes");
+    let files = directory.files();
+    let authority = Authority::create("bank").unwrap();
+    authority.save(&files, false).unwrap();
+    authority.issue(NodeId(1), 365).unwrap().save(&files, false).unwrap();
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(files.authority_key()), mode(files.key(NodeId(1)))), (0o600, 0o600));
+    let before = fs::read(files.key(NodeId(1))).unwrap();
+    let again = authority.issue(NodeId(1), 365).unwrap();
+    let error = again.save(&files, false).unwrap_err().to_string();
+    assert!(error.contains("node-1.key") && error.contains("--force"), "{error}");
+    assert_eq!(fs::read(files.key(NodeId(1))).unwrap(), before);
+    assert!(Authority::create("bank").unwrap().save(&files, false).is_err());
+    again.save(&files, true).unwrap();
+    assert_eq!(mode(files.key(NodeId(1))), 0o600, "one that replaces another is as private");
+    assert_eq!(fs::read_to_string(files.key(NodeId(1))).unwrap(), again.key());
+    let left: Vec<_> = fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 4, "nothing else is left: {left:?}");
+}
+
+#[test]
+fn a_certificate_says_whose_it_is_and_how_long() {
+    let authority = Authority::create("bank").unwrap();
+    let [of_authority] = &describe(authority.certificate()).unwrap()[..] else { panic!("one certificate") };
+    assert_eq!(of_authority.subject, Subject::Authority { cluster: "bank".into() });
+    let keys = authority.issue(NodeId(7), 30).unwrap();
+    let [of_node] = &describe(keys.certificate()).unwrap()[..] else { panic!("one certificate") };
+    let name = certificate_name("bank", NodeId(7));
+    assert_eq!(of_node.subject, Subject::Node { node: NodeId(7), name, of_issuer: true });
+    let days = (of_node.until - OffsetDateTime::now_utc()).whole_hours();
+    assert!((30 * 24 - 1..=30 * 24).contains(&days), "{days} hours");
+    let said = describe(keys.key()).unwrap_err();
+    assert!(said.contains("private key"), "{said}");
+    assert!(describe("").is_err() && describe("-----BEGIN CERTIFICATE-----\n!\n").is_err());
+}
+
+#[test]
+fn nothing_outlives_its_authority() {
+    let soon = OffsetDateTime::now_utc() + Duration::days(10);
+    let keys = Authority::create_until("bank", soon).unwrap().issue(NodeId(1), 365).unwrap();
+    let until = describe(keys.certificate()).unwrap()[0].until;
+    assert!(until <= soon && soon - until < Duration::seconds(2), "{until}");
+    let over = Authority::create_until("bank", OffsetDateTime::now_utc() - Duration::hours(1)).unwrap();
+    let error = over.issue(NodeId(1), 365).unwrap_err().to_string();
+    assert!(error.contains("expired on") && error.contains("squall keys init"), "{error}");
+    assert!(matches!(Authority::create("a").unwrap().issue(NodeId(1), 0), Err(KeysError::Days { days: 0 })));
+}
+
+#[test]
+fn a_key_of_something_else_is_no_authority_s() {
+    let directory = Directory::new("mixed-up");
+    let files = directory.files();
+    let error = Authority::load(&files).unwrap_err().to_string();
+    assert!(error.contains("squall keys init"), "{error}");
+    let authority = Authority::create("bank").unwrap();
+    authority.save(&files, false).unwrap();
+    let node = authority.issue(NodeId(1), 365).unwrap();
+    fs::write(files.authority_key(), node.key()).unwrap();
+    let error = Authority::load(&files).unwrap_err().to_string();
+    assert!(error.contains("is not the key of"), "{error}");
+    fs::write(files.authority_certificate(), node.certificate()).unwrap();
+    let error = Authority::load(&files).unwrap_err().to_string();
+    assert!(error.contains("not the certificate of a CA"), "{error}");
+}
