@@ -284,30 +284,5 @@ reference_of() {
     esac
 }
 
-rows() {
-    local id value least most reference base ratio
-    for id in "${order[@]}"; do
-        read -r value least most < <(statistic "$id")
-        reference=$(reference_of "$id") base=
-        if [ -n "$reference" ]; then read -r base _ < <(statistic "$reference") || true; fi
-        ratio=-
-        if [ -n "$base" ]; then ratio=$(awk "BEGIN { if ($base) printf \"%.12g\", $value / $base; else print \"-\" }"); fi
-        awk -v OFS='\t' -v id="$id" -v value="$value" -v unit="${units[$id]}" -v least="$least" -v most="$most" \
-            -v reference="${base:+$reference}" -v ratio="$ratio" '
-            $1 == id { target = $2 " " $3 " " $4; what = $2 == "ratio" ? ratio : value; limit = $4
-                       met = what == "-" ? "-" : ($3 == ">=" ? what + 0 >= limit + 0 : what + 0 <= limit + 0) ? "met" : "missed" }
-            END { print id, value, unit, least, most, reference ? reference : "-", ratio, target ? target : "-", met ? met : "-" }' \
-            < <(targets)
-    done
-}
-
-if [ -n "$tsv" ]; then
-    rows
-else
-    rows | awk -F '\t' '
-        function figure(x) { return x == "-" ? x : x >= 1000 || x <= -1000 ? sprintf("%d", x) : sprintf("%.3g", x) }
-        function line(a, b, c, d, e, f, g) { printf "%-38s %11s %-7s %19s %7s  %-16s %s\n", a, b, c, d, e, f, g }
-        BEGIN { line("", "median", "", "least to most", "ratio", "target", "verdict") }
-        { line($1, figure($2), $3, figure($4) " to " figure($5), figure($7), $8, $9) }'
-fi
+show
 yardsticks

@@ -1,14 +1,17 @@
 // MPI_Bcast of a buffer that every rank has written before: what `squall bench bulk` is held against.
 //
 // Usage: mpirun -np 4 mpi_bcast BYTES... Prints a JSON object for each size. The time of a round is the longest of any
-// rank, from a barrier on; the figure is the median of ROUNDS.
+// rank, from a barrier on; the figure is the median of ROUNDS (-DROUNDS=5 for slow networks).
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UP = 3, ROUNDS = 20 };
+#ifndef ROUNDS
+#define ROUNDS 20
+#endif
+enum { WARM_UP = 1 + ROUNDS / 10 };
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -28,7 +31,7 @@ static double median_of_rounds(char *buffer, int bytes) {
             times[round] = slowest;
     }
     qsort(times, ROUNDS, sizeof *times, by_value);
-    return (times[ROUNDS / 2 - 1] + times[ROUNDS / 2]) / 2;
+    return (times[(ROUNDS - 1) / 2] + times[ROUNDS / 2]) / 2;
 }
 
 int main(int argc, char **argv) {
