@@ -124,6 +124,7 @@ impl Walk {
                 }
                 Kind::NullRun => self.seen.extend((0..header.value).map(|_| NULL)),
                 Kind::Pad => {}
+                Kind::Bulk => unreachable!("nobody here commits one"),
             }
             self.at += header.stride();
             self.turns += header.turns();
