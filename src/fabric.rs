@@ -153,7 +153,7 @@ impl Config {
         };
         match dial_service(&dial) {
             // Who knows that it has no such service has taken the greeting.
-            Err(DialError::Refused { why, .. }) if why.contains("does not offer") => Ok(()),
+            Err(DialError::NoService { .. }) => Ok(()),
             other => Ok(other.map(drop)?),
         }
     }

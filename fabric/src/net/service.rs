@@ -227,7 +227,7 @@ pub struct ServiceDial<'a> {
     pub security: &'a Security,
     /// The service.
     pub service: ServiceId,
-    /// How long it may take, names and handshakes included.
+    /// How long it may take, handshakes included. (Looking up a name takes as long as the system's resolver does.)
     pub timeout: Duration,
 }
 
@@ -247,6 +247,14 @@ pub enum DialError {
         service: u32,
         /// A sentence.
         why: String,
+    },
+    /// The node would talk to this one, and has no such service, or no room for another stream of it.
+    #[error("{address} does not offer service {service}, or too many wait for it")]
+    NoService {
+        /// Where.
+        address: SocketAddr,
+        /// The service's number.
+        service: u32,
     },
     /// None of the addresses answered as the node should.
     #[error("service {service} could not be reached: {}", causes.join("; "))]
@@ -286,6 +294,9 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
             Err(Failure::Refused(why)) => {
                 return Err(DialError::Refused { address: *address, service: dial.service.0, why });
             }
+            Err(Failure::NoService) => {
+                return Err(DialError::NoService { address: *address, service: dial.service.0 });
+            }
             Err(Failure::Other(cause)) => causes.push(format!("{address}: {cause}")),
         }
     }
@@ -294,6 +305,7 @@ pub fn dial_service(dial: &ServiceDial<'_>) -> Result<ServiceStream, DialError> 
 
 enum Failure {
     Refused(String),
+    NoService,
     Other(String),
 }
 
@@ -361,11 +373,13 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
                 }
                 Greeting::Refuse { version, why, cluster } => {
                     let whom = format!("the node at {address}");
+                    if why == Refusal::NoService {
+                        return Err(Failure::NoService);
+                    }
                     return Err(Failure::Refused(match why {
                         Refusal::Version | Refusal::Cluster => mismatch(&own, &whom, version, Some(&cluster))
                             .map_or_else(|| format!("{whom} says no"), |(_, sentence)| sentence),
                         Refusal::Node => format!("{whom} is another one than was looked for"),
-                        Refusal::NoService => "it does not offer that, or too many wait for it".into(),
                         _ => format!("{whom} says no"),
                     }));
                 }

@@ -7,41 +7,39 @@
 use std::time::Duration;
 
 use squall_fabric::{
-    Fabric, NodeId, Time,
+    NodeId,
     mixed::{MixedFabric, Transport},
 };
 
 use crate::{
     rig::{Rig, Verdict},
     seeds, shm, tcp,
-    testbed::{Capabilities, Testbed},
+    testbed::{Capabilities, Here},
 };
 
 /// How many seeds each scenario runs from. (Where RDMA is emulated, all takes long.)
 const SEEDS: u64 = if cfg!(feature = "verbs") { 4 } else { 8 };
 
-struct MixedBed {
-    fabrics: Vec<MixedFabric>,
-    seed: u64,
-}
-
-impl MixedBed {
-    fn new(seed: u64) -> MixedBed {
-        let depth = [16, 64, 1024][seed as usize % 3];
-        let cluster = shm::cluster_name();
-        let near = |a: u32, b: u32| (a.max(b) < 2) == seed.is_multiple_of(2);
-        let sockets = tcp::open(3, false, |config| config.queue_depth = depth).into_iter().zip(0..);
-        let fabrics = sockets.map(|(sockets, node)| {
-            let memory = shm::open(&cluster, node, depth);
-            let far = if (seed / 2).is_multiple_of(2) { Transport::Tcp } else { Transport::Network };
-            let mut fabric = MixedFabric::new(NodeId(node), far).with_shm(memory).with_tcp(sockets);
-            for peer in (0..3).filter(|&peer| near(node, peer)) {
-                fabric.route(NodeId(peer), Transport::Shm);
-            }
-            fabric
-        });
-        MixedBed { fabrics: with_verbs(fabrics.collect(), seed), seed }
-    }
+fn bed(seed: u64) -> Here<MixedFabric> {
+    let depth = [16, 64, 1024][seed as usize % 3];
+    let cluster = shm::cluster_name();
+    let near = |a: u32, b: u32| (a.max(b) < 2) == seed.is_multiple_of(2);
+    let sockets = tcp::open(3, false, |config| config.queue_depth = depth).into_iter().zip(0..);
+    let fabrics = sockets.map(|(sockets, node)| {
+        let memory = shm::open(&cluster, node, depth);
+        let far = if (seed / 2).is_multiple_of(2) { Transport::Tcp } else { Transport::Network };
+        let mut fabric = MixedFabric::new(NodeId(node), far).with_shm(memory).with_tcp(sockets);
+        for peer in (0..3).filter(|&peer| near(node, peer)) {
+            fabric.route(NodeId(peer), Transport::Shm);
+        }
+        fabric
+    });
+    let can = Capabilities {
+        settled: Duration::from_millis(20),
+        patience: Duration::from_secs(30),
+        ..Capabilities::here(false)
+    };
+    Here { fabrics: with_verbs(fabrics.collect(), seed), seed, can }
 }
 
 #[cfg(not(feature = "verbs"))]
@@ -69,40 +67,10 @@ fn with_verbs(fabrics: Vec<MixedFabric>, seed: u64) -> Vec<MixedFabric> {
     routed.collect()
 }
 
-impl Testbed for MixedBed {
-    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
-        &mut self.fabrics[node]
-    }
-
-    fn step(&mut self, ready: &mut Vec<usize>) {
-        std::thread::yield_now();
-        ready.extend(0..self.fabrics.len());
-    }
-
-    fn now(&self) -> Time {
-        Time::boot_clock()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn can(&self) -> Capabilities {
-        Capabilities {
-            kill: false,
-            cut: false,
-            fences_memory: false,
-            settled: Duration::from_millis(20),
-            failure_timeout: tcp::FAILURE_TIMEOUT,
-            patience: Duration::from_secs(30),
-        }
-    }
-}
-
 /// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
 pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict) {
     for seed in seeds(SEEDS) {
-        if let Err(why) = scenario(&mut Rig::new(&mut MixedBed::new(seed))) {
+        if let Err(why) = scenario(&mut Rig::new(&mut bed(seed))) {
             panic!("{name}: {why} (again with SQUALL_SEED={seed})");
         }
     }

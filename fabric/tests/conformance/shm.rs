@@ -1,12 +1,9 @@
 //! The scenarios on shared memory: three nodes in this process, polled in turn; and threads that race.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use squall_fabric::{
-    Fabric, NodeId, Time,
+    NodeId,
     shm::{ShmConfig, ShmFabric},
 };
 
@@ -14,7 +11,7 @@ use crate::{
     concurrent,
     rig::{Rig, Verdict},
     seeds,
-    testbed::{Capabilities, Testbed},
+    testbed::{Capabilities, Here},
 };
 
 /// How many seeds each scenario runs from.
@@ -32,54 +29,17 @@ pub(crate) fn open(cluster: &str, node: u32, queue_depth: usize) -> ShmFabric {
     ShmFabric::open(config).expect("a shared-memory fabric")
 }
 
-struct ShmBed {
-    fabrics: Vec<ShmFabric>,
-    seed: u64,
-}
-
-impl ShmBed {
-    fn new(seed: u64) -> ShmBed {
-        let cluster = cluster_name();
-        let depth = [16, 64, 1024][seed as usize % 3];
-        ShmBed { fabrics: (0..3).map(|node| open(&cluster, node, depth)).collect(), seed }
-    }
-}
-
-impl Testbed for ShmBed {
-    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
-        &mut self.fabrics[node]
-    }
-
-    fn step(&mut self, ready: &mut Vec<usize>) {
-        std::thread::yield_now();
-        ready.extend(0..self.fabrics.len());
-    }
-
-    fn now(&self) -> Time {
-        Time::boot_clock()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn can(&self) -> Capabilities {
-        Capabilities {
-            // Nodes of one process can't die alone; the backend's own tests kill processes.
-            kill: false,
-            cut: false,
-            fences_memory: false,
-            settled: Duration::from_millis(5),
-            failure_timeout: Duration::from_secs(5),
-            patience: Duration::from_secs(20),
-        }
-    }
+fn bed(seed: u64) -> Here<ShmFabric> {
+    let cluster = cluster_name();
+    let depth = [16, 64, 1024][seed as usize % 3];
+    // The backend's own tests kill processes.
+    Here { fabrics: (0..3).map(|node| open(&cluster, node, depth)).collect(), seed, can: Capabilities::here(false) }
 }
 
 /// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
 pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict) {
     for seed in seeds(SEEDS) {
-        if let Err(why) = scenario(&mut Rig::new(&mut ShmBed::new(seed))) {
+        if let Err(why) = scenario(&mut Rig::new(&mut bed(seed))) {
             panic!("{name}: {why} (again with SQUALL_SEED={seed})");
         }
     }

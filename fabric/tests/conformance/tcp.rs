@@ -1,10 +1,10 @@
 //! The scenarios over TCP, without and with TLS: three nodes in this process, polled in turn; and threads that race.
 
-use std::{sync::OnceLock, time::Duration};
+use std::sync::OnceLock;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use squall_fabric::{
-    Fabric, NodeId, Time,
+    Fabric, NodeId,
     net::{Identity, NetConfig, Security, certificate_name},
     tcp::{TcpConfig, TcpFabric},
 };
@@ -13,13 +13,11 @@ use crate::{
     concurrent,
     rig::{Rig, Verdict},
     seeds,
-    testbed::{Capabilities, Testbed},
+    testbed::{Capabilities, FAILURE_TIMEOUT, Here},
 };
 
 /// How many seeds each scenario runs from.
 const SEEDS: u64 = 6;
-
-pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Clusters don't meet: each node knows only the ports of its own.
 const CLUSTER: &str = "conformance";
@@ -66,60 +64,22 @@ pub(crate) fn open(count: u32, tls: bool, set: impl Fn(&mut TcpConfig)) -> Vec<T
     fabrics
 }
 
-struct TcpBed {
-    fabrics: Vec<TcpFabric>,
-    seed: u64,
-}
-
-impl TcpBed {
-    fn new(seed: u64, tls: bool) -> TcpBed {
-        let fabrics = open(3, tls, |config| {
-            config.queue_depth = [16, 64, 1024][seed as usize % 3];
-            // Every other one with buffers that long messages fill.
-            if seed % 2 == 1 {
-                config.send_buffer_bytes = Some(8 << 10);
-            }
-        });
-        TcpBed { fabrics, seed }
-    }
-}
-
-impl Testbed for TcpBed {
-    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
-        &mut self.fabrics[node]
-    }
-
-    fn step(&mut self, ready: &mut Vec<usize>) {
-        std::thread::yield_now();
-        ready.extend(0..self.fabrics.len());
-    }
-
-    fn now(&self) -> Time {
-        Time::boot_clock()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn can(&self) -> Capabilities {
-        Capabilities {
-            // Nodes of one process can't die alone; the backend's own tests kill processes.
-            kill: false,
-            cut: false,
-            // Only this side's polls place bytes.
-            fences_memory: true,
-            settled: Duration::from_millis(5),
-            failure_timeout: FAILURE_TIMEOUT,
-            patience: Duration::from_secs(20),
+fn bed(seed: u64, tls: bool) -> Here<TcpFabric> {
+    let fabrics = open(3, tls, |config| {
+        config.queue_depth = [16, 64, 1024][seed as usize % 3];
+        // Every other one with buffers that long messages fill.
+        if seed % 2 == 1 {
+            config.send_buffer_bytes = Some(8 << 10);
         }
-    }
+    });
+    // Only this side's polls place bytes.
+    Here { fabrics, seed, can: Capabilities::here(true) }
 }
 
 /// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
 pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict, tls: bool) {
     for seed in seeds(SEEDS) {
-        if let Err(why) = scenario(&mut Rig::new(&mut TcpBed::new(seed, tls))) {
+        if let Err(why) = scenario(&mut Rig::new(&mut bed(seed, tls))) {
             panic!("{name}: {why} (again with SQUALL_SEED={seed})");
         }
     }

@@ -54,3 +54,50 @@ pub(crate) struct Capabilities {
     /// Whoever waits longer than this waits in vain.
     pub(crate) patience: Duration,
 }
+
+/// Nodes of this process, on a fabric that takes its time from this host, polled in turn.
+pub(crate) struct Here<F> {
+    pub(crate) fabrics: Vec<F>,
+    pub(crate) seed: u64,
+    pub(crate) can: Capabilities,
+}
+
+impl Capabilities {
+    /// Of nodes of one process, which can't die alone, nor be cut off from each other.
+    pub(crate) fn here(fences_memory: bool) -> Capabilities {
+        Capabilities {
+            kill: false,
+            cut: false,
+            fences_memory,
+            settled: Duration::from_millis(5),
+            failure_timeout: FAILURE_TIMEOUT,
+            patience: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What fabrics of [`Here`] are configured with.
+pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl<F: Fabric> Testbed for Here<F> {
+    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
+        &mut self.fabrics[node]
+    }
+
+    fn step(&mut self, ready: &mut Vec<usize>) {
+        std::thread::yield_now();
+        ready.extend(0..self.fabrics.len());
+    }
+
+    fn now(&self) -> Time {
+        Time::boot_clock()
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn can(&self) -> Capabilities {
+        self.can
+    }
+}

@@ -10,7 +10,7 @@ use std::{
 };
 
 use squall_fabric::{
-    Fabric, NodeId, Time,
+    Fabric, NodeId,
     net::NetConfig,
     verbs::{VerbsConfig, VerbsError, VerbsFabric},
 };
@@ -19,7 +19,7 @@ use crate::{
     concurrent,
     rig::{Rig, Verdict},
     seeds,
-    testbed::{Capabilities, Testbed},
+    testbed::{Capabilities, FAILURE_TIMEOUT, Here},
 };
 
 /// How many seeds each scenario runs from.
@@ -74,51 +74,15 @@ pub(crate) fn open_all(count: u32, queue_depth: usize, inline_bytes: usize) -> V
     fabrics
 }
 
-/// Long, for a processor that is emulated.
-const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
-
-struct VerbsBed {
-    fabrics: Vec<VerbsFabric>,
-    seed: u64,
-}
-
-impl VerbsBed {
-    /// Some seeds have a device that captures few bytes, or none.
-    fn new(seed: u64) -> VerbsBed {
-        let (depth, inline) = [(16, 256), (64, 0), (512, 32)][seed as usize % 3];
-        VerbsBed { fabrics: open_all(3, depth, inline), seed }
-    }
-}
-
-impl Testbed for VerbsBed {
-    fn fabric(&mut self, node: usize) -> &mut dyn Fabric {
-        &mut self.fabrics[node]
-    }
-
-    fn step(&mut self, ready: &mut Vec<usize>) {
-        std::thread::yield_now();
-        ready.extend(0..self.fabrics.len());
-    }
-
-    fn now(&self) -> Time {
-        Time::boot_clock()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn can(&self) -> Capabilities {
-        Capabilities {
-            // Nodes of one process can't die alone, and those of one machine can't be cut off from each other.
-            kill: false,
-            cut: false,
-            fences_memory: true,
-            settled: Duration::from_millis(20),
-            failure_timeout: FAILURE_TIMEOUT,
-            patience: Duration::from_secs(30),
-        }
-    }
+/// Some seeds have a device that captures few bytes, or none. A processor that is emulated takes long.
+fn bed(seed: u64) -> Here<VerbsFabric> {
+    let (depth, inline) = [(16, 256), (64, 0), (512, 32)][seed as usize % 3];
+    let can = Capabilities {
+        settled: Duration::from_millis(20),
+        patience: Duration::from_secs(30),
+        ..Capabilities::here(true)
+    };
+    Here { fabrics: open_all(3, depth, inline), seed, can }
 }
 
 /// Runs a scenario from a few seeds, or from the one in `SQUALL_SEED`.
@@ -127,7 +91,7 @@ pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict) {
         return;
     }
     for seed in seeds(SEEDS) {
-        if let Err(why) = scenario(&mut Rig::new(&mut VerbsBed::new(seed))) {
+        if let Err(why) = scenario(&mut Rig::new(&mut bed(seed))) {
             panic!("{name}: {why} (again with SQUALL_SEED={seed})");
         }
     }

@@ -34,6 +34,9 @@ const BUFFERS: usize = 3;
 /// The largest segment that a receiver takes, in bytes: with [`BUFFERS`], it bounds its memory.
 const MAX_SEGMENT_BYTES: u64 = 32 << 20;
 
+/// The most receivers of a push over a network, whose addresses are remembered.
+const MAX_RECEIVERS: usize = 4096;
+
 /// How often a receiver gives a sign of life.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
@@ -229,6 +232,9 @@ impl<'r> Transfer<'r> {
     fn accept(&mut self, mut offer: Offer) -> Result<(), End> {
         if !(1..=MAX_SEGMENT_BYTES).contains(&offer.segment_bytes) {
             return Err(End::Refused(format!("segments of {} bytes are not possible", offer.segment_bytes)));
+        }
+        if offer.receivers.len() > MAX_RECEIVERS {
+            return Err(End::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
         }
         for Address { node, at } in std::mem::take(&mut offer.receivers) {
             self.bulk.fabric().set_peer(NodeId(node), vec![at]);
