@@ -32,7 +32,7 @@ fn tcp(cluster: &str, node: u32) -> TcpFabric {
 fn nodes(name: &str) -> [MixedFabric; 3] {
     let cluster = format!("{name}-{}", std::process::id());
     let (mut near, far) = (tcp(&cluster, 0), tcp(&cluster, 2));
-    near.set_peer(NodeId(2), far.local_addrs().iter().map(ToString::to_string).collect());
+    near.learn(NodeId(2), &far.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>());
     let mut middle = MixedFabric::new(NodeId(0), Transport::Shm).with_shm(shm(&cluster, 0)).with_tcp(near);
     middle.route(NodeId(2), Transport::Tcp);
     let beside = MixedFabric::new(NodeId(1), Transport::Shm).with_shm(shm(&cluster, 1));
@@ -133,4 +133,46 @@ fn an_endpoint_without_a_fabric_breaks_with_a_reason() {
     assert_eq!(*endpoint, lost);
     assert!(why.contains("TCP, which this node does not use"), "{why}");
     middle.poll(Time::boot_clock(), &mut out);
+}
+
+/// Node 0 was opened alone. Node 1 says that it is on the same host, node 2 that it is not.
+#[test]
+fn who_joins_is_reached_where_its_addresses_say() {
+    let cluster = format!("mixed-joins-{}", std::process::id());
+    let mut addresses = Vec::new();
+    let mut nodes: Vec<MixedFabric> = (0..3)
+        .map(|id| {
+            let tcp = tcp(&cluster, id);
+            addresses.push(tcp.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>());
+            MixedFabric::new(NodeId(id), Transport::Network).with_shm(shm(&cluster, id)).with_tcp(tcp)
+        })
+        .collect();
+    // Nobody dials node 0.
+    addresses[0] = vec!["192.0.2.1:1".to_owned()];
+    addresses[1].push("192.0.2.1:2".to_owned());
+    let mut ends = Vec::new();
+    for joiner in 1..3 {
+        for (one, other) in [(0, joiner), (joiner, 0)] {
+            for node in [one, other] {
+                nodes[one].learn(NodeId(node as u32), &addresses[node]);
+            }
+            let end = nodes[one].connect(NodeId(other as u32), TAG, &[], b"");
+            ends.push((one, end));
+        }
+    }
+    let (mut connected, until) = (Vec::new(), Instant::now() + PATIENCE);
+    while connected.len() < ends.len() {
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let mut out = Vec::new();
+            node.poll(Time::boot_clock(), &mut out);
+            connected.extend(out.into_iter().map(|completion| match completion {
+                Completion::Connected { endpoint, .. } => (index, endpoint),
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert!(Instant::now() < until, "the nodes don't meet");
+    }
+    let dials = nodes[0].tcp().expect("it was added").net_stats().dials;
+    assert!(dials > 0, "node 2 is reached over the network");
+    assert_eq!(nodes[1].tcp().expect("it was added").net_stats().links_up, 0, "node 1 is not");
 }

@@ -10,6 +10,7 @@ use crate::{
     Payload,
     bulk::{Arrivals, Arrived},
     config::Mode,
+    order,
     progress::Progress,
 };
 
@@ -127,6 +128,20 @@ impl Deliverer {
             .map(|((&node, ring), bulk)| Sender { node, reader: reader(ring), bulk, nulls: 0, turns: 0 })
             .collect();
         Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0 }
+    }
+
+    /// How many turns of each sender, by rank, were delivered or passed over as nulls.
+    pub fn turns(&self) -> Vec<u64> {
+        let senders = self.senders.len();
+        match self.mode {
+            Mode::Ordered => (0..senders).map(|s| order::turns_within(senders, s, self.next)).collect(),
+            Mode::Unordered => self.senders.iter().map(|sender| sender.turns).collect(),
+        }
+    }
+
+    /// The view in whose order it delivers.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Whether a run would do anything.
@@ -271,7 +286,7 @@ mod tests {
             let ring = Arc::new(Ring::new(region.clone(), 1024));
             ring.push_bulk(announced, 0).expect("it is empty");
             let (node, arrivals, progress) = (NodeId(1), Arc::new(Arrivals::new()), Arc::new(Progress::new(1)));
-            let members = ShardView { shard: ShardId(0), members: vec![node], senders: vec![node] };
+            let members = ShardView::whole(ShardId(0), vec![node], vec![node]);
             let inboxes = Inboxes { rings: &[region], own: Some(ring), bulk: vec![Arc::clone(&arrivals)] };
             let mut deliverer = Deliverer::new(Epoch::FIRST, &members, Mode::Ordered, inboxes, Arc::clone(&progress));
             came.into_iter().for_each(|(number, len)| arrivals.push(arrived(number, len)));

@@ -118,10 +118,12 @@ pub fn create<F: Fabric>(
     let my_sender = members.sender_rank_of(node).map(|rank| rank.index());
     let own = my_sender.map(|s| Arc::new(ring::Ring::new(rings[s].clone(), config.ring_bytes)));
     let progress = Arc::new(Progress::new(members.senders.len()));
-    let bulk = bulk::connect(fabric, view.epoch, members, config, own.as_ref())?;
-    let inboxes = deliverer::Inboxes { rings: &rings, own: own.clone(), bulk: bulk.arrivals };
+    let mut shard =
+        Shard::connect(fabric, view.epoch, members, me, config, &rings, own.clone(), Arc::clone(&progress))?;
+    let bulk::Parts { bulk, queue, arrivals } = bulk::reserve(fabric, view.epoch, members, config, own.as_ref())?;
+    shard.add_bulk(bulk);
+    let inboxes = deliverer::Inboxes { rings: &rings, own: own.clone(), bulk: arrivals };
     let deliverer = Deliverer::new(view.epoch, members, config.mode, inboxes, Arc::clone(&progress));
-    let submitter = Submitter::new(own.clone(), bulk.queue, config.inline_bytes(), Arc::clone(&progress));
-    let shard = Shard::connect(fabric, view.epoch, members, me, config, rings, own, bulk.bulk, progress)?;
+    let submitter = Submitter::new(own, queue, config.inline_bytes(), progress);
     Ok((submitter, shard, deliverer))
 }

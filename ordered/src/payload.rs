@@ -10,6 +10,7 @@ pub struct Payload<'a>(Place<'a>);
 enum Place<'a> {
     Ring(ring::Payload<'a>),
     Bulk(&'a [u8]),
+    Kept(&'a [u8]),
 }
 
 impl<'a> Payload<'a> {
@@ -22,12 +23,17 @@ impl<'a> Payload<'a> {
         Payload(Place::Bulk(bytes))
     }
 
+    /// A payload that was copied out when it was received, and is delivered later. It need not be aligned.
+    pub fn kept(bytes: &'a [u8]) -> Payload<'a> {
+        Payload(Place::Kept(bytes))
+    }
+
     /// The payload's length, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Place::Ring(payload) => payload.len(),
-            Place::Bulk(bytes) => bytes.len(),
+            Place::Bulk(bytes) | Place::Kept(bytes) => bytes.len(),
         }
     }
 
@@ -37,11 +43,12 @@ impl<'a> Payload<'a> {
     }
 
     /// The bytes themselves, aligned to 64, if the message is a bulk message: nobody can change them any more. Those of a small
-    /// one lie in memory that a faulty sender could still write, so they can only be read once each.
+    /// one lie in memory that a faulty sender could still write, so they can only be read once each; those that were kept are not
+    /// aligned.
     #[inline]
     pub fn as_slice(&self) -> Option<&'a [u8]> {
         match self.0 {
-            Place::Ring(_) => None,
+            Place::Ring(_) | Place::Kept(_) => None,
             Place::Bulk(bytes) => Some(bytes),
         }
     }
@@ -55,7 +62,7 @@ impl<'a> Payload<'a> {
     pub fn word(&self, index: usize) -> u64 {
         match &self.0 {
             Place::Ring(payload) => payload.word(index),
-            Place::Bulk(bytes) => {
+            Place::Bulk(bytes) | Place::Kept(bytes) => {
                 let rest = &bytes[index * 8..];
                 assert!(!rest.is_empty(), "word {index} of a payload of {} bytes", bytes.len());
                 let mut word = [0; 8];
@@ -75,7 +82,7 @@ impl<'a> Payload<'a> {
     pub fn read(&self, into: &mut [u8]) {
         match &self.0 {
             Place::Ring(payload) => payload.read(into),
-            Place::Bulk(bytes) => into.copy_from_slice(bytes),
+            Place::Bulk(bytes) | Place::Kept(bytes) => into.copy_from_slice(bytes),
         }
     }
 
@@ -84,7 +91,7 @@ impl<'a> Payload<'a> {
     pub fn copy_to(&self, into: &mut Vec<u8>) {
         match &self.0 {
             Place::Ring(payload) => payload.copy_to(into),
-            Place::Bulk(bytes) => {
+            Place::Bulk(bytes) | Place::Kept(bytes) => {
                 into.clear();
                 into.extend_from_slice(bytes);
             }

@@ -1,5 +1,7 @@
 //! The part of a shard that the node's own thread drives.
 
+mod ending;
+
 use std::sync::Arc;
 
 use squall_fabric::{
@@ -9,9 +11,10 @@ use squall_fabric::{
 use squall_membership::{Epoch, Rank, Seq, ShardId, ShardView};
 use squall_sst::{
     ColumnSet, Counter, Counters, Fingerprint, Layout, Mesh, MeshEvent, Table,
-    ring::{Outbox, Ring, Turn},
+    ring::{Outbox, Ring},
 };
 
+pub use self::ending::Undelivered;
 use crate::{
     bulk::Bulk,
     config::{Mode, ShardConfig},
@@ -32,17 +35,10 @@ pub struct Stepped {
     pub deliver: bool,
     /// The own ring has more room.
     pub freed: bool,
+    /// [`endpoints`](Shard::endpoints) has more than before.
+    pub connecting: bool,
     /// The own reserve for bulk messages has more room, or the queue of small ones behind them.
     pub freed_bulk: bool,
-}
-
-/// A message of this node that its shard did not deliver in its view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undelivered {
-    /// What the submitter gave with it.
-    pub ticket: u32,
-    /// Unordered mode: the members known to have it.
-    pub held_by: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +46,13 @@ enum State {
     Running,
     /// Neither sends nor receives any more; goes on delivering what is stable.
     Wedged,
-    /// Delivers up to this place of the order, and nothing beyond.
-    CleaningUp(Seq),
+    /// Delivers up to this place of the order, and nothing beyond; `short` if the view delivers more elsewhere.
+    CleaningUp {
+        to: Seq,
+        short: bool,
+    },
+    /// Delivers what was found to be stable so far, and nothing beyond.
+    Abandoned,
 }
 
 /// One member's part in a shard, in one view.
@@ -154,13 +155,13 @@ impl Shard {
         members: &ShardView,
         me: Rank,
         config: &ShardConfig,
-        rings: Vec<Region>,
+        rings: &[Region],
         own: Option<Arc<Ring>>,
-        bulk: Bulk,
         progress: Arc<Progress>,
     ) -> Result<Shard, RegisterError> {
         let senders = members.senders.len();
-        let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk.senders());
+        let bulk_senders = if config.bulk_reserve_bytes > 0 { senders } else { 0 };
+        let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk_senders);
         let rows = members.members.len();
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
         let hello = hello(&layout, members, config);
@@ -189,8 +190,8 @@ impl Shard {
             senders,
             own,
             remote: vec![None; rows],
-            rings,
-            bulk,
+            rings: rings.to_vec(),
+            bulk: Bulk::empty(),
             faulty: Vec::new(),
             progress,
             reads: Reads::new(config.read_lease),
@@ -200,20 +201,26 @@ impl Shard {
         })
     }
 
+    /// What it has for bulk messages, once.
+    pub(crate) fn add_bulk(&mut self, bulk: Bulk) {
+        self.bulk = bulk;
+    }
+
     /// The shard's id.
     pub fn id(&self) -> ShardId {
         self.id
     }
 
-    /// The endpoints whose completions belong to this shard.
+    /// The endpoints whose completions belong to this shard. A [step](Stepped::connecting) may add some.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         self.mesh.endpoints().chain(self.bulk.endpoints())
     }
 
-    /// Whether all other members are connected, with memory that fits.
+    /// Whether all other members are connected, with memory that fits. What bulk messages travel on is connected when somebody
+    /// sends the first one.
     pub fn is_complete(&self) -> bool {
         let fit = |(peer, remote): (usize, &Option<Remote>)| peer == self.mesh.me() || remote.is_some();
-        self.mesh.is_complete() && self.remote.iter().enumerate().all(fit) && self.bulk.is_complete()
+        self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
     }
 
     /// Takes note of a completion of one of this shard's endpoints. A member that is lost, or that can't take part, is
@@ -265,6 +272,7 @@ impl Shard {
         self.table.refresh();
         if self.state == State::Running && !self.bulk.is_empty() {
             stepped.busy |= self.bulk.step(fabric, now, &mut self.table, self.columns.bulk, &mut self.faulty);
+            stepped.connecting = self.bulk.has_new_endpoints();
         }
         match self.columns.order {
             OrderColumns::Ordered { received, delivered, stamp, echo } => {
@@ -342,14 +350,15 @@ impl Shard {
         }
         let limit = match self.state {
             State::Running | State::Wedged => self.table.min(received),
-            State::CleaningUp(trim) => trim.0,
+            State::CleaningUp { to, .. } => to.0,
+            State::Abandoned => 0,
         };
         if limit > self.progress.limit(0) {
             self.progress.set_limit(0, limit);
             stepped.deliver = true;
         }
         // Nobody delivered anything beyond the trim, so the state at the trim answers every confirmed read.
-        let cleaned_up = matches!(self.state, State::CleaningUp(_)) && self.is_ended();
+        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_ended();
         let reached = if cleaned_up { u64::MAX } else { self.delivered };
         if let Some(upto) = self.reads.answerable(reached) {
             self.progress.set_answerable(upto);
@@ -373,7 +382,7 @@ impl Shard {
                 self.table.set(held.nth(sender), turns);
             }
         }
-        for sender in 0..self.senders.len() {
+        for sender in (0..self.senders.len()).filter(|_| self.state != State::Abandoned) {
             let own = self.own.as_ref().is_some_and(|own| own.rank == sender);
             let limit =
                 if own { self.table.min(held.nth(sender)) } else { self.table.get(self.table.me(), held.nth(sender)) };
@@ -405,98 +414,9 @@ impl Shard {
         }
     }
 
-    /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). What is stable
-    /// already, or becomes so by what others still publish, is delivered all the same.
-    pub fn wedge(&mut self) -> Seq {
-        if self.state == State::Running {
-            self.state = State::Wedged;
-            // Before anybody can learn that this member is wedged, and goes on without waiting for its lease.
-            self.progress.set_lease(Time::ZERO, Time::MAX);
-        }
-        match self.columns.order {
-            OrderColumns::Ordered { received, .. } => Seq(self.table.get(self.table.me(), received)),
-            OrderColumns::Unordered { .. } => Seq(0),
-        }
-    }
-
     /// The members that may hold a lease by this member's echo. Once this one is wedged, they are no more.
     pub fn leased(&self) -> impl Iterator<Item = NodeId> {
         self.leased.iter().enumerate().filter(|(_, leased)| **leased).map(|(member, _)| self.mesh.node(member))
-    }
-
-    /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: what has arrived is
-    /// delivered.
-    ///
-    /// # Panics
-    ///
-    /// If the shard is not wedged, or the trim lies beyond what this member has received or before what is stable: a member
-    /// that stays was counted when the trim was computed, so either would break the order.
-    pub fn clean_up(&mut self, trim: Seq) {
-        assert_ne!(self.state, State::Running, "only a wedged shard is cleaned up");
-        if let OrderColumns::Ordered { received, .. } = self.columns.order {
-            let received = self.table.get(self.table.me(), received);
-            assert!(trim.0 <= received, "trim {trim} lies beyond the {received} received");
-            let limit = self.progress.limit(0);
-            assert!(trim.0 >= limit, "trim {trim} lies before {limit}, which is stable");
-        }
-        self.state = State::CleaningUp(trim);
-    }
-
-    /// Whether everything that will be delivered in this view has been.
-    pub fn is_ended(&self) -> bool {
-        match (self.state, self.mode) {
-            (State::Running, _) => false,
-            (State::CleaningUp(trim), Mode::Ordered) => self.progress.delivered(0) >= trim.0,
-            // Without a trim: what was found deliverable so far.
-            (State::Wedged | State::CleaningUp(_), _) => {
-                (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
-            }
-        }
-    }
-
-    /// Accepts no more messages of this node.
-    pub fn close(&mut self) {
-        if let Some(own) = &self.own {
-            own.outbox.ring().close();
-        }
-        self.bulk.close();
-    }
-
-    /// Closes the own ring, and finds the messages that were accepted and not delivered by this member. None while a thread
-    /// is still completing one; ask again.
-    ///
-    /// Once the shard [is ended](Shard::is_ended) by a clean-up, these are the messages that nobody delivers in this view.
-    ///
-    /// # Panics
-    ///
-    /// If the shard is not wedged: what was not delivered would be yet.
-    pub fn undelivered(&mut self) -> Option<Vec<Undelivered>> {
-        assert_ne!(self.state, State::Running, "only a wedged shard knows what it will not deliver");
-        let Some(own) = &mut self.own else { return Some(Vec::new()) };
-        if !own.outbox.drain() {
-            return None;
-        }
-        // Nobody delivers these: no member knows of them, or of their place.
-        let without_turn = self.bulk.without_turn()?;
-        let without_turn = without_turn.into_iter().map(|ticket| Undelivered { ticket, held_by: Vec::new() });
-        let turns = match self.mode {
-            Mode::Ordered => order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0)),
-            Mode::Unordered => self.progress.delivered(own.rank),
-        };
-        let held_by = |turn: u64| match self.columns.order {
-            OrderColumns::Ordered { .. } => Vec::new(),
-            OrderColumns::Unordered { held, .. } => (0..self.table.rows())
-                .filter(|&member| self.table.get(member, held.nth(own.rank)) > turn)
-                .map(|member| self.mesh.node(member))
-                .collect(),
-        };
-        let with_turn = own.outbox.undelivered(turns).map(|(turn, message)| {
-            let (Turn::Message(_, ticket) | Turn::Bulk(_, ticket)) = message else {
-                unreachable!("nulls are no messages")
-            };
-            Undelivered { ticket, held_by: held_by(turn) }
-        });
-        Some(with_turn.chain(without_turn).collect())
     }
 
     /// Closes the shard's endpoints.

@@ -67,8 +67,8 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
     let (node, shard) = (NodeId(1), ShardId(0));
     let view = View {
         epoch: Epoch::FIRST,
-        members: vec![Member { node, incarnation: Incarnation(1) }],
-        shards: vec![ShardView { shard, members: vec![node], senders: vec![node] }],
+        members: vec![Member::new(node, Incarnation(1))],
+        shards: vec![ShardView::whole(shard, vec![node], vec![node])],
         joined: vec![node],
         left: Vec::new(),
     };
@@ -103,7 +103,7 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
             }
         }
         let received = shard.wedge();
-        shard.clean_up(received);
+        shard.clean_up(received, true);
         shard.step(&mut fabric, now);
         while !shard.is_ended() {
             deliverer.run(7, &mut log).expect("nobody is faulty");

@@ -7,6 +7,7 @@ use super::parts::VERBS;
 use super::{
     choice::{Choice, News},
     held::HeldEndpoints,
+    host::shares_host,
     parts::{Fabrics, Parts, SHM, TCP},
 };
 #[cfg(feature = "verbs")]
@@ -72,6 +73,8 @@ pub struct MixedFabric {
     pub(super) parts: Parts,
     routes: BTreeMap<NodeId, Transport>,
     otherwise: Transport,
+    /// Where this node listens, as it has learned.
+    addresses: Vec<String>,
     /// Endpoints to peers whose fabric is not there, for the next poll to report.
     stillborn: Endpoints<Stillborn>,
     /// Where there is a network.
@@ -99,6 +102,7 @@ impl MixedFabric {
             parts: Parts { fabrics: Fabrics::default(), held: HeldEndpoints::new() },
             routes: BTreeMap::new(),
             otherwise,
+            addresses: Vec::new(),
             stillborn: Endpoints::new(NO_FABRIC),
             choice: None,
             graphs: Executor::default(),
@@ -151,14 +155,26 @@ impl MixedFabric {
         self.parts.fabrics.verbs.as_ref()
     }
 
-    /// Says where a peer listens, if it is reached over a network.
-    pub fn set_peer(&mut self, node: NodeId, addresses: Vec<String>) {
+    /// Says where a node listens, for endpoints that are connected from now on; of this node itself too, and first: others that
+    /// [share its host](shares_host) are reached by shared memory, if it was added, the rest in the way that nodes are which
+    /// nothing is said of. All nodes must say the same.
+    pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         #[cfg(feature = "verbs")]
         if let Some(verbs) = &mut self.parts.fabrics.verbs {
-            verbs.set_peer(node, addresses.clone());
+            verbs.learn(node, addresses);
         }
         if let Some(tcp) = &mut self.parts.fabrics.tcp {
-            tcp.set_peer(node, addresses);
+            tcp.learn(node, addresses);
+        }
+        if node == self.node {
+            self.addresses = addresses.to_vec();
+        } else if !addresses.is_empty() {
+            let is_beside = addresses.iter().any(|theirs| self.addresses.iter().any(|own| shares_host(own, theirs)));
+            if is_beside && self.shm().is_some() {
+                self.route(node, Transport::Shm);
+            } else {
+                self.routes.remove(&node);
+            }
         }
     }
 

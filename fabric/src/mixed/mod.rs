@@ -9,10 +9,12 @@
 mod choice;
 mod fabric;
 mod held;
+mod host;
 mod parts;
 mod wait;
 
 pub use fabric::{MixedFabric, Transport};
+pub use host::shares_host;
 #[cfg(feature = "verbs")]
 pub(crate) use parts::VERBS;
 pub(crate) use parts::{SHM, TCP};

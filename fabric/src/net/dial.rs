@@ -69,10 +69,19 @@ pub(super) struct DataDial {
 impl Thread {
     /// Where a node can be reached from now on.
     pub(super) fn set_peer(&mut self, node: NodeId, texts: Vec<String>) {
+        let is_known = self.peers.get(&node).is_some_and(|peer| peer.texts == texts);
+        if is_known && (self.by_node.contains_key(&node) || self.is_dialing(node)) {
+            return;
+        }
         let resolving = self.peers.get(&node).is_some_and(|peer| peer.resolving);
         self.forget_dial(node);
         // A thread that looks up the old names is waited for, so that there is one at a time.
         self.peers.insert(node, Peer { resolving, ..Peer::new(texts) });
+    }
+
+    /// Whether an attempt at a link with a peer is under way.
+    fn is_dialing(&self, node: NodeId) -> bool {
+        self.attempts.values().any(|attempt| attempt.peer == node && attempt.goal == Goal::Link)
     }
 
     /// What a peer's names stand for.
@@ -119,7 +128,7 @@ impl Thread {
     /// Goes on to look for a peer, and says when that is to be done next.
     fn dial_peer(&mut self, node: NodeId, now: Instant) -> Option<Instant> {
         loop {
-            let trying = self.attempts.values().any(|attempt| attempt.peer == node && attempt.goal == Goal::Link);
+            let trying = self.is_dialing(node);
             let peer = self.peers.get_mut(&node).filter(|peer| !peer.texts.is_empty())?;
             match &mut peer.round {
                 None if peer.next > now => return Some(peer.next),

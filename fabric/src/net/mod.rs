@@ -54,7 +54,9 @@ use rustix::event::{EventfdFlags, eventfd};
 pub use config::{CLUSTER_BYTES, NetConfig, NetError, Security};
 pub use identity::{Identity, IdentityError, certificate_name};
 pub(crate) use plane::{Command, Connect, DataStream, Event, Paired, Plane};
-pub use service::{DialError, ServiceDial, ServiceId, ServiceReader, ServiceStream, ServiceWriter, dial_service};
+pub use service::{
+    DialError, ServiceDial, ServiceHangUp, ServiceId, ServiceReader, ServiceStream, ServiceWriter, dial_service,
+};
 pub use stats::{NetStats, StrangerStats};
 pub(crate) use tls::Session;
 

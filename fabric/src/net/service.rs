@@ -73,6 +73,10 @@ pub struct ServiceWriter {
     failed: bool,
 }
 
+/// Ends a [`ServiceStream`] whose halves are elsewhere. Keeps its socket open.
+#[derive(Clone, Debug)]
+pub struct ServiceHangUp(Arc<Shared>);
+
 impl ServiceStream {
     /// Waits for its peer when it is read, though the socket did not before.
     pub(super) fn new(
@@ -160,6 +164,13 @@ impl Read for ServiceReader {
     }
 }
 
+impl ServiceReader {
+    /// How long a read waits at most, as in [`ServiceStream::set_timeout`].
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.shared.socket.set_read_timeout(timeout)
+    }
+}
+
 impl ServiceWriter {
     /// How long a write waits at most, as in [`ServiceStream::set_timeout`].
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
@@ -170,6 +181,19 @@ impl ServiceWriter {
     pub fn hang_up(&self) {
         // It may have ended by itself.
         let _ = self.shared.socket.shutdown(Shutdown::Both);
+    }
+
+    /// What does the same wherever the halves are.
+    pub fn hang_up_handle(&self) -> ServiceHangUp {
+        ServiceHangUp(Arc::clone(&self.shared))
+    }
+}
+
+impl ServiceHangUp {
+    /// Ends both halves: see [`ServiceWriter::hang_up`].
+    pub fn now(&self) {
+        // It may have ended by itself.
+        let _ = self.0.socket.shutdown(Shutdown::Both);
     }
 }
 

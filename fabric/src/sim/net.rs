@@ -162,6 +162,11 @@ impl SimNet {
         world.heal(b, a);
     }
 
+    /// Whether what `from` sends does not reach `to`.
+    pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        self.world.borrow().network.is_cut(from, to).is_some()
+    }
+
     /// Gives what `from` sends to `to` another rate or latency. Applies to what is posted from now on.
     pub fn set_link(&self, from: NodeId, to: NodeId, link: Link) {
         self.world.borrow_mut().network.set_link(from, to, link);

@@ -83,13 +83,13 @@ impl TcpFabric {
         self.net.local_addrs()
     }
 
-    /// Says where a peer listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. What is connected stays so.
-    pub fn set_peer(&mut self, node: NodeId, addresses: Vec<String>) {
-        self.net.set_peer(node, addresses);
+    /// Says where a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. What is connected stays so.
+    pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
+        self.net.set_peer(node, addresses.to_vec());
     }
 
     /// Takes the streams that peers open for a service, from now on and in place of who took them before.
-    pub fn take_service(&mut self, service: ServiceId) -> Receiver<ServiceStream> {
+    pub fn take_service(&self, service: ServiceId) -> Receiver<ServiceStream> {
         self.net.take_service(service)
     }
 

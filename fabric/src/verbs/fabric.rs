@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crossbeam::channel::Receiver;
 use rustix::{
     event::{Timespec, epoll},
     io::Errno,
@@ -32,7 +33,7 @@ use crate::{
     RegisterError, Time, Token, WorkGraph,
     endpoints::Endpoints,
     graph::Executor,
-    net::{Command, Control, Events, Net, NetStats, Plane},
+    net::{Command, Control, Events, Net, NetStats, Plane, ServiceId, ServiceStream},
     shm::doorbell::Doorbell,
 };
 
@@ -189,9 +190,14 @@ impl VerbsFabric {
         self.net.local_addrs()
     }
 
-    /// Says where a peer listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. Links that are up stay up.
-    pub fn set_peer(&self, node: NodeId, addresses: Vec<String>) {
-        self.net.set_peer(node, addresses);
+    /// Says where a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. Links that are up stay up.
+    pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
+        self.net.set_peer(node, addresses.to_vec());
+    }
+
+    /// Takes the streams that peers open for a service, from now on and in place of who took them before.
+    pub fn take_service(&self, service: ServiceId) -> Receiver<ServiceStream> {
+        self.net.take_service(service)
     }
 
     /// The device's name.

@@ -58,7 +58,7 @@ pub(crate) fn open(count: u32, tls: bool, set: impl Fn(&mut TcpConfig)) -> Vec<T
     for peer in 0..count {
         let addresses: Vec<_> = fabrics[peer as usize].local_addrs().iter().map(ToString::to_string).collect();
         for fabric in fabrics.iter_mut().filter(|fabric| fabric.node() != NodeId(peer)) {
-            fabric.set_peer(NodeId(peer), addresses.clone());
+            fabric.learn(NodeId(peer), &addresses);
         }
     }
     fabrics

@@ -64,12 +64,11 @@ fn open(cluster: &str, node: u32, queue_depth: usize, inline_bytes: usize) -> Ve
 /// Nodes of a cluster of their own, which know where the others are.
 pub(crate) fn open_all(count: u32, queue_depth: usize, inline_bytes: usize) -> Vec<VerbsFabric> {
     let cluster = cluster_name();
-    let fabrics: Vec<_> = (0..count).map(|node| open(&cluster, node, queue_depth, inline_bytes)).collect();
-    for fabric in &fabrics {
-        for peer in &fabrics {
-            let addresses = peer.local_addrs().iter().map(ToString::to_string).collect();
-            fabric.set_peer(peer.node(), addresses);
-        }
+    let mut fabrics: Vec<_> = (0..count).map(|node| open(&cluster, node, queue_depth, inline_bytes)).collect();
+    let listens = |peer: &VerbsFabric| peer.local_addrs().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let addresses: Vec<_> = fabrics.iter().map(|peer| (peer.node(), listens(peer))).collect();
+    for fabric in &mut fabrics {
+        addresses.iter().for_each(|(peer, addresses)| fabric.learn(*peer, addresses));
     }
     fabrics
 }

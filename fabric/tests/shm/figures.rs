@@ -8,7 +8,10 @@ use std::{
 
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Op, RegionKind, Source, Time, Token};
 
-use crate::world::{Node, Pair, cluster, inline, pair, until, whole};
+use crate::{
+    child::Process,
+    world::{Node, Pair, cluster, inline, pair, until, whole},
+};
 
 /// The shortest time of several runs: other processes can only make it longer.
 fn shortest(mut run: impl FnMut() -> Duration) -> Duration {
@@ -150,4 +153,24 @@ fn sharing_beside_copying() {
             "256 MiB, {what}: {copied:?} copied; {shared:?} shared, {faults} page faults; {sealing:?} more for sealing"
         );
     }
+}
+
+#[test]
+#[ignore = "measures"]
+fn noticing_a_death() {
+    let mut times: Vec<Duration> = (0..20)
+        .map(|_| {
+            let cluster = cluster();
+            let mut child = Process::start("processes::child_that_connects", &cluster);
+            let mut node = Node::open(&cluster, 1);
+            let end = node.connect(2, &[]);
+            node.until("a connection", |node| node.remote(end).is_some());
+            let began = Instant::now();
+            child.0.kill().unwrap();
+            node.sleep_until_broken(end);
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    eprintln!("from `kill -9` to a break, of 20: median {:?}, at most {:?}", times[10], times[19]);
 }

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, RemoteRegion, Slice, Source,
-    Target, Time, Token,
+    Target, Time, Token, Wait,
     shm::{ShmConfig, ShmFabric},
 };
 
@@ -69,6 +69,18 @@ impl Node {
 
     pub(crate) fn done(&self, on: EndpointId, token: u64) -> bool {
         self.seen.contains(&Completion::Done { endpoint: on, token: Token(token), result: Ok(()) })
+    }
+
+    /// As a node that has nothing to do.
+    pub(crate) fn sleep_until_broken(&mut self, on: EndpointId) {
+        loop {
+            self.fabric.arm();
+            self.poll();
+            if self.broken(on).is_some() {
+                return self.fabric.disarm();
+            }
+            self.fabric.wait(Time::MAX);
+        }
     }
 
     /// Polls until the condition holds.

@@ -11,7 +11,10 @@ use std::{
 
 use squall_fabric::{Completion, Fabric, Op, PostError, RegionKind, Source, Target, Time, Token, Wait};
 
-use crate::world::{Node, inline, pair, whole};
+use crate::{
+    child::Process,
+    world::{Node, cluster, inline, pair, whole},
+};
 
 /// How long each figure is measured.
 const SPELL: Duration = Duration::from_secs(1);
@@ -216,4 +219,25 @@ fn a_stream_of_long_writes() {
             100.0 * came.bytes_in_place as f64 / came.bytes_received as f64,
         );
     }
+}
+
+#[test]
+#[ignore = "measures"]
+fn noticing_a_death() {
+    let mut times: Vec<Duration> = (0..20)
+        .map(|_| {
+            let cluster = cluster();
+            let mut node = Node::open(&cluster, 1);
+            let argument = format!("{cluster} {}", node.addresses()[0]);
+            let mut child = Process::start("processes::child_that_connects", &argument);
+            let end = node.connect(2, &[]);
+            node.until("a connection", |node| node.remote(end).is_some());
+            let began = Instant::now();
+            child.0.kill().unwrap();
+            node.sleep_until_broken(end);
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    eprintln!("from `kill -9` to a break, of 20: median {:?}, at most {:?}", times[10], times[19]);
 }

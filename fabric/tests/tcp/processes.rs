@@ -15,7 +15,7 @@ fn child_that_is_given_up() {
     let Some(argument) = child::argument() else { return };
     let (cluster, address) = argument.split_once(' ').unwrap();
     let mut node = Node::with(cluster, 2, |config| config.net.listen.clear());
-    node.fabric.set_peer(NodeId(1), vec![address.to_owned()]);
+    node.fabric.learn(NodeId(1), &[address.to_owned()]);
     let end = node.connect(1, &[]);
     node.until("the end", |node| node.broken(end).is_some());
     assert_eq!(node.broken(end), Some(&BreakReason::GivenUp));
@@ -46,7 +46,7 @@ fn child_that_connects() {
     let Some(argument) = child::argument() else { return };
     let (cluster, address) = argument.split_once(' ').unwrap();
     let mut node = Node::with(cluster, 2, |config| config.net.listen.clear());
-    node.fabric.set_peer(NodeId(1), vec![address.to_owned()]);
+    node.fabric.learn(NodeId(1), &[address.to_owned()]);
     let region = node.region(RegionKind::Polled, 64);
     let into = node.region(RegionKind::Bulk, 64);
     let end = node.connect(1, &[region]);

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Op, Region, RegionKind, RemoteRegion, Slice, Source,
-    Target, Time, Token,
+    Target, Time, Token, Wait,
     net::NetConfig,
     tcp::{TcpConfig, TcpFabric},
 };
@@ -80,6 +80,18 @@ impl Node {
         self.seen.contains(&Completion::Done { endpoint: on, token: Token(token), result: Ok(()) })
     }
 
+    /// As a node that has nothing to do.
+    pub(crate) fn sleep_until_broken(&mut self, on: EndpointId) {
+        loop {
+            self.fabric.arm();
+            self.poll();
+            if self.broken(on).is_some() {
+                return self.fabric.disarm();
+            }
+            self.fabric.wait(Time::MAX);
+        }
+    }
+
     /// Polls until the condition holds.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Node) -> bool) {
@@ -101,7 +113,7 @@ pub(crate) fn introduce(nodes: &mut [Node]) {
     for node in nodes {
         let own = node.fabric.node();
         for (peer, addresses) in addresses.iter().filter(|(peer, _)| *peer != own) {
-            node.fabric.set_peer(*peer, addresses.clone());
+            node.fabric.learn(*peer, addresses);
         }
     }
 }

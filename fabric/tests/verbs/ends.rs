@@ -21,7 +21,7 @@ fn child() {
     let Ok(given) = std::env::var(CHILD) else { return };
     let (cluster, peer) = given.split_once(' ').expect("a cluster and an address");
     let mut fabric = VerbsFabric::open(config(1, cluster)).expect("a verbs fabric");
-    fabric.set_peer(NodeId(0), vec![peer.to_owned()]);
+    fabric.learn(NodeId(0), &[peer.to_owned()]);
     // The node with the smaller id dials, and is told where.
     eprintln!("listens at {}", fabric.local_addrs()[0]);
     let table = fabric.register(RegionKind::Polled, 64).expect("memory");
@@ -50,7 +50,7 @@ fn the_death_of_a_process_breaks() {
     let lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
     let listens = |line: std::io::Result<String>| Some(line.ok()?.split_once("listens at ")?.1.to_owned());
     let address = lines.into_iter().find_map(listens).expect("the child's address");
-    fabric.set_peer(NodeId(1), vec![address]);
+    fabric.learn(NodeId(1), &[address]);
     let e = fabric.connect(NodeId(1), TAG, &[], b"");
     let remote = until(&mut [&mut fabric], "a connection", |_, completion| match completion {
         Completion::Connected { remote, .. } => Some(remote.clone()),

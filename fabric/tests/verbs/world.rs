@@ -59,10 +59,10 @@ pub(crate) fn two() -> [VerbsFabric; 2] {
 
 /// Opens two nodes, and tells each where the other is.
 pub(crate) fn introduced(configs: [VerbsConfig; 2]) -> [VerbsFabric; 2] {
-    let fabrics = configs.map(|config| VerbsFabric::open(config).expect("a verbs fabric"));
+    let mut fabrics = configs.map(|config| VerbsFabric::open(config).expect("a verbs fabric"));
     for (fabric, peer) in [(0, 1), (1, 0)] {
-        let addresses = fabrics[peer].local_addrs().iter().map(ToString::to_string).collect();
-        fabrics[fabric].set_peer(NodeId(peer as u32), addresses);
+        let addresses: Vec<String> = fabrics[peer].local_addrs().iter().map(ToString::to_string).collect();
+        fabrics[fabric].learn(NodeId(peer as u32), &addresses);
     }
     fabrics
 }

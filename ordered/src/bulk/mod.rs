@@ -5,6 +5,9 @@
 //! puts a record that names it into the ring, where it takes its turn as any other ([`Outgoing`]). Only that sender's later
 //! messages wait for it ([`queue`]); while they do, its turns are given up as nulls.
 //!
+//! A sender's group connects when it sends the first one, which the others read in its row: most views see none, and are connected
+//! sooner without.
+//!
 //! So what lies within a trim was held by everybody, and the end of a view needs nothing besides: a message that has no turn
 //! by then is delivered by nobody.
 
@@ -19,12 +22,15 @@ use crossbeam::queue::SegQueue;
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, RegionKind, Time};
 use squall_membership::{Epoch, ShardView};
 use squall_rdmc::{Buffer, Event, GroupConfig, GroupId, Rdmc};
-use squall_sst::{Counters, Table, ring::Ring};
+use squall_sst::{
+    Counters, Table,
+    ring::{self, Ring},
+};
 
 use self::{incoming::Incoming, outgoing::Outgoing, reserve::Reserve};
 use crate::{BulkPath, CreateError, config::ShardConfig};
 
-pub(crate) use queue::Queue;
+pub(crate) use queue::{Queue, Queued};
 
 /// The bulk messages of one sender that this member holds, in their order, for the deliverer to take.
 pub(crate) type Arrivals = SegQueue<Arrived>;
@@ -53,8 +59,10 @@ pub(crate) struct Bulk {
     own: Option<usize>,
     /// Whose lane each endpoint belongs to.
     endpoints: BTreeMap<EndpointId, usize>,
-    /// Groups that are connected.
-    connected: usize,
+    /// There are more of them than was told.
+    has_new_endpoints: bool,
+    /// Lanes whose group will connect at some time.
+    unconnected: usize,
     /// Messages that some group has not released: until then its counters, which peers write, must be looked at.
     active: u64,
     /// Something happened on an endpoint.
@@ -73,11 +81,30 @@ const TIDY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Lane {
     sender: NodeId,
-    /// None where the sender is the only member.
-    group: Option<GroupId>,
+    /// The sender's place among the members.
+    member: usize,
+    group: LaneGroup,
     way: Way,
     /// The group failed since a member did here what it must not.
     breached: bool,
+}
+
+#[derive(Debug)]
+enum LaneGroup {
+    /// The sender is the only member; or this one could not take part.
+    None,
+    /// It connects once the sender has a message for it.
+    Later(Box<GroupConfig>),
+    There(GroupId),
+}
+
+impl LaneGroup {
+    fn id(&self) -> Option<GroupId> {
+        match self {
+            LaneGroup::There(id) => Some(*id),
+            LaneGroup::None | LaneGroup::Later(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -94,8 +121,8 @@ pub(crate) struct Parts {
     pub(crate) arrivals: Vec<Arc<Arrivals>>,
 }
 
-/// Reserves the memory for all senders, and starts to connect their groups. `own` is this node's ring, if it is a sender.
-pub(crate) fn connect(
+/// Reserves the memory for all senders. `own` is this node's ring, if it is a sender.
+pub(crate) fn reserve(
     fabric: &mut impl Fabric,
     epoch: Epoch,
     members: &ShardView,
@@ -125,33 +152,34 @@ pub(crate) fn connect(
             _ => Way::In(Incoming::new(reserve, Arc::clone(&arrivals))),
         };
         let group = match members.members.len() {
-            1 => None,
+            1 => LaneGroup::None,
             _ => {
-                let id = group_id(members, rank, epoch);
                 let others = members.members.iter().copied().filter(|&member| member != sender);
-                let mut group = GroupConfig::new(id, [sender].into_iter().chain(others).collect());
+                let all = [sender].into_iter().chain(others).collect();
+                let mut group = GroupConfig::new(group_id(members, rank, epoch), all);
                 group.block_bytes = config.bulk_block_bytes;
                 config.bulk_path.apply(&mut group);
-                parts.bulk.rdmc.create(fabric, group)?;
-                let created = parts.bulk.rdmc.group(id).expect("it was just created");
-                parts.bulk.endpoints.extend(created.endpoints().map(|endpoint| (endpoint, rank)));
-                Some(id)
+                parts.bulk.unconnected += 1;
+                LaneGroup::Later(Box::new(group))
             }
         };
-        parts.bulk.lanes.push(Lane { sender, group, way, breached: false });
+        let member = members.rank_of(sender).expect("a sender is a member").index();
+        parts.bulk.lanes.push(Lane { sender, member, group, way, breached: false });
         parts.arrivals.push(arrivals);
     }
     Ok(parts)
 }
 
 impl Bulk {
-    fn empty() -> Bulk {
+    /// No bulk messages.
+    pub(crate) fn empty() -> Bulk {
         Bulk {
             rdmc: Rdmc::new(),
             lanes: Vec::new(),
             own: None,
             endpoints: BTreeMap::new(),
-            connected: 0,
+            has_new_endpoints: false,
+            unconnected: 0,
             active: 0,
             woken: false,
             freed: false,
@@ -165,19 +193,14 @@ impl Bulk {
         self.lanes.is_empty()
     }
 
-    /// The number of senders that may send some.
-    pub(crate) fn senders(&self) -> usize {
-        self.lanes.len()
-    }
-
     /// The endpoints of all groups.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         self.endpoints.keys().copied()
     }
 
-    /// Whether all groups are connected.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.connected == self.lanes.iter().filter(|lane| lane.group.is_some()).count()
+    /// Whether there are more endpoints than when this was asked last.
+    pub(crate) fn has_new_endpoints(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_endpoints)
     }
 
     /// Whether an endpoint belongs to one of the groups.
@@ -192,7 +215,7 @@ impl Bulk {
         completion: &Completion,
     ) -> Option<(NodeId, BreakReason)> {
         let lane = &mut self.lanes[*self.endpoints.get(&completion.endpoint()?)?];
-        let group = lane.group;
+        let group = lane.group.id();
         let has_ended = |rdmc: &mut Rdmc| group.and_then(|id| rdmc.group(id)).is_none_or(|group| group.is_ended());
         let had_ended = has_ended(&mut self.rdmc);
         // What was polled together with the group's end means nothing to it any more.
@@ -222,10 +245,10 @@ impl Bulk {
         faulty: &mut Vec<(NodeId, String)>,
     ) -> bool {
         let is_sending = self.outgoing().is_some_and(|out| out.is_engaged());
+        let mut busy = self.unconnected > 0 && self.connect_wanted(fabric, table, held, is_sending, faulty);
         if !is_sending && !self.woken && self.active == 0 && now < self.tidy_at {
-            return false;
+            return busy;
         }
-        let mut busy = false;
         if now >= self.tidy_at {
             self.tidy_at = now + TIDY;
             self.tidy(fabric);
@@ -233,8 +256,9 @@ impl Bulk {
         if let Some(own) = self.own.filter(|_| is_sending) {
             let lane = &mut self.lanes[own];
             if let Way::Out(out) = &mut lane.way {
-                let sent = out.send(lane.group.and_then(|id| self.rdmc.group(id)));
-                self.active += if lane.group.is_some() { sent } else { 0 };
+                let group = lane.group.id();
+                let sent = out.send(group.and_then(|id| self.rdmc.group(id)));
+                self.active += if group.is_some() { sent } else { 0 };
                 table.set(held.nth(own), out.sent());
                 busy |= sent > 0;
             }
@@ -251,6 +275,43 @@ impl Bulk {
             busy |= announced;
         }
         busy
+    }
+
+    /// Starts to connect the groups of which a sender has a message, as its own row says. Returns whether there was any.
+    fn connect_wanted(
+        &mut self,
+        fabric: &mut impl Fabric,
+        table: &Table,
+        held: Counters,
+        is_sending: bool,
+        faulty: &mut Vec<(NodeId, String)>,
+    ) -> bool {
+        let mut any = false;
+        for rank in 0..self.lanes.len() {
+            let Lane { member, group: LaneGroup::Later(_), .. } = self.lanes[rank] else { continue };
+            let is_wanted = if self.own == Some(rank) { is_sending } else { table.get(member, held.nth(rank)) > 0 };
+            if is_wanted {
+                self.connect(fabric, rank, faulty);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Starts to connect a lane's group.
+    fn connect(&mut self, fabric: &mut impl Fabric, rank: usize, faulty: &mut Vec<(NodeId, String)>) {
+        let group = &mut self.lanes[rank].group;
+        let LaneGroup::Later(config) = std::mem::replace(group, LaneGroup::None) else { return };
+        let id = config.id;
+        self.unconnected -= 1;
+        if let Err(error) = self.rdmc.create(fabric, *config) {
+            faulty.push((fabric.node(), format!("it could not take part in bulk messages: {error}")));
+            return;
+        }
+        *group = LaneGroup::There(id);
+        let created = self.rdmc.group(id).expect("it was just created");
+        self.endpoints.extend(created.endpoints().map(|endpoint| (endpoint, rank)));
+        self.has_new_endpoints = true;
     }
 
     /// Gives memory back to the system that was not used for a while.
@@ -281,13 +342,9 @@ impl Bulk {
         let mut events = std::mem::take(&mut self.events);
         let mut busy = self.rdmc.step(fabric, &mut events);
         for (id, event) in events.drain(..) {
-            let Some(rank) = self.lanes.iter().position(|lane| lane.group == Some(id)) else { continue };
+            let Some(rank) = self.lanes.iter().position(|lane| lane.group.id() == Some(id)) else { continue };
             let lane = &mut self.lanes[rank];
             let breach = match (event, &mut lane.way) {
-                (Event::Connected, _) => {
-                    self.connected += 1;
-                    Ok(())
-                }
                 (Event::Incoming { message, max_bytes, .. }, Way::In(incoming)) => {
                     self.active += 1;
                     incoming.ask(message, max_bytes)
@@ -309,7 +366,7 @@ impl Bulk {
                     }
                     Ok(())
                 }
-                (Event::Incoming { .. } | Event::Received { .. } | Event::Destroyed, _) => Ok(()),
+                (Event::Connected | Event::Incoming { .. } | Event::Received { .. } | Event::Destroyed, _) => Ok(()),
             };
             if let Err(breach) = breach {
                 faulty.push((lane.sender, breach.to_string()));
@@ -317,7 +374,8 @@ impl Bulk {
         }
         self.events = events;
         for lane in &mut self.lanes {
-            if let (Way::In(incoming), Some(group)) = (&mut lane.way, lane.group.and_then(|id| self.rdmc.group(id)))
+            if let (Way::In(incoming), Some(group)) =
+                (&mut lane.way, lane.group.id().and_then(|id| self.rdmc.group(id)))
                 && incoming.is_asking()
             {
                 // Receives into it are posted by the next step.
@@ -334,9 +392,17 @@ impl Bulk {
         std::mem::take(&mut self.freed) || freed
     }
 
-    /// The tickets of this node's messages that have no turn. None while a thread is still completing one.
-    pub(crate) fn without_turn(&mut self) -> Option<Vec<u32>> {
-        self.outgoing().map_or(Some(Vec::new()), |out| out.without_turn().map(Iterator::collect))
+    /// This node's messages that have no turn, oldest first. None while a thread is still completing one.
+    pub(crate) fn without_turn(&mut self) -> Option<impl Iterator<Item = &Queued>> {
+        let out = self.outgoing().map(Outgoing::without_turn);
+        // Two layers: no queue has none, a queue may not know yet.
+        let known = out.map_or(Some(None), |known| known.map(Some))?;
+        Some(known.into_iter().flatten())
+    }
+
+    /// The bytes of a message of this node that has a turn, and that some member has not delivered.
+    pub(crate) fn announced(&mut self, bulk: ring::Bulk) -> &[u8] {
+        self.outgoing().expect("a record of it was in this node's ring").announced(bulk)
     }
 
     /// Accepts no more messages of this node.
@@ -365,7 +431,7 @@ impl Bulk {
 
     /// Closes the groups' endpoints.
     pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        for id in self.lanes.iter().filter_map(|lane| lane.group) {
+        for id in self.lanes.iter().filter_map(|lane| lane.group.id()) {
             if let Some(group) = self.rdmc.group(id) {
                 group.disconnect(fabric);
             }
@@ -401,11 +467,11 @@ mod tests {
 
     impl Member {
         fn new(net: &SimNet, me: NodeId, reserve_blocks: usize) -> Member {
-            let shard = ShardView { shard: ShardId(0), members: vec![SENDER, RECEIVER], senders: vec![SENDER] };
+            let shard = ShardView::whole(ShardId(0), vec![SENDER, RECEIVER], vec![SENDER]);
             let (bulk_reserve_bytes, bulk_block_bytes) = (reserve_blocks * BLOCK, BLOCK);
             let config = ShardConfig { bulk_reserve_bytes, bulk_block_bytes, ..ShardConfig::default() };
             let mut fabric = net.fabric(me);
-            let Parts { bulk, .. } = connect(&mut fabric, Epoch::FIRST, &shard, &config, None).expect("memory");
+            let Parts { bulk, .. } = reserve(&mut fabric, Epoch::FIRST, &shard, &config, None).expect("memory");
             let mut layout = Layout::builder();
             let held = layout.counters("bulk", 1);
             let layout = layout.build();
@@ -428,9 +494,12 @@ mod tests {
     fn a_sender_of_more_than_its_reserve_is_faulty_and_what_it_did_is_said() {
         let net = SimNet::new(SimConfig::fast(), 1);
         let mut members = [Member::new(&net, SENDER, 2), Member::new(&net, RECEIVER, 2)];
+        for Member { fabric, bulk, faulty, .. } in &mut members {
+            bulk.connect(fabric, 0, faulty);
+        }
         let Member { fabric, bulk, .. } = &mut members[0];
         let message = Arc::new(Buffer::register(fabric, 3 * BLOCK).expect("memory"));
-        let group = bulk.lanes[0].group.expect("there are two members");
+        let group = bulk.lanes[0].group.id().expect("there are two members");
         bulk.rdmc.group(group).expect("was created").send(message, 3 * BLOCK).expect("to RDMC it is a message");
         bulk.active = 1;
         let mut ready = Vec::new();

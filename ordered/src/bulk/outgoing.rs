@@ -125,14 +125,19 @@ impl Outgoing {
         reclaimed > 0
     }
 
-    /// The tickets of the messages that have no turn, oldest first. None while a thread is still completing one.
-    pub(super) fn without_turn(&mut self) -> Option<impl Iterator<Item = u32>> {
+    /// The messages that have no turn, oldest first. None while a thread is still completing one.
+    pub(super) fn without_turn(&mut self) -> Option<impl Iterator<Item = &Queued>> {
         self.queue.close();
         if self.queue.is_filling() {
             return None;
         }
         self.queue.take(&mut self.waiting);
-        Some(self.waiting.iter().map(Queued::ticket))
+        Some(self.waiting.iter())
+    }
+
+    /// The bytes of a message that has a turn, and that some member has not delivered.
+    pub(super) fn announced(&self, bulk: ring::Bulk) -> &[u8] {
+        &self.live[(bulk.number - self.freed) as usize][..bulk.len as usize]
     }
 
     pub(super) fn queue(&self) -> &Queue {

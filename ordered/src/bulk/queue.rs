@@ -28,6 +28,13 @@ impl Queued {
             Queued::Bulk { ticket, .. } | Queued::Small { ticket, .. } => *ticket,
         }
     }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Queued::Bulk { message, len, .. } => &message[..*len],
+            Queued::Small { payload, .. } => payload,
+        }
+    }
 }
 
 /// Takes bulk messages from any thread, and hands them to the node's. While any is under way, later messages of the same sender

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::VecDeque, fmt, panic, rc::Rc, time::Durati
 
 use fastrand::Rng;
 use squall_fabric::{Fabric, NodeId, Time, sim::SimFabric};
-use squall_membership::{Rank, Seq};
+use squall_membership::{Epoch, Rank, Seq};
 use squall_ordered::{Deliver, Deliverer, Message, Mode, Shard, SubmitRefused, Submitter, Undelivered};
 
 use super::{BulkPlan, Entry, Oracle, Plan, Wrong, reluctant::Reluctant, within};
@@ -22,11 +22,45 @@ pub(crate) struct App {
     me: usize,
     oracle: Rc<RefCell<Oracle>>,
     pub(crate) log: Vec<Entry>,
+    /// What was delivered to a member that does not have the state, which is a log.
+    backlog: Option<Vec<Kept>>,
+    /// The end of the log that it got from another.
+    restored: Option<(Epoch, Seq)>,
     reads: VecDeque<Read>,
     answered: usize,
 }
 
+/// A message that waits for the state.
+struct Kept {
+    epoch: Epoch,
+    seq: Seq,
+    sender: NodeId,
+    bytes: Vec<u8>,
+}
+
 impl App {
+    pub(crate) fn is_complete(&self) -> bool {
+        self.backlog.is_none()
+    }
+
+    /// Takes another member's log, and what was kept behind it.
+    fn restore(&mut self, log: &[Entry]) {
+        let Some(backlog) = self.backlog.take() else { return };
+        self.log = log.to_vec();
+        self.restored = log.last().map(|last| (last.epoch, Seq(last.seq)));
+        for Kept { epoch, seq, sender, bytes } in backlog {
+            self.apply((epoch, seq, sender, 0), &bytes);
+        }
+    }
+
+    fn apply(&mut self, message: (Epoch, Seq, NodeId, u32), bytes: &[u8]) {
+        if self.restored.is_some_and(|end| (message.0, message.1) <= end) {
+            return;
+        }
+        let entry = self.oracle.borrow_mut().delivered(self.me, &self.log, message, bytes);
+        self.log.push(entry);
+    }
+
     pub(crate) fn delivered(&self) -> u64 {
         self.log.len() as u64
     }
@@ -36,8 +70,11 @@ impl Deliver for App {
     fn deliver(&mut self, message: Message<'_>) {
         let mut bytes = Vec::new();
         message.payload.copy_to(&mut bytes);
-        let entry = self.oracle.borrow_mut().delivered(self.me, &self.log, &message, &bytes);
-        self.log.push(entry);
+        let Message { epoch, seq, sender, ticket, .. } = message;
+        if let Some(backlog) = &mut self.backlog {
+            return backlog.push(Kept { epoch, seq, sender, bytes });
+        }
+        self.apply((epoch, seq, sender, ticket), &bytes);
     }
 
     fn answer(&mut self, count: u64) {
@@ -77,6 +114,7 @@ struct Due {
 
 pub(crate) struct Member {
     me: usize,
+    rank: Rank,
     fabric: Reluctant<SimFabric>,
     submitter: Submitter,
     shard: Shard,
@@ -88,6 +126,8 @@ pub(crate) struct Member {
     due: Due,
     waits_for: Option<Room>,
     to_send: usize,
+    /// What the view before did not deliver, which goes first.
+    resubmit: VecDeque<Undelivered>,
     to_ask: usize,
     crashed: bool,
     wedged: bool,
@@ -118,9 +158,11 @@ impl Member {
             submit: later(&mut rng, to_send > 0),
             ask: later(&mut rng, plan.reads > 0),
         };
-        let app = App { me, oracle: Rc::clone(&oracle), log: Vec::new(), reads: VecDeque::new(), answered: 0 };
+        let (log, reads) = (Vec::new(), VecDeque::new());
+        let app = App { me, oracle: Rc::clone(&oracle), log, backlog: None, restored: None, reads, answered: 0 };
         Member {
             me,
+            rank: Rank(me as u32),
             fabric: Reluctant::new(fabric, plan.refused, rng.fork()),
             submitter,
             shard,
@@ -131,6 +173,7 @@ impl Member {
             due,
             waits_for: None,
             to_send,
+            resubmit: VecDeque::new(),
             to_ask: plan.reads,
             crashed: false,
             wedged: false,
@@ -201,7 +244,7 @@ impl Member {
             Some(Room::Bulk) => stepped.freed_bulk,
             Some(Room::Small) => stepped.freed || stepped.freed_bulk,
         };
-        if freed && self.to_send > 0 {
+        if freed && self.to_send + self.resubmit.len() > 0 {
             self.waits_for = None;
             self.due.submit = now + within(&mut self.rng, Duration::from_micros(2));
         }
@@ -215,6 +258,23 @@ impl Member {
 
     fn submit(&mut self, now: Time) {
         self.due.submit = Time::MAX;
+        while let Some(first) = self.resubmit.front() {
+            match self.submitter.submit(&first.payload, first.ticket) {
+                Ok(()) => {
+                    self.resubmit.pop_front();
+                    self.wake_engine(now);
+                }
+                Err(SubmitRefused::Full) => {
+                    let is_bulk = self.submitter.is_bulk(first.payload.len());
+                    return self.waits_for = Some(if is_bulk { Room::Bulk } else { Room::Small });
+                }
+                Err(SubmitRefused::Closed) if self.wedged => return,
+                Err(refused) => return self.oracle.borrow_mut().wrong(format!("member {}: {refused}", self.me)),
+            }
+        }
+        if self.to_send == 0 {
+            return;
+        }
         let number = self.accepted + 1;
         let most = self.submitter.max_bytes();
         let len = match self.bulk {
@@ -277,7 +337,7 @@ impl Member {
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.to_send == 0 && self.to_ask == 0 && self.app.reads.is_empty()
+        self.to_send == 0 && self.resubmit.is_empty() && self.to_ask == 0 && self.app.reads.is_empty()
     }
 
     pub(crate) fn crash(&mut self) {
@@ -286,12 +346,12 @@ impl Member {
     }
 
     /// What its row says, as of now.
-    pub(crate) fn row(&self, of: usize) -> squall_ordered::Row {
-        self.shard.row(Rank(of as u32))
+    pub(crate) fn row(&self) -> squall_ordered::Row {
+        self.shard.row(self.rank)
     }
 
     pub(crate) fn received(&self) -> Seq {
-        Seq(self.row(self.me).received)
+        Seq(self.row().received)
     }
 
     pub(crate) fn wedge(&mut self) -> Seq {
@@ -305,13 +365,23 @@ impl Member {
     }
 
     /// What the shard refuses with a panic counts as wrong too.
-    pub(crate) fn clean_up(&mut self, trim: Seq) -> Result<(), Wrong> {
+    pub(crate) fn clean_up(&mut self, trim: Seq, counted: bool) -> Result<(), Wrong> {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
-        let result = panic::catch_unwind(panic::AssertUnwindSafe(|| self.shard.clean_up(trim)));
+        let result = panic::catch_unwind(panic::AssertUnwindSafe(|| self.shard.clean_up(trim, counted)));
         panic::set_hook(hook);
         self.due.engine = Time::ZERO;
         result.map_err(|_| Wrong(format!("member {} refused the trim {trim}", self.me)))
+    }
+
+    /// It learns that it was dropped.
+    pub(crate) fn abandon(&mut self) {
+        self.wedge();
+        self.shard.abandon();
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.shard.is_short()
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -319,7 +389,49 @@ impl Member {
     }
 
     pub(crate) fn undelivered(&mut self) -> Vec<Undelivered> {
-        self.shard.undelivered().expect("no thread is completing a message")
+        let mut undelivered = self.shard.undelivered().expect("no thread is completing a message");
+        // None of these was accepted in this view.
+        undelivered.extend(self.resubmit.drain(..).map(|message| Undelivered { place: None, ..message }));
+        undelivered
+    }
+
+    pub(crate) fn set_rank(&mut self, rank: Rank) {
+        self.rank = rank;
+    }
+
+    pub(crate) fn fabric(&mut self) -> &mut impl Fabric {
+        &mut self.fabric
+    }
+
+    /// The next view: what the one before did not deliver goes first, and reads that wait are asked again.
+    pub(crate) fn install(
+        &mut self,
+        now: Time,
+        rank: Rank,
+        (submitter, shard, deliverer): (Submitter, Shard, Deliverer),
+        resubmit: Vec<Undelivered>,
+        to_send: usize,
+    ) {
+        self.shard.disconnect(&mut self.fabric);
+        (self.submitter, self.shard, self.deliverer) = (submitter, shard, deliverer);
+        (self.rank, self.wedged, self.waits_for) = (rank, false, None);
+        (self.resubmit, self.to_send) = (resubmit.into(), to_send);
+        for read in &mut self.app.reads {
+            read.hopeless = false;
+            self.submitter.ask_read();
+        }
+        self.due = Due { engine: now, deliver: Time::MAX, submit: now, ask: self.due.ask };
+    }
+
+    /// It does not have the state, and begins to keep what is delivered from here on.
+    pub(crate) fn begin_backlog(&mut self) {
+        self.app.backlog = Some(Vec::new());
+        self.to_ask = 0;
+        self.due.ask = Time::MAX;
+    }
+
+    pub(crate) fn restore(&mut self, log: &[Entry]) {
+        self.app.restore(log);
     }
 }
 
@@ -332,7 +444,7 @@ impl fmt::Debug for Member {
              {to_ask} to come, {:?}, {due:?}",
             self.app.delivered(),
             self.app.reads.len(),
-            self.row(*me),
+            self.row(),
         )
     }
 }

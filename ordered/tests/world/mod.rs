@@ -15,8 +15,8 @@ use squall_fabric::{
     NodeId, Time,
     sim::{SimConfig, SimNet},
 };
-use squall_membership::{Epoch, Incarnation, Member as ViewMember, Seq, ShardId, ShardView, View};
-use squall_ordered::{BulkPath, Mode, ShardConfig};
+use squall_membership::{Epoch, Incarnation, Member as ViewMember, Rank, Seq, ShardId, ShardView, View};
+use squall_ordered::{BulkPath, Mode, ShardConfig, Undelivered};
 
 pub(crate) use member::Member;
 pub(crate) use oracle::{Entry, Oracle, Wrong};
@@ -90,8 +90,10 @@ pub(crate) struct End {
     pub(crate) at: Duration,
     /// They stop at once.
     pub(crate) crashed: Vec<usize>,
-    /// They are cut off from all others, and don't know it.
+    /// They are cut off from all others, and learn later that they were dropped.
     pub(crate) cut_off: Vec<usize>,
+    /// They take part, and the trim is computed without their counts: they leave, or are not complete yet.
+    pub(crate) uncounted: Vec<usize>,
     /// The others wedge within this time.
     pub(crate) wedge_within: Duration,
 }
@@ -157,17 +159,35 @@ impl Plan {
         }
     }
 
+    fn config(&self) -> ShardConfig {
+        ShardConfig {
+            mode: self.mode,
+            ring_bytes: self.ring_bytes,
+            bulk_threshold: self.bulk.map_or(0, |bulk| bulk.threshold),
+            bulk_reserve_bytes: self.bulk.map_or(0, |bulk| bulk.reserve),
+            bulk_block_bytes: self.bulk.map_or(64, |bulk| bulk.block),
+            bulk_path: self.bulk.map_or(BulkPath::Network, |bulk| bulk.path),
+            read_lease: Duration::ZERO,
+        }
+    }
+
     /// An end of the view: some members are lost, and more than half stay.
-    pub(crate) fn random_end(&self, rng: &mut Rng) -> End {
-        let mut members: Vec<usize> = (0..self.members).collect();
+    /// One that is `complete` stays.
+    pub(crate) fn random_end(&self, current: &[usize], complete: &[usize], rng: &mut Rng) -> End {
+        let counted = complete[rng.usize(..complete.len())];
+        let mut members: Vec<usize> = current.iter().copied().filter(|&member| member != counted).collect();
         rng.shuffle(&mut members);
-        members.truncate(rng.usize(..=(self.members - 1) / 2));
+        members.truncate(rng.usize(..=(current.len() - 1) / 2));
         let crashed = members.split_off(rng.usize(..=members.len()));
+        let stays = |member: &usize| !members.contains(member) && !crashed.contains(member) && *member != counted;
+        let mut is_uncounted = |member: &usize| !complete.contains(member) || rng.u8(..4) == 0;
+        let uncounted = current.iter().copied().filter(stays).filter(|member| is_uncounted(member)).collect();
         let span = Duration::from_micros(500).max(self.pace * 40);
         End {
             at: Duration::from_micros(20) + within(rng, span),
             crashed,
             cut_off: members,
+            uncounted,
             wedge_within: Duration::from_micros([1, 20, 2000][rng.usize(..3)]),
         }
     }
@@ -180,8 +200,34 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) oracle: Rc<RefCell<Oracle>>,
+    /// All that ever were.
     pub(crate) members: Vec<Member>,
+    /// The current view.
+    epoch: Epoch,
+    current: Vec<usize>,
     ready: Vec<NodeId>,
+}
+
+const SHARD: ShardId = ShardId(3);
+
+/// So many may join in the course of a run.
+const JOINERS: usize = 20;
+
+/// Node ids are not ranks.
+fn node(index: usize) -> NodeId {
+    NodeId(10 + 7 * index as u32)
+}
+
+fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete: &[usize]) -> View {
+    let nodes = |indices: &[usize]| indices.iter().map(|&index| node(index)).collect::<Vec<_>>();
+    let shard = ShardView { complete: nodes(complete), ..ShardView::whole(SHARD, nodes(members), nodes(senders)) };
+    View {
+        epoch,
+        members: nodes(members).into_iter().map(|node| ViewMember::new(node, Incarnation(1))).collect(),
+        shards: vec![shard],
+        joined: Vec::new(),
+        left: Vec::new(),
+    }
 }
 
 /// Random, up to `most`.
@@ -193,38 +239,34 @@ impl World {
     pub(crate) fn new(plan: Plan, seed: u64) -> World {
         let mut rng = Rng::with_seed(seed);
         let net = SimNet::new(plan.net.clone(), rng.u64(..));
-        // Node ids are not ranks.
-        let node = |index: usize| NodeId(10 + 7 * index as u32);
-        let nodes: Vec<NodeId> = (0..plan.members).map(node).collect();
-        let shard = ShardId(3);
-        let senders = plan.senders.iter().map(|&index| node(index)).collect();
-        let view = View {
-            epoch: Epoch::FIRST,
-            members: nodes.iter().map(|&node| ViewMember { node, incarnation: Incarnation(1) }).collect(),
-            shards: vec![ShardView { shard, members: nodes.clone(), senders }],
-            joined: nodes.clone(),
-            left: Vec::new(),
-        };
-        let config = ShardConfig {
-            mode: plan.mode,
-            ring_bytes: plan.ring_bytes,
-            bulk_threshold: plan.bulk.map_or(0, |bulk| bulk.threshold),
-            bulk_reserve_bytes: plan.bulk.map_or(0, |bulk| bulk.reserve),
-            bulk_block_bytes: plan.bulk.map_or(64, |bulk| bulk.block),
-            bulk_path: plan.bulk.map_or(BulkPath::Network, |bulk| bulk.path),
-            read_lease: Duration::ZERO,
-        };
+        let nodes: Vec<NodeId> = (0..plan.members + JOINERS).map(node).collect();
         let oracle = Rc::new(RefCell::new(Oracle::new(&plan, &nodes)));
-        let members = nodes
-            .iter()
-            .enumerate()
-            .map(|(me, &node)| {
-                let mut fabric = net.fabric(node);
-                let parts = squall_ordered::create(&mut fabric, &view, shard, &config).expect("a valid shard");
-                Member::new(me, &plan, fabric, parts, Rc::clone(&oracle), rng.fork())
-            })
-            .collect();
-        World { plan, net, now: Time::ZERO, rng, oracle, members, ready: Vec::new() }
+        let current: Vec<usize> = (0..plan.members).collect();
+        let view = view(Epoch::FIRST, &current, &plan.senders, &current);
+        let mut world = World {
+            plan,
+            net,
+            now: Time::ZERO,
+            rng,
+            oracle,
+            members: Vec::new(),
+            epoch: Epoch::FIRST,
+            current,
+            ready: Vec::new(),
+        };
+        for _ in 0..world.plan.members {
+            world.add(&view);
+        }
+        world
+    }
+
+    /// A new node, which is a member of this view.
+    fn add(&mut self, view: &View) {
+        let me = self.members.len();
+        let mut fabric = self.net.fabric(node(me));
+        let parts = squall_ordered::create(&mut fabric, view, SHARD, &self.plan.config()).expect("a valid shard");
+        let member = Member::new(me, &self.plan, fabric, parts, Rc::clone(&self.oracle), self.rng.fork());
+        self.members.push(member);
     }
 
     /// Lets the next thing happen, not later than `limit`.
@@ -276,9 +318,93 @@ impl World {
             None => self.run_to_rest(),
             Some(end) => {
                 self.run_for(end.at)?;
-                self.end_view(&end)
+                self.end_view(&end).map(drop)
             }
         }
+    }
+
+    /// Views that follow each other: members crash, are dropped, leave and join; what was accepted by one that stays is delivered
+    /// once, in its sender's order, in whichever view.
+    pub(crate) fn run_views(&mut self, views: u64) -> Result<(), Wrong> {
+        for _ in 0..views {
+            let lasts = within(&mut self.rng, Duration::from_micros(700));
+            self.run_for(lasts)?;
+            self.restore_some();
+            self.run_for(lasts / 2)?;
+            let complete = self.complete();
+            let end = self.plan.random_end(&self.current, &complete, &mut self.rng);
+            let undelivered = self.end_view(&end)?;
+            self.next_view(&end, undelivered)?;
+        }
+        for _ in 0..2 {
+            self.restore_some();
+            self.run_for(Duration::from_millis(1))?;
+        }
+        self.run_until("at rest after all views", |world| {
+            let at_rest = |&i: &usize| {
+                let member = &world.members[i];
+                let own = member.app.log.iter().filter(|entry| entry.sender == i).count() as u64;
+                !member.app.is_complete() || (member.is_at_rest() && own == member.accepted)
+            };
+            world.current.iter().all(at_rest)
+        })
+    }
+
+    fn complete(&self) -> Vec<usize> {
+        self.current.iter().copied().filter(|&index| self.members[index].app.is_complete()).collect()
+    }
+
+    /// Some of those that don't have the state get it, as it is now.
+    fn restore_some(&mut self) {
+        let complete = self.complete();
+        for index in self.current.clone() {
+            if !self.members[index].app.is_complete() && self.rng.bool() {
+                let log = self.members[complete[self.rng.usize(..complete.len())]].app.log.clone();
+                self.members[index].restore(&log);
+            }
+        }
+    }
+
+    /// Those that stay go on, and others join. They install the view one after another.
+    fn next_view(&mut self, end: &End, mut undelivered: Vec<(usize, Vec<Undelivered>)>) -> Result<(), Wrong> {
+        let was_complete = self.complete();
+        // Whoever was complete and did not count was one that leaves.
+        let leaves = |index: &usize| end.uncounted.contains(index) && was_complete.contains(index);
+        let lost = |index: &usize| end.crashed.contains(index) || end.cut_off.contains(index) || leaves(index);
+        let mut stay: Vec<usize> = self.current.iter().copied().filter(|index| !lost(index)).collect();
+        self.current.iter().filter(|index| lost(index)).for_each(|&index| self.members[index].crash());
+        let complete: Vec<usize> = stay.iter().copied().filter(|index| was_complete.contains(index)).collect();
+        let is_sender = |&&index: &&usize| self.members[index].accepted > 0 || self.rng.u8(..4) > 0;
+        let senders: Vec<usize> = complete.iter().filter(is_sender).copied().collect();
+        let first_joiner = self.members.len();
+        let joiners = self.rng.usize(..=stay.len().min(3));
+        stay.extend((first_joiner..first_joiner + joiners).take_while(|&index| index < self.plan.members + JOINERS));
+        let view = view(Epoch(self.epoch.0 + 1), &stay, &senders, &complete);
+        (self.epoch, self.current) = (view.epoch, stay.clone());
+        self.oracle.borrow_mut().begin(&senders);
+        self.plan.senders = senders.clone();
+        for (rank, index) in stay.into_iter().enumerate() {
+            let rank = Rank(rank as u32);
+            if index >= first_joiner {
+                self.add(&view);
+                self.members[index].begin_backlog();
+            } else if self.members[index].is_short() {
+                self.members[index].begin_backlog();
+            }
+            if index < first_joiner {
+                let to_send = if senders.contains(&index) { self.rng.usize(..200) } else { 0 };
+                let resubmit = undelivered.iter_mut().find(|(at, _)| *at == index);
+                let resubmit = resubmit.map(|(_, messages)| std::mem::take(messages)).unwrap_or_default();
+                let (config, member) = (self.plan.config(), &mut self.members[index]);
+                let parts = squall_ordered::create(member.fabric(), &view, SHARD, &config).expect("a valid shard");
+                member.install(self.now, rank, parts, resubmit, to_send);
+            } else {
+                self.members[index].set_rank(rank);
+            }
+            let pause = within(&mut self.rng, Duration::from_micros(20));
+            self.run_for(pause)?;
+        }
+        Ok(())
     }
 
     fn status(&self) -> String {
@@ -286,15 +412,16 @@ impl World {
     }
 
     /// As membership would: the survivors wedge, the trim is what they all have, they clean up to it.
-    fn end_view(&mut self, end: &End) -> Result<(), Wrong> {
+    /// Returns what each that lives did not deliver.
+    fn end_view(&mut self, end: &End) -> Result<Vec<(usize, Vec<Undelivered>)>, Wrong> {
         for &index in &end.crashed {
             self.net.crash(self.members[index].node());
             self.members[index].crash();
         }
-        let survivors: Vec<usize> =
-            (0..self.plan.members).filter(|i| !end.crashed.contains(i) && !end.cut_off.contains(i)).collect();
+        let is_lost = |index: &usize| end.crashed.contains(index) || end.cut_off.contains(index);
+        let survivors: Vec<usize> = self.current.iter().copied().filter(|index| !is_lost(index)).collect();
         for &a in &end.cut_off {
-            for b in (0..self.plan.members).filter(|b| !end.cut_off.contains(b)) {
+            for &b in self.current.iter().filter(|b| !end.cut_off.contains(b)) {
                 self.net.cut(self.members[a].node(), self.members[b].node());
             }
         }
@@ -306,7 +433,8 @@ impl World {
         for (at, index) in wedges {
             self.run_for(at.since(self.now))?;
             let (early, member) = (self.plan.fault == Some(Fault::WedgeLate), &mut self.members[index]);
-            finals.push(if early { member.received() } else { member.wedge() });
+            let count = if early { member.received() } else { member.wedge() };
+            finals.extend((!end.uncounted.contains(&index)).then_some(count));
         }
         if self.plan.fault == Some(Fault::WedgeLate) {
             self.run_for(Duration::from_micros(200))?;
@@ -323,13 +451,19 @@ impl World {
         for &index in &survivors {
             let pause = within(&mut self.rng, end.wedge_within);
             self.run_for(pause)?;
-            self.members[index].clean_up(trim)?;
+            self.members[index].clean_up(trim, !end.uncounted.contains(&index))?;
         }
-        let stay = survivors.clone();
-        self.run_until("cleaned up", |world| stay.iter().all(|&i| world.members[i].is_ended()))?;
-        // Whoever was cut off goes on for a while, and learns that it is alone.
+        self.run_until("cleaned up", |world| survivors.iter().all(|&i| world.members[i].is_ended()))?;
+        // Whoever was cut off goes on for a while, and learns that it was dropped.
         self.run_for(self.plan.net.failure_timeout)?;
-        let undelivered: Vec<_> = survivors.iter().map(|&i| (i, self.members[i].undelivered())).collect();
-        self.oracle.borrow().check_end(self.plan.mode, trim, &survivors, &self.members, &undelivered)
+        for &index in &end.cut_off {
+            self.members[index].abandon();
+        }
+        self.run_until("at a stop", |world| end.cut_off.iter().all(|&i| world.members[i].is_ended()))?;
+        let alive = survivors.iter().chain(&end.cut_off);
+        let undelivered: Vec<_> = alive.map(|&i| (i, self.members[i].undelivered())).collect();
+        let oracle = self.oracle.borrow();
+        oracle.check_end(self.epoch, trim, &self.current, &survivors, &self.members, &undelivered)?;
+        Ok(undelivered)
     }
 }

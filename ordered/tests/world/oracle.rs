@@ -3,8 +3,8 @@
 use std::fmt;
 
 use squall_fabric::NodeId;
-use squall_membership::Seq;
-use squall_ordered::{Message, Mode, Undelivered};
+use squall_membership::{Epoch, Seq};
+use squall_ordered::{Mode, Undelivered};
 
 use super::{Member, Plan};
 
@@ -21,6 +21,7 @@ impl fmt::Display for Wrong {
 /// A message, as it was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
+    pub(crate) epoch: Epoch,
     pub(crate) seq: u64,
     /// The sender's index among the members.
     pub(crate) sender: usize,
@@ -39,13 +40,15 @@ impl Entry {
 /// Sees all that happens at all members.
 pub(crate) struct Oracle {
     mode: Mode,
+    /// All that are ever members.
     nodes: Vec<NodeId>,
+    /// The current view's, by rank.
     senders: Vec<usize>,
     /// Ordered: what was delivered by whoever delivered most.
     order: Vec<Entry>,
     /// The lengths of the messages that each member's shard accepted.
     accepted: Vec<Vec<usize>>,
-    /// Who is wedged, or crashed.
+    /// Who of the current view is wedged, or crashed.
     left: Vec<bool>,
     wrong: Option<Wrong>,
 }
@@ -61,6 +64,12 @@ impl Oracle {
             left: vec![false; nodes.len()],
             wrong: None,
         }
+    }
+
+    /// A view begins.
+    pub(crate) fn begin(&mut self, senders: &[usize]) {
+        self.senders = senders.to_vec();
+        self.left.fill(false);
     }
 
     /// The first that is wrong counts.
@@ -87,10 +96,16 @@ impl Oracle {
     }
 
     /// Checks a message that a member delivers behind `log`.
-    pub(crate) fn delivered(&mut self, at: usize, log: &[Entry], message: &Message<'_>, bytes: &[u8]) -> Entry {
-        let sender = self.nodes.iter().position(|&node| node == message.sender).unwrap_or(usize::MAX);
+    pub(crate) fn delivered(
+        &mut self,
+        at: usize,
+        log: &[Entry],
+        (epoch, seq, sender, its_ticket): (Epoch, Seq, NodeId, u32),
+        bytes: &[u8],
+    ) -> Entry {
+        let sender = self.nodes.iter().position(|&node| node == sender).unwrap_or(usize::MAX);
         let number = 1 + log.iter().rev().find(|entry| entry.sender == sender).map_or(0, |entry| entry.number);
-        let entry = Entry { seq: message.seq.0, sender, number };
+        let entry = Entry { epoch, seq: seq.0, sender, number };
         let rank = self.senders.iter().position(|&s| s == sender);
         let accepted = self.accepted.get(sender).and_then(|lens| lens.get(number as usize - 1)).copied();
         let before = match self.mode {
@@ -102,10 +117,10 @@ impl Oracle {
             self.wrong(format!("member {at} delivered {entry:?}: a gap, a duplicate, or other bytes than were sent"));
         } else if rank != Some((entry.seq % self.senders.len() as u64) as usize) {
             self.wrong(format!("member {at} delivered {entry:?}, which is not the sender's turn"));
-        } else if before.is_some_and(|before| before.seq >= entry.seq) {
+        } else if before.is_some_and(|before| (before.epoch, before.seq) >= (entry.epoch, entry.seq)) {
             self.wrong(format!("member {at} delivered {entry:?} after {before:?}"));
-        } else if message.ticket != ticket {
-            self.wrong(format!("member {at} delivered {entry:?} with ticket {}", message.ticket));
+        } else if its_ticket != ticket {
+            self.wrong(format!("member {at} delivered {entry:?} with ticket {its_ticket}"));
         }
         if self.mode == Mode::Ordered {
             match self.order.get(log.len()).copied() {
@@ -117,35 +132,58 @@ impl Oracle {
         entry
     }
 
+    /// Checks what a member has to send again, or to tell its callers of.
+    fn check_undelivered(&self, trim: Seq, at: usize, undelivered: &Undelivered) -> Result<(), Wrong> {
+        let number = undelivered.ticket as usize;
+        let expected = match self.mode {
+            Mode::Unordered if undelivered.place.is_some() => Vec::new(),
+            _ => Entry::payload(at, number as u64, self.accepted[at][number - 1]),
+        };
+        let is_its_turn = |place: Seq| self.senders.get(place.0 as usize % self.senders.len()) == Some(&at);
+        if undelivered.payload != expected {
+            return Err(Wrong(format!("{at} has other bytes of its undelivered message {number} than were sent")));
+        }
+        if undelivered.place.is_some_and(|place| !is_its_turn(place)) {
+            return Err(Wrong(format!("{undelivered:?} of {at} can't have that place")));
+        }
+        let is_delivered = self.order.iter().any(|entry| (entry.sender, entry.number) == (at, number as u64));
+        if self.mode == Mode::Ordered && is_delivered != undelivered.place.is_some_and(|place| place < trim) {
+            return Err(Wrong(format!("{undelivered:?} of {at} with trim {trim}: delivered is {is_delivered}")));
+        }
+        Ok(())
+    }
+
     /// Checks the end of a view whose survivors have cleaned up.
     pub(crate) fn check_end(
         &self,
-        mode: Mode,
+        epoch: Epoch,
         trim: Seq,
+        current: &[usize],
         survivors: &[usize],
         members: &[Member],
         undelivered: &[(usize, Vec<Undelivered>)],
     ) -> Result<(), Wrong> {
         self.verdict()?;
         let wrong = |what: String| Err(Wrong(what));
-        for (at, member) in members.iter().enumerate() {
+        for (at, member) in current.iter().map(|&at| (at, &members[at])) {
             let survives = survivors.contains(&at);
             let log = &member.app.log;
-            match mode {
+            match self.mode {
                 Mode::Ordered => {
-                    if let Some(beyond) = log.iter().find(|entry| entry.seq >= trim.0) {
+                    if let Some(beyond) = log.iter().find(|entry| entry.epoch == epoch && entry.seq >= trim.0) {
                         return wrong(format!("member {at} delivered {beyond:?}, beyond the trim {trim}"));
                     }
                     // `order` is the longest log, so none reaches further than the survivors'.
-                    if survives && log.len() != self.order.len() {
+                    if survives && member.app.is_complete() && !member.is_short() && log.len() != self.order.len() {
                         return wrong(format!(
                             "survivor {at} delivered {} of {} messages",
                             log.len(),
                             self.order.len()
                         ));
                     }
-                    if survives && member.row(at).delivered != trim.0 {
-                        return wrong(format!("survivor {at} says {:?} with trim {trim}", member.row(at)));
+                    let end = trim.min(member.received());
+                    if survives && (member.row().delivered != end.0 || member.is_short() != (end < trim)) {
+                        return wrong(format!("survivor {at} says {:?} with trim {trim}", member.row()));
                     }
                 }
                 // What a sender has delivered, all hold.
@@ -162,13 +200,19 @@ impl Oracle {
             }
         }
         for (at, listed) in undelivered {
+            let may_be_delivered = !survivors.contains(at) || members[*at].is_short();
+            if !may_be_delivered && listed.iter().any(|undelivered| undelivered.place.is_some_and(|place| place < trim))
+            {
+                return wrong(format!("survivor {at} lists as undelivered what lies within the trim {trim}"));
+            }
             let own = |member: usize| members[member].app.log.iter().filter(|entry| entry.sender == *at).count() as u64;
             let expected: Vec<u32> = (own(*at) + 1..=members[*at].accepted).map(|number| number as u32).collect();
             let found: Vec<u32> = listed.iter().map(|undelivered| undelivered.ticket).collect();
             if found != expected {
-                return wrong(format!("survivor {at} lists {found:?} as undelivered instead of {expected:?}"));
+                return wrong(format!("member {at} lists {found:?} as undelivered instead of {expected:?}"));
             }
             for undelivered in listed {
+                self.check_undelivered(trim, *at, undelivered)?;
                 let holders = survivors.iter().filter(|&&m| undelivered.held_by.contains(&self.nodes[m]) && m != *at);
                 for &holder in holders {
                     if own(holder) < u64::from(undelivered.ticket) {

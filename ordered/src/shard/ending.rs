@@ -1,0 +1,155 @@
+//! How a shard's part in a view ends, and what is left of its messages.
+
+use squall_fabric::{NodeId, Time};
+use squall_membership::Seq;
+use squall_sst::ring::Turn;
+
+use super::{OrderColumns, Shard, State};
+use crate::{config::Mode, order};
+
+/// A message of this node that this member did not deliver in its view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// What the submitter gave with it; 0 if nobody waits for it.
+    pub ticket: u32,
+    /// Its bytes, for the next view. Empty in unordered mode if it had a turn, since then it is not sent again.
+    pub payload: Vec<u8>,
+    /// Its place in the order: whoever delivers more than so many places delivers it. (In unordered mode, the place that it would
+    /// have.) None if it had no turn, so that nobody delivers it.
+    pub place: Option<Seq>,
+    /// Unordered mode: the members known to have it.
+    pub held_by: Vec<NodeId>,
+}
+
+impl Shard {
+    /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). What is stable
+    /// already, or becomes so by what others still publish, is delivered all the same.
+    pub fn wedge(&mut self) -> Seq {
+        if self.state == State::Running {
+            self.state = State::Wedged;
+            // Before anybody can learn that this member is wedged, and goes on without waiting for its lease.
+            self.progress.set_lease(Time::ZERO, Time::MAX);
+        }
+        match self.columns.order {
+            OrderColumns::Ordered { received, .. } => Seq(self.table.get(self.table.me(), received)),
+            OrderColumns::Unordered { .. } => Seq(0),
+        }
+    }
+
+    /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: what has arrived is
+    /// delivered.
+    ///
+    /// `counted` says that the trim was computed with this member's final count: it is complete, and stays. Another (one that
+    /// is not complete yet, or leaves) may have received less than the trim; then it delivers what it has, and
+    /// [is short](Shard::is_short).
+    ///
+    /// # Panics
+    ///
+    /// If the shard is not wedged, or the trim lies before what is stable or, at a member that was counted, beyond what it has
+    /// received: either would break the order.
+    pub fn clean_up(&mut self, trim: Seq, counted: bool) {
+        assert_ne!(self.state, State::Running, "only a wedged shard is cleaned up");
+        let (mut to, mut short) = (trim, false);
+        if let OrderColumns::Ordered { received, .. } = self.columns.order {
+            let received = Seq(self.table.get(self.table.me(), received));
+            let limit = self.progress.limit(0);
+            assert!(trim.0 >= limit, "trim {trim} lies before {limit}, which is stable");
+            (to, short) = (trim.min(received), trim > received);
+            assert!(!(counted && short), "trim {trim} lies beyond the {received} received");
+        }
+        self.state = State::CleaningUp { to, short };
+    }
+
+    /// Whether the trim lies beyond what this member has received: its state will not be that of the view's end.
+    pub fn is_short(&self) -> bool {
+        matches!(self.state, State::CleaningUp { short: true, .. })
+    }
+
+    /// Lets delivery go no further than it may already: this member was dropped, and does not take part in the view's end.
+    ///
+    /// # Panics
+    ///
+    /// If the shard is not wedged: the others would count on what it goes on to receive.
+    pub fn abandon(&mut self) {
+        assert_ne!(self.state, State::Running, "only a wedged shard is abandoned");
+        self.state = State::Abandoned;
+    }
+
+    /// Whether everything that will be delivered in this view has been.
+    pub fn is_ended(&self) -> bool {
+        match (self.state, self.mode) {
+            (State::Running, _) => false,
+            (State::CleaningUp { to, .. }, Mode::Ordered) => self.progress.delivered(0) >= to.0,
+            // Without a trim: what was found deliverable so far.
+            (State::Wedged | State::CleaningUp { .. } | State::Abandoned, _) => {
+                (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
+            }
+        }
+    }
+
+    /// Accepts no more messages of this node.
+    pub fn close(&mut self) {
+        if let Some(own) = &self.own {
+            own.outbox.ring().close();
+        }
+        self.bulk.close();
+    }
+
+    /// Closes the own ring, and copies out the messages that were accepted and not delivered by this member, in the order in
+    /// which they were sent: first those with a turn. None while a thread is still completing one; ask again.
+    ///
+    /// Asked once the shard [is ended](Shard::is_ended), else the [`Deliverer`](crate::Deliverer) may deliver some of them yet.
+    /// After a clean-up of which this member is not [short](Shard::is_short), these are the messages that nobody delivers in
+    /// this view; else a message is delivered elsewhere if its place lies before the trim.
+    ///
+    /// # Panics
+    ///
+    /// If the shard is not wedged: what was not delivered would be yet.
+    pub fn undelivered(&mut self) -> Option<Vec<Undelivered>> {
+        assert_ne!(self.state, State::Running, "only a wedged shard knows what it will not deliver");
+        let Some(own) = &mut self.own else { return Some(Vec::new()) };
+        if !own.outbox.drain() {
+            return None;
+        }
+        let ordered = self.mode == Mode::Ordered;
+        // Nobody delivers these: no member knows of them, or of their place.
+        let without_turn = self.bulk.without_turn()?.map(|queued| {
+            let payload = queued.bytes().to_vec();
+            Undelivered { ticket: queued.ticket(), payload, place: None, held_by: Vec::new() }
+        });
+        let without_turn: Vec<_> = without_turn.collect();
+        let turns = match self.mode {
+            Mode::Ordered => order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0)),
+            Mode::Unordered => self.progress.delivered(own.rank),
+        };
+        let held_by = |turn: u64| match self.columns.order {
+            OrderColumns::Ordered { .. } => Vec::new(),
+            OrderColumns::Unordered { held, .. } => (0..self.table.rows())
+                .filter(|&member| self.table.get(member, held.nth(own.rank)) > turn)
+                .map(|member| self.mesh.node(member))
+                .collect(),
+        };
+        let senders = self.senders.len() as u64;
+        let mut payload = Vec::new();
+        let with_turn = own.outbox.undelivered(turns).map(|(turn, message)| {
+            let ticket = match message {
+                Turn::Message(bytes, ticket) => {
+                    if ordered {
+                        bytes.copy_to(&mut payload);
+                    }
+                    ticket
+                }
+                Turn::Bulk(bulk, ticket) => {
+                    if ordered {
+                        payload.extend_from_slice(self.bulk.announced(bulk));
+                    }
+                    ticket
+                }
+                Turn::Nulls(_) => unreachable!("nulls are no messages"),
+            };
+            let place = Some(Seq(turn * senders + own.rank as u64));
+            Undelivered { ticket, payload: std::mem::take(&mut payload), place, held_by: held_by(turn) }
+        });
+        Some(with_turn.chain(without_turn).collect())
+    }
+}
