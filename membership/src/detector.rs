@@ -28,6 +28,11 @@ impl Detector {
         self.timeout / 4
     }
 
+    /// When a member's counter was last found to have moved.
+    pub fn moved(&self, member: usize) -> Time {
+        self.seen[member].1
+    }
+
     /// Looks at the counters, and returns the members whose counter stood still for the timeout.
     pub fn look(&mut self, now: Time, counter: impl Fn(usize) -> u64) -> Vec<usize> {
         // Two intervals without a look: this node stood still, not the others.

@@ -1,12 +1,10 @@
-//! Why a group ends.
+//! Why a view or a node's part in a group ends.
 
 use std::time::Duration;
 
-use squall_fabric::{BreakReason, NodeId};
+use squall_fabric::{BreakReason, NodeId, RegisterError};
 
-use crate::view::Epoch;
-
-/// Why this node's part in a group is over.
+/// Why this node's part in a group is over, for good.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
     /// The first view was not formed in time.
@@ -25,6 +23,23 @@ pub enum EndReason {
         /// A sentence that says why.
         why: String,
     },
+    /// A view could not be installed.
+    #[error("a view could not be installed: {0}")]
+    NoMemory(#[from] RegisterError),
+    /// This node has left, as it was asked to.
+    #[error("this node has left the group")]
+    Left,
+    /// This node's application panicked, so its replica is like no other.
+    #[error("this node's application panicked")]
+    Panicked,
+    /// This node is shutting down.
+    #[error("this node is shutting down")]
+    ShutDown,
+}
+
+/// Why a view is wedged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
     /// A member's connection broke.
     #[error("{node} was lost: {reason}")]
     Lost {
@@ -33,9 +48,8 @@ pub enum EndReason {
         /// Why its connection broke.
         reason: BreakReason,
     },
-    /// A member has given this node up, as one that was stopped or cut off. The others go on without it, or have ended; what
-    /// it does reaches nobody any more.
-    #[error("this node is fenced off: {by} has given it up (was it stopped, or cut off from the others?); restart it")]
+    /// A member has given this node up, as one that was stopped or cut off.
+    #[error("{by} has given this node up (was it stopped, or cut off from the others?)")]
     GivenUp {
         /// The member.
         by: NodeId,
@@ -48,19 +62,31 @@ pub enum EndReason {
         /// The configured timeout.
         timeout: Duration,
     },
-    /// Another member wedged the view.
-    #[error("{node} ended the view{}", accusing(accused))]
-    EndedBy {
+    /// A member did not appear in the view.
+    #[error("{node} did not appear in the view within {waited:?}")]
+    Missing {
         /// The member.
         node: NodeId,
-        /// Whom it suspects, as far as is known.
-        accused: Vec<NodeId>,
+        /// How long this node waited.
+        waited: Duration,
     },
-    /// The view's successor is committed, and this node is not in it.
-    #[error("this node was dropped from the group at {epoch}")]
-    Dropped {
-        /// The successor's epoch.
-        epoch: Epoch,
+    /// Not all of the shards' connections came up.
+    #[error("the shards' connections did not all come up within {waited:?}")]
+    NotConnected {
+        /// How long this node waited.
+        waited: Duration,
+    },
+    /// A member has begun another life.
+    #[error("{node} has started anew")]
+    Restarted {
+        /// The member.
+        node: NodeId,
+    },
+    /// An operator said that a member is to be given up.
+    #[error("an operator suspects {node}")]
+    Operator {
+        /// The member.
+        node: NodeId,
     },
     /// A member sent what no correct member sends.
     #[error("{node} is faulty: {why}")]
@@ -70,29 +96,20 @@ pub enum EndReason {
         /// What it did.
         why: String,
     },
-    /// The view's successor is committed and everything up to its trims is delivered. This version does not install it.
-    #[error("{epoch} is over, and was cleaned up")]
-    CleanedUp {
-        /// The epoch that ended.
-        epoch: Epoch,
+    /// Another member wedged the view.
+    #[error("{node} ended the view{}", accusing(accused))]
+    WedgedBy {
+        /// The member.
+        node: NodeId,
+        /// Whom it suspects, as far as is known.
+        accused: Vec<NodeId>,
     },
-    /// This node's application panicked, so its replica is like no other.
-    #[error("this node's application panicked")]
-    Panicked,
-    /// This node is shutting down.
-    #[error("this node is shutting down")]
-    ShutDown,
-}
-
-impl EndReason {
-    /// Whether it only says that somebody went, and not why.
-    pub(crate) fn says_little(&self) -> bool {
-        match self {
-            EndReason::EndedBy { accused, .. } => accused.is_empty(),
-            EndReason::Lost { reason, .. } => *reason == BreakReason::PeerClosed,
-            _ => false,
-        }
-    }
+    /// Others ask to join, or have become complete.
+    #[error("the members are to change")]
+    Asked,
+    /// This node leaves.
+    #[error("this node leaves")]
+    Leaving,
 }
 
 fn list(missing: &[(NodeId, Option<String>)]) -> String {

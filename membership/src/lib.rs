@@ -1,4 +1,4 @@
-//! Who is in the group: views, the formation of the first one, failures, and the cleanup after them.
+//! Who is in the group: views, what ends them, and what follows.
 //!
 //! [`Membership`] is a pure state machine over a table of its own, one row per member. It is [stepped](Membership::step)
 //! with what happened ([`Input`]) and says what the layers must do ([`Effect`]); it never calls them. Successors of a view
@@ -6,27 +6,42 @@
 //!
 //! # A view's life
 //!
-//! 1. *Formation*: all members of a configured list must appear. The first view follows from the list alone.
+//! 1. *Install*: a view that is decided is in force. Who does not appear in it is suspected in it.
 //! 2. *Suspicion*, on own evidence: a broken connection, a heartbeat that stands still, bytes that no correct member sends.
 //!    It is never withdrawn within a view.
-//! 3. *Wedge*, on seeing a suspicion or a wedge in any row: shards stop, publish their final counts, then `wedged`.
+//! 3. *Wedge*, on seeing a suspicion, a wish to join or leave, or a wedge in any row: shards stop, publish their final counts, then `wedged`.
 //! 4. *Decide*: the leader of those who stay proposes the next view and the trims, once all of them are wedged.
-//! 5. *Clean up* to the committed trims.
+//! 5. *Clean up* to the committed trims, once nobody who is dropped can read any more; then install the next.
 //!
-//! In this version a view has no installed successor: without a view log the group ends when it wedges, with one (a
-//! scripted one, in tests) after it is cleaned up.
+//! Safety is the view log's: [`check`] holds for every successor, whoever proposed it, and what a member has once it is wedged
+//! does not change. Who proposes, and when, only decides how soon there is one.
 
+mod appear;
+mod ask;
+mod board;
+mod decide;
 mod detector;
 mod end;
+mod input;
+mod layout;
 mod lead;
 mod leases;
 mod machine;
+mod placement;
+mod ranks;
+mod register;
+mod rules;
+mod tenure;
 mod view;
 mod view_log;
 
 pub use detector::Detector;
-pub use end::EndReason;
-pub use lead::{Accusations, staying};
-pub use machine::{Effect, Input, Membership, Settings, Trims};
-pub use view::{Epoch, Incarnation, Member, Rank, Seq, ShardId, ShardView, View};
-pub use view_log::{Proposal, ViewEvent, ViewLog};
+pub use end::{Cause, EndReason};
+pub use input::{Effect, Input, Settings};
+pub use layout::{GroupLayout, Layout, LayoutError, MAX_SHARDS};
+pub use lead::{Accusations, staying, staying_with};
+pub use machine::{Membership, Signs};
+pub use register::{Applied, ClusterId, Entry, Refused, Register};
+pub use rules::{alone, check, successor};
+pub use view::{Epoch, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId};
+pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};

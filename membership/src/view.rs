@@ -21,6 +21,9 @@ impl fmt::Display for Epoch {
     }
 }
 
+/// The most members that a view has.
+pub const MAX_MEMBERS: usize = 64;
+
 /// A place in a view, or in a shard's list of members: 0 is the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -60,6 +63,11 @@ impl fmt::Display for Seq {
 #[serde(transparent)]
 pub struct Incarnation(pub u64);
 
+/// Names a node's part in the view log: a storage directory, or one life of a process without one. Never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VoterId(pub u64);
+
 /// A node's place in a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
@@ -67,6 +75,35 @@ pub struct Member {
     pub node: NodeId,
     /// Which of its lives.
     pub incarnation: Incarnation,
+    /// Its part in the view log.
+    pub voter: VoterId,
+    /// Where it can be dialed, as `host:port`, in the order in which that is tried. Nothing where nodes find each other without
+    /// addresses (shared memory), or the node dials all others.
+    pub addresses: Vec<String>,
+    /// Where it stands, for the placement of replicas: nodes of one rack may fail together. Empty if that is not said.
+    pub rack: String,
+}
+
+impl Member {
+    /// A node of which nothing else is known.
+    pub fn new(node: NodeId, incarnation: Incarnation) -> Member {
+        Member { node, incarnation, voter: VoterId::default(), addresses: Vec::new(), rack: String::new() }
+    }
+}
+
+/// What a shard can do in a view.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShardState {
+    /// All that it is there for.
+    #[default]
+    Active,
+    /// It has fewer complete members than its minimum, so it refuses work until others join.
+    Inadequate,
+    /// None of those who held its state is a member. It goes on when one of them returns with it.
+    Suspended {
+        /// They.
+        last_holders: Vec<NodeId>,
+    },
 }
 
 /// A shard in a view.
@@ -76,11 +113,26 @@ pub struct ShardView {
     pub shard: ShardId,
     /// Its members, in the view's order: the index is the rank in the shard.
     pub members: Vec<NodeId>,
-    /// Those of its members that may send, in the same order: the index is the rank among senders.
+    /// Those of its members that may send, in the same order: the index is the rank among senders. All of them are complete.
     pub senders: Vec<NodeId>,
+    /// Those of its members that held the shard's whole state when the view began, in the same order. The others are to get it
+    /// from them, and until then apply, answer and send nothing.
+    pub complete: Vec<NodeId>,
+    /// What it can do.
+    pub state: ShardState,
 }
 
 impl ShardView {
+    /// A shard whose members all hold its state.
+    pub fn whole(shard: ShardId, members: Vec<NodeId>, senders: Vec<NodeId>) -> ShardView {
+        ShardView { shard, complete: members.clone(), members, senders, state: ShardState::Active }
+    }
+
+    /// Whether a node held the shard's whole state when the view began.
+    pub fn is_complete(&self, node: NodeId) -> bool {
+        self.complete.contains(&node)
+    }
+
     /// A node's rank among the shard's members.
     pub fn rank_of(&self, node: NodeId) -> Option<Rank> {
         self.members.iter().position(|&member| member == node).map(|i| Rank(i as u32))

@@ -1,0 +1,79 @@
+//! Reasons to end a view in which nothing failed: members come, have become complete, or leave.
+
+use squall_fabric::Time;
+
+use crate::{
+    end::Cause,
+    input::{Effect, Settings},
+    tenure::Tenure,
+    view::{MAX_MEMBERS, Member, ShardView},
+};
+
+impl Tenure {
+    /// A member that asks to join has begun another life.
+    pub(crate) fn look_for_restarts(&mut self, candidates: &[Member], out: &mut Vec<Effect>) {
+        for candidate in candidates {
+            let node = candidate.node;
+            let is_earlier = |member: &Member| member.node == node && member.incarnation < candidate.incarnation;
+            if self.view.members.iter().any(is_earlier) {
+                self.suspect(node, Cause::Restarted { node }, out);
+            }
+        }
+    }
+
+    /// Asks for another view if somebody can join, or this node's part in its shards has changed.
+    pub(crate) fn look_whether_to_ask(
+        &mut self,
+        now: Time,
+        settings: &Settings,
+        candidates: &[Member],
+        out: &mut Vec<Effect>,
+    ) {
+        let node = self.member().node;
+        // Nobody can give it the state of a suspended shard.
+        let lacks = |shard: &ShardView| !shard.is_complete(node) && !shard.complete.is_empty();
+        let incomplete: Vec<usize> = self.shards().map(|(i, _)| i).filter(|&i| lacks(&self.view.shards[i])).collect();
+        if !incomplete.is_empty() && incomplete.iter().all(|&index| self.board.is_complete(self.me, index)) {
+            self.board.ask();
+            return self.wedge(Cause::Asked, out);
+        }
+        let may_join = |candidate: &Member| self.view.rank_of(candidate.node).is_none();
+        if !candidates.iter().any(may_join) || self.board.len() >= MAX_MEMBERS {
+            self.wanted = None;
+            return;
+        }
+        let since = *self.wanted.get_or_insert(now);
+        if now >= self.may_ask_at(since, settings) {
+            self.board.ask();
+            self.wedge(Cause::Asked, out);
+        }
+    }
+
+    /// The lowest rank asks at once; the others only if it does not, since it may not have heard of who asks to join.
+    pub(crate) fn may_ask_at(&self, since: Time, settings: &Settings) -> Time {
+        since + settings.failure_timeout * 2 * self.me as u32
+    }
+
+    /// Whether this node may leave: not while it alone holds the state of a shard that another member is to get.
+    pub(crate) fn may_leave(&self) -> bool {
+        let all: Vec<usize> = (0..self.board.len()).collect();
+        self.may_go(self.me, &all)
+    }
+
+    /// Whether those who stay can do without one of them: of no shard it alone holds the state that others of them are to get.
+    pub(crate) fn may_go(&self, member: usize, stay: &[usize]) -> bool {
+        self.view.shards.iter().enumerate().all(|(index, shard)| {
+            let mut others =
+                stay.iter().filter(|&&m| m != member && shard.members.contains(&self.board.node(m))).peekable();
+            let holds = shard.members.contains(&self.board.node(member)) && self.holds(member, index);
+            !holds || others.peek().is_none() || others.any(|&other| self.holds(other, index))
+        })
+    }
+
+    pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {
+        if !self.is_decided() {
+            self.board.leave();
+            self.wedge(Cause::Leaving, out);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The table of one view: what members tell each other about it.
+
+use std::sync::Arc;
+
+use squall_fabric::{
+    BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, RegionKey, RegionKind, RegisterError,
+};
+use squall_sst::{ColumnSet, Counter, Counters, Fingerprint, Flag, Layout, Mesh, MeshEvent, Table};
+
+use crate::{
+    lead::Accusations,
+    view::{Seq, View},
+};
+
+/// The layer's number in a [`GroupTag`].
+const LAYER: u32 = 1;
+
+/// What became of a member's endpoint.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BoardEvent {
+    Up,
+    Down(usize, BreakReason),
+    /// What the member exposed is no table of this kind.
+    Strange(usize),
+}
+
+/// One member's copy of a view's table. Members are named by their ranks, shards by their places in the view.
+#[derive(Debug)]
+pub(crate) struct Board {
+    mesh: Mesh,
+    remote: Vec<Option<RegionKey>>,
+    table: Table,
+    heartbeat: Counter,
+    /// By shard: the final count.
+    frozen: Counters,
+    /// By shard: 1 once the member holds its state. A counter, so that who sees `wedged` sees it.
+    complete: Counters,
+    /// By member.
+    suspected: Vec<Flag>,
+    asks: Flag,
+    leaving: Flag,
+    wedged: Flag,
+    /// The member knows what follows the view.
+    decided: Flag,
+    flags: ColumnSet,
+}
+
+impl Board {
+    /// Starts to connect the table of a view in which this node has rank `me`.
+    pub(crate) fn connect(
+        fabric: &mut impl Fabric,
+        view: &View,
+        me: usize,
+        fingerprint: u64,
+    ) -> Result<Board, RegisterError> {
+        let nodes = view.nodes();
+        let mut layout = Layout::builder();
+        let heartbeat = layout.counter("heartbeat");
+        let frozen = layout.counters("frozen", view.shards.len());
+        let complete = layout.counters("complete", view.shards.len());
+        let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
+        let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
+        let decided = layout.flag("decided");
+        let layout = layout.build();
+        let all = suspected.iter().chain([&asks, &leaving, &wedged]);
+        let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
+        let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len()))?;
+        let mut agreed = Fingerprint::default();
+        agreed.number(fingerprint);
+        for member in &view.members {
+            agreed.number(u64::from(member.node.0)).number(member.incarnation.0);
+        }
+        let hello: Vec<u8> =
+            [layout.fingerprint(), agreed.value()].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let table = Table::new(Arc::clone(&layout), region, nodes.len(), me);
+        let tag = GroupTag { layer: LAYER, group: 0, epoch: view.epoch.0 };
+        let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |_| vec![table.region().clone()]);
+        let remote = vec![None; nodes.len()];
+        Ok(Board { mesh, remote, table, heartbeat, frozen, complete, suspected, asks, leaving, wedged, decided, flags })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.mesh.len()
+    }
+
+    pub(crate) fn me(&self) -> usize {
+        self.mesh.me()
+    }
+
+    pub(crate) fn node(&self, member: usize) -> NodeId {
+        self.mesh.node(member)
+    }
+
+    pub(crate) fn rank_of(&self, node: NodeId) -> Option<usize> {
+        (0..self.len()).find(|&member| self.node(member) == node)
+    }
+
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        self.mesh.endpoints()
+    }
+
+    /// Takes note of a completion, if it is of one of this table's endpoints.
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<BoardEvent> {
+        match self.mesh.on_completion(fabric, completion)? {
+            MeshEvent::Up(member) => {
+                let bytes = self.table.region().len();
+                match self.mesh.link(member) {
+                    Some((_, [table])) if table.bytes == bytes && table.kind == RegionKind::Polled => {
+                        self.remote[member] = Some(table.key);
+                        Some(BoardEvent::Up)
+                    }
+                    _ => Some(BoardEvent::Strange(member)),
+                }
+            }
+            MeshEvent::Down(member, reason) => Some(BoardEvent::Down(member, reason)),
+            MeshEvent::Room(_) => None,
+        }
+    }
+
+    /// Whether a member was reached, if only for a while.
+    pub(crate) fn was_reached(&self, member: usize) -> bool {
+        member == self.me() || self.remote[member].is_some()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.mesh.is_complete() && (0..self.len()).all(|member| self.was_reached(member))
+    }
+
+    /// Looks at the others' rows. Returns whether any column changed, and whether a flag did, in any row since the last call.
+    pub(crate) fn refresh(&mut self) -> (bool, bool) {
+        self.table.refresh();
+        let changes = self.table.take_changes();
+        (!changes.is_empty(), changes.intersects(self.flags))
+    }
+
+    /// Sends what changed in the own row.
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric) {
+        for (peer, remote) in self.remote.iter().enumerate() {
+            if let Some(remote) = remote.filter(|_| self.table.owes(peer)) {
+                self.table.push(fabric, &self.mesh, peer, remote);
+            }
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.mesh.disconnect(fabric);
+    }
+
+    pub(crate) fn beat(&mut self) {
+        self.table.set(self.heartbeat, self.table.get(self.me(), self.heartbeat) + 1);
+    }
+
+    pub(crate) fn heartbeat(&self, member: usize) -> u64 {
+        self.table.get(member, self.heartbeat)
+    }
+
+    pub(crate) fn freeze(&mut self, shard: usize, count: Seq) {
+        let column = self.frozen.nth(shard);
+        self.table.set(column, count.0.max(self.table.get(self.me(), column)));
+    }
+
+    pub(crate) fn frozen(&self, member: usize, shard: usize) -> Seq {
+        Seq(self.table.get(member, self.frozen.nth(shard)))
+    }
+
+    pub(crate) fn set_complete(&mut self, shard: usize) {
+        self.table.set(self.complete.nth(shard), 1);
+    }
+
+    pub(crate) fn is_complete(&self, member: usize, shard: usize) -> bool {
+        self.table.get(member, self.complete.nth(shard)) > 0
+    }
+
+    pub(crate) fn suspect(&mut self, member: usize) {
+        self.table.raise(self.suspected[member]);
+    }
+
+    pub(crate) fn suspects(&self, by: usize, member: usize) -> bool {
+        self.table.is_set(by, self.suspected[member])
+    }
+
+    /// Whom a member suspects.
+    pub(crate) fn accused_by(&self, by: usize) -> impl Iterator<Item = usize> {
+        (0..self.len()).filter(move |&member| self.suspects(by, member))
+    }
+
+    pub(crate) fn accusations(&self) -> Accusations {
+        let mut accusations = Accusations::none(self.len());
+        for by in 0..self.len() {
+            self.accused_by(by).for_each(|whom| accusations.accuse(by, whom));
+        }
+        accusations
+    }
+
+    pub(crate) fn ask(&mut self) {
+        self.table.raise(self.asks);
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.table.raise(self.leaving);
+    }
+
+    pub(crate) fn is_leaving(&self, member: usize) -> bool {
+        self.table.is_set(member, self.leaving)
+    }
+
+    pub(crate) fn wedge(&mut self) {
+        self.table.raise(self.wedged);
+    }
+
+    pub(crate) fn is_wedged(&self, member: usize) -> bool {
+        self.table.is_set(member, self.wedged)
+    }
+
+    pub(crate) fn decide(&mut self) {
+        self.table.raise(self.decided);
+    }
+
+    pub(crate) fn has_decided(&self, member: usize) -> bool {
+        self.table.is_set(member, self.decided)
+    }
+
+    /// Whether a member's row calls for the view's end.
+    pub(crate) fn ends(&self, member: usize) -> bool {
+        let calls = [self.wedged, self.asks, self.leaving];
+        calls.iter().any(|&flag| self.table.is_set(member, flag)) || self.accused_by(member).next().is_some()
+    }
+}

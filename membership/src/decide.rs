@@ -1,0 +1,254 @@
+//! Who proposes what follows a wedged view, and when.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use squall_fabric::{NodeId, Time};
+
+use crate::{
+    input::{Effect, Settings},
+    lead::{Accusations, staying, staying_with},
+    rules,
+    tenure::{Phase, Tenure},
+    view::{MAX_MEMBERS, Member, ShardId, ShardView},
+    view_log::{Final, Finals, Proposal, Report},
+};
+
+/// Members that hold a shard's state may come back, and are waited for, for so many failure timeouts before the others go on
+/// without the state.
+const LOSES_STATE_AFTER: u32 = 16;
+
+/// What this member has done to get a wedged view's successor.
+#[derive(Debug)]
+pub(crate) struct Decider {
+    /// When its own shards had told their final counts.
+    since: Option<Time>,
+    /// When to look again if nothing changes.
+    wake: Time,
+    proposed: Option<(Plan, Time)>,
+    /// By rank.
+    reports: BTreeMap<usize, BTreeMap<ShardId, Final>>,
+    reported: Option<Time>,
+    /// Another member has reported since, so that it needs this one's report.
+    is_asked: bool,
+    /// This member has lost so many that it would have to give up more than half of the view.
+    is_alone: bool,
+    stalled: bool,
+}
+
+/// Who is to be in the next view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    stay: Vec<usize>,
+    join: Vec<Member>,
+}
+
+impl Default for Decider {
+    fn default() -> Decider {
+        Decider {
+            since: None,
+            wake: Time::MAX,
+            proposed: None,
+            reports: BTreeMap::new(),
+            reported: None,
+            is_asked: false,
+            is_alone: false,
+            stalled: false,
+        }
+    }
+}
+
+impl Decider {
+    /// This member's final counts are known.
+    pub(crate) fn begin(&mut self, now: Time) {
+        if self.since.is_none() {
+            (self.since, self.wake) = (Some(now), now);
+        }
+    }
+
+    /// This member is out of reach of more than half of the view.
+    pub(crate) fn cut_off(&mut self) {
+        self.is_alone = true;
+    }
+
+    pub(crate) fn deadline(&self) -> Time {
+        self.wake
+    }
+}
+
+impl Tenure {
+    /// Proposes the next view if it is this member's turn.
+    ///
+    /// First in turn is the lowest rank of those who stay when the table's accusations are settled; then, after a back-off for
+    /// each rank, whoever still finds half of the view wedged. When that has led to nothing either, members report their final
+    /// counts through the view log, and propose those who have.
+    pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
+        let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
+        let timeout = settings.failure_timeout;
+        let turn = since + timeout * (self.me as u32 + 1) / 2;
+        let by_reports = since + timeout * (self.me as u32 + 8) / 2;
+        self.report(since, now, settings, out);
+        let accusations = self.board.accusations();
+        let led = self.leads(&accusations).or_else(|| self.remains(&accusations).filter(|_| now >= turn));
+        let led = led.map(|stay| (self.finals_of_rows(&stay), stay));
+        let reported = self.reporters().filter(|_| now >= by_reports);
+        let may_lose_state = now >= since + timeout * LOSES_STATE_AFTER;
+        let plan = led.into_iter().chain(reported).find(|(finals, _)| may_lose_state || self.keeps_state(finals));
+        if let Some((finals, stay)) = plan {
+            self.propose(now, settings, candidates, stay, &finals, out);
+        }
+        // Who is cut off itself has nobody to wait for.
+        let patient_until = if self.decider.is_alone { since + timeout } else { by_reports };
+        if now >= patient_until && self.decider.proposed.is_none() {
+            self.stall(out);
+        }
+        let again = self.decider.proposed.as_ref().map(|(_, at)| *at + timeout);
+        let report = self.decider.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
+        let times = [Some(turn), Some(patient_until), Some(by_reports), Some(report), again, Some(now + timeout)];
+        self.decider.wake = times.into_iter().flatten().filter(|&time| time > now).min().unwrap_or(Time::MAX);
+    }
+
+    /// Tells callers that nothing is decided for now.
+    pub(crate) fn stall(&mut self, out: &mut Vec<Effect>) {
+        if self.phase == Phase::Wedged && !std::mem::replace(&mut self.decider.stalled, true) {
+            let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
+            out.push(Effect::Stalled(format!(
+                "too few members can be reached to decide what follows {}{cause}",
+                self.view.epoch
+            )));
+        }
+    }
+
+    /// Takes note of another member's report. It tells, if nothing else did, that the view is over.
+    pub(crate) fn on_report(&mut self, report: &Report, out: &mut Vec<Effect>) {
+        let rank = self.view.members.iter().position(|member| *member == report.member);
+        let Some(rank) = rank.filter(|&rank| report.epoch == self.view.epoch && rank != self.me) else { return };
+        let node = report.member.node;
+        self.wedge(crate::end::Cause::WedgedBy { node, accused: Vec::new() }, out);
+        self.decider.is_asked |= self.decider.reports.insert(rank, report.finals.clone()).is_none();
+    }
+
+    /// Those who stay, if this member leads them and all of them are wedged.
+    fn leads(&self, accusations: &Accusations) -> Option<Vec<usize>> {
+        let staying = staying(accusations);
+        (staying.first() == Some(&self.me)).then_some(staying).filter(|staying| self.may_follow(staying))
+    }
+
+    /// Those who are left to this member by what it knows against others, and they against it.
+    fn remains(&self, accusations: &Accusations) -> Option<Vec<usize>> {
+        Some(staying_with(accusations, self.me)).filter(|staying| self.may_follow(staying))
+    }
+
+    fn may_follow(&self, staying: &[usize]) -> bool {
+        2 * staying.len() >= self.board.len() && staying.iter().all(|&member| self.board.is_wedged(member))
+    }
+
+    /// Those who have reported, with their final counts.
+    fn reporters(&self) -> Option<(Finals, Vec<usize>)> {
+        let mut all: Vec<usize> = self.decider.reports.keys().copied().chain([self.me]).collect();
+        all.sort_unstable();
+        let mut among = Accusations::none(self.board.len());
+        for other in 0..self.board.len() {
+            if !all.contains(&other) {
+                among.accuse(self.me, other);
+            }
+            self.board.accused_by(other).filter(|_| all.contains(&other)).for_each(|whom| among.accuse(other, whom));
+        }
+        let half = |stay: &Vec<usize>| 2 * stay.len() >= self.board.len();
+        let content = staying_with(&among, self.me);
+        // If all accuse each other, what broke between them may have healed.
+        let stay = Some(content).filter(half).or_else(|| Some(all).filter(half))?;
+        let mut finals = Finals::new();
+        let own = self.own_finals();
+        for shard in &self.view.shards {
+            let of = |&member: &usize| if member == self.me { Some(&own) } else { self.decider.reports.get(&member) };
+            let ends = stay.iter().filter_map(|member| of(member)?.get(&shard.shard).copied());
+            let in_order = |node: &NodeId| ends.clone().find(|end| end.node == *node);
+            finals.insert(shard.shard, shard.members.iter().filter_map(in_order).collect());
+        }
+        Some((finals, stay))
+    }
+
+    /// Whether of each shard somebody stays who holds its state, if anybody does.
+    fn keeps_state(&self, finals: &Finals) -> bool {
+        let is_held =
+            |shard: &ShardView| finals.get(&shard.shard).is_some_and(|ends| ends.iter().any(|end| end.complete));
+        self.view.shards.iter().all(|shard| shard.complete.is_empty() || is_held(shard))
+    }
+
+    fn finals_of_rows(&self, stay: &[usize]) -> Finals {
+        let mut finals = Finals::new();
+        for (index, shard) in self.view.shards.iter().enumerate() {
+            let members = shard.members.iter().filter_map(|&node| self.board.rank_of(node));
+            let end = |member: usize| Final {
+                node: self.board.node(member),
+                count: self.board.frozen(member, index),
+                complete: self.holds(member, index),
+            };
+            finals.insert(shard.shard, members.filter(|member| stay.contains(member)).map(end).collect());
+        }
+        finals
+    }
+
+    fn own_finals(&self) -> BTreeMap<ShardId, Final> {
+        let node = self.member().node;
+        let end = |(index, shard): (usize, ShardId)| {
+            Some((shard, Final { node, count: *self.frozen.get(&shard)?, complete: self.holds(self.me, index) }))
+        };
+        self.shards().filter_map(end).collect()
+    }
+
+    /// See [`Membership::forced`](crate::Membership::forced).
+    pub(crate) fn forced(&self, settings: &Settings) -> Option<(Proposal, Vec<ShardId>)> {
+        if self.phase != Phase::Wedged || !self.is_frozen() {
+            return None;
+        }
+        let own = self.own_finals();
+        let ends = |shard: &ShardView| (shard.shard, own.get(&shard.shard).copied().into_iter().collect());
+        let finals = self.view.shards.iter().map(ends).collect();
+        Some(rules::alone(&self.view, &settings.layout, self.member().node, &finals))
+    }
+
+    fn report(&mut self, since: Time, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
+        let timeout = settings.failure_timeout;
+        let due = self.decider.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
+        if now < due && !self.decider.is_asked {
+            return;
+        }
+        (self.decider.reported, self.decider.is_asked) = (Some(now), false);
+        let report = Report { epoch: self.view.epoch, member: self.member().clone(), finals: self.own_finals() };
+        out.push(Effect::Report { to: Arc::clone(&self.view), report });
+    }
+
+    fn propose(
+        &mut self,
+        now: Time,
+        settings: &Settings,
+        candidates: &[Member],
+        mut stay: Vec<usize>,
+        finals: &Finals,
+        out: &mut Vec<Effect>,
+    ) {
+        // Of those who leave as many as half of the view can do without; the others in the next views.
+        for at in (0..stay.len()).rev() {
+            if self.board.is_leaving(stay[at])
+                && 2 * (stay.len() - 1) >= self.board.len()
+                && self.may_go(stay[at], &stay)
+            {
+                stay.remove(at);
+            }
+        }
+        let nodes: Vec<NodeId> = stay.iter().map(|&member| self.board.node(member)).collect();
+        let may_join = |candidate: &&Member| !nodes.contains(&candidate.node);
+        let room = stay.len().min(MAX_MEMBERS - stay.len());
+        let join: Vec<Member> = candidates.iter().filter(may_join).take(room).cloned().collect();
+        let plan = Plan { stay, join };
+        let is_due = |(last, at): &(Plan, Time)| *last != plan || now >= *at + settings.failure_timeout;
+        if self.decider.proposed.as_ref().is_none_or(is_due) {
+            let by = self.member().node;
+            let proposal = rules::successor(&self.view, &settings.layout, by, &nodes, &plan.join, finals);
+            tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
+            out.push(Effect::Propose(proposal));
+            self.decider.proposed = Some((plan, now));
+        }
+    }
+}

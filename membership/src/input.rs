@@ -1,0 +1,106 @@
+//! What goes into a [`Membership`](crate::Membership), and what comes out.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use squall_fabric::{BreakReason, NodeId};
+
+use crate::{
+    end::EndReason,
+    layout::Layout,
+    view::{Member, Seq, ShardId, View},
+    view_log::{Proposal, Report, Trims, ViewEvent},
+};
+
+/// What membership is configured with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A number that differs if what the members must agree on, besides their view, differs (modes, sizes).
+    pub fingerprint: u64,
+    /// How shards are laid out: the same at all members, and in the view log.
+    pub layout: Layout,
+    /// How long a heartbeat may stand still.
+    pub failure_timeout: Duration,
+    /// How long a member may take to appear in a view that is installed.
+    pub connect_timeout: Duration,
+    /// The longest that a member of a shard may read after another has vouched for it.
+    pub read_lease: Duration,
+}
+
+/// What happened. Whatever it says of shards and endpoints is of the view that was installed last.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An endpoint to a member broke, of whatever layer.
+    Broken(NodeId, BreakReason),
+    /// A member sent what no correct member sends; the sentence says what.
+    Faulty(NodeId, String),
+    /// A shard is wedged.
+    Frozen {
+        /// Which one.
+        shard: ShardId,
+        /// Its final count.
+        count: Seq,
+        /// The members that this one has vouched for, so that they may still read. It vouches for nobody any more.
+        leased: Vec<NodeId>,
+    },
+    /// A shard has delivered everything up to its trim, as far as it has received that.
+    Ended(ShardId),
+    /// The view log has something to say.
+    ViewLog(ViewEvent),
+    /// The endpoints of all shards are connected.
+    ShardsConnected,
+    /// This node holds a shard's whole state now. Once it is wedged that can't be said in the same view: say it in the next, if
+    /// it still holds.
+    Complete(ShardId),
+    /// An operator wants a member to be given up.
+    Suspect(NodeId),
+    /// The node is asked to leave.
+    Leave,
+    /// The node is asked to stop, without waiting for others.
+    Stop,
+    /// The node can't go on.
+    Failed(EndReason),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Take apart the shards of the view before, call [`Membership::install`](crate::Membership::install), and create the shards
+    /// of this view that have this node as a member.
+    Install(Arc<View>),
+    /// The view that was installed is connected.
+    Installed(Arc<View>),
+    /// Wedge all shards, and answer with [`Input::Frozen`] for each.
+    Wedge,
+    /// Give this to the view log.
+    Propose(Proposal),
+    /// Give this to the view log.
+    Report {
+        /// The view whose members are to get it.
+        to: Arc<View>,
+        /// What this one has.
+        report: Report,
+    },
+    /// Tell the view log that a member is gone, as far as this node can see.
+    PeerGone(NodeId),
+    /// Ask the view log to make this node a member, as this one.
+    Join(Member),
+    /// Clean up the shards, and answer [`Input::Ended`] for each of these.
+    CleanUp {
+        /// How far each delivers.
+        trims: Trims,
+        /// Those whose trim was computed with this node's final count, which so is no smaller.
+        counted: BTreeSet<ShardId>,
+    },
+    /// Others went on without this node: its shards stop at once, and what they hold is discarded.
+    Dropped {
+        /// A view without this node.
+        next: Arc<View>,
+        /// How far each shard delivered in the last view with this node, by those who went on; None if that is not known.
+        trims: Option<Trims>,
+    },
+    /// What follows the view can't be decided for now; the sentence says why. It may be over at any time: then whatever is decided
+    /// comes as usual.
+    Stalled(String),
+    /// This node's part is over: fail whatever waits.
+    End(EndReason),
+}

@@ -1,0 +1,197 @@
+//! Which members hold which shards: a function of the members, alike at all nodes.
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+
+use crate::{
+    placement,
+    view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardView, View},
+};
+
+/// How many shards a cluster can have: each costs every member a table, rings and a place in the rows.
+pub const MAX_SHARDS: u32 = 1024;
+
+/// How one group's shards are laid out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupLayout {
+    /// The group's name.
+    pub name: String,
+    /// How many shards it has. Shards are numbered through all groups, in their order.
+    pub shards: u32,
+    /// With fewer complete members than this, a shard refuses work. At least 1.
+    pub min_replicas: u32,
+    /// How many members a shard has, where there are as many; None for all. A replica that moves is added before the one that it
+    /// replaces goes, so there is one more until it holds the state.
+    pub max_replicas: Option<u32>,
+    /// Who may send; None for all members of a shard.
+    pub senders: Option<Vec<NodeId>>,
+}
+
+/// How all groups' shards are laid out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The groups, in the order of their names.
+    pub groups: Vec<GroupLayout>,
+}
+
+impl Layout {
+    /// A layout in which each of some groups has one shard, of all members, all of whom may send.
+    pub fn of_all(names: impl IntoIterator<Item = String>) -> Layout {
+        let group = |name| GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None };
+        Layout { groups: names.into_iter().map(group).collect() }
+    }
+
+    /// The groups' shards, with each its group.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardId, &GroupLayout)> {
+        let groups = self.groups.iter().flat_map(|group| (0..group.shards).map(move |_| group));
+        groups.enumerate().map(|(index, group)| (ShardId(index as u32), group))
+    }
+
+    /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the view's order.
+    ///
+    /// `before` is the view that it follows, with those as complete that hold a shard's state when it ends. The result
+    /// depends on nothing else, so all nodes find the same. A layout that [`check`](Layout::check) refuses, or members beyond the largest
+    /// view, have no useful one.
+    ///
+    /// In this order of importance:
+    /// 1. A shard has as many members as the layout says, or all there are if those are fewer. Nobody who holds its state is
+    ///    dropped while one that is to replace him does not.
+    /// 2. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A rack
+    ///    with fewer members than others has more of the work, so racks are best of one size.
+    /// 3. No member holds more than one shard more than another, not counting shards that all hold.
+    /// 4. Who holds a shard keeps it. If one of n members goes, only the replicas that it held are placed anew, and at most
+    ///    as many moved to even that out; if one comes, nothing moves but the n-th part, to him. (Between racks more may move.)
+    ///
+    /// A move takes two views: in the first both are members, in the second, once the new one is complete, the old one is not.
+    /// One replica of a shard moves at a time.
+    ///
+    /// | shards × replicas | members, racks | follows | result |
+    /// |---|---|---|---|
+    /// | 2 × all | 1 2 3 | | 1 2 3, 1 2 3 |
+    /// | 2 × 2 | 1 2 3 4 | | 1 2, 3 4 |
+    /// | 2 × 2 | 1a 2a 3b 4b | | 1 3, 2 4 |
+    /// | 3 × 2 | 1 2 3 | | 1 2, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 3 4 | 1 2, 1 3, 2 3 | 1 2 4, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 3 4 | 1 2 4, 1 3, 2 3, all complete | 2 4, 1 3, 2 3 |
+    /// | 3 × 2 | 1 2 | 1 2, 1 3, 2 3 | 1 2, 1 2, 1 2 |
+    /// | 2 × 1 | 1 2 3 | 1, 3 | 1, 3 |
+    pub fn assign(&self, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
+        placement::place(self, members, before)
+    }
+
+    /// Whether there can be such groups.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        for pair in self.groups.windows(2) {
+            if pair[0].name >= pair[1].name {
+                let (name, other) = (pair[0].name.clone(), pair[1].name.clone());
+                return Err(LayoutError::Order { name, other });
+            }
+        }
+        self.groups.iter().try_for_each(GroupLayout::check)?;
+        let shards = self.groups.iter().map(|group| u64::from(group.shards)).sum();
+        if shards > u64::from(MAX_SHARDS) {
+            return Err(LayoutError::TooManyShards { shards });
+        }
+        Ok(())
+    }
+}
+
+impl GroupLayout {
+    fn check(&self) -> Result<(), LayoutError> {
+        let (name, min) = (self.name.clone(), self.min_replicas);
+        if name.is_empty() {
+            return Err(LayoutError::NoName);
+        }
+        if self.shards == 0 {
+            return Err(LayoutError::NoShards { name });
+        }
+        if min == 0 {
+            return Err(LayoutError::NoReplicas { name });
+        }
+        if min as usize > MAX_MEMBERS {
+            return Err(LayoutError::TooManyReplicas { name, min });
+        }
+        if let Some(max) = self.max_replicas.filter(|&max| max < min) {
+            return Err(LayoutError::MinAboveMax { name, min, max });
+        }
+        if self.senders.as_ref().is_some_and(Vec::is_empty) {
+            return Err(LayoutError::NoSenders { name });
+        }
+        Ok(())
+    }
+}
+
+/// Why there can't be such groups.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// A group has no name.
+    #[error("a group has no name: give each one")]
+    NoName,
+    /// Two groups have the same name, or are not in order.
+    #[error("the group {other:?} stands behind {name:?}: groups have different names, and stand in their order")]
+    Order {
+        /// The first of the two.
+        name: String,
+        /// The second.
+        other: String,
+    },
+    /// A group has no shards.
+    #[error("the group {name:?} has 0 shards: it needs at least 1")]
+    NoShards {
+        /// The group.
+        name: String,
+    },
+    /// There are too many shards.
+    #[error("all groups together have {shards} shards: at most {MAX_SHARDS} are possible")]
+    TooManyShards {
+        /// Of all groups.
+        shards: u64,
+    },
+    /// A shard would work without members.
+    #[error("the group {name:?} has min_replicas = 0: a shard needs at least 1 to work")]
+    NoReplicas {
+        /// The group.
+        name: String,
+    },
+    /// No view is large enough.
+    #[error("the group {name:?} has min_replicas = {min}: a view has at most {MAX_MEMBERS} members")]
+    TooManyReplicas {
+        /// The group.
+        name: String,
+        /// The minimum.
+        min: u32,
+    },
+    /// No shard could ever work.
+    #[error(
+        "the group {name:?} has min_replicas = {min} and max_replicas = {max}: raise the second, or lower the first"
+    )]
+    MinAboveMax {
+        /// The group.
+        name: String,
+        /// The minimum.
+        min: u32,
+        /// The maximum.
+        max: u32,
+    },
+    /// Nobody may send.
+    #[error("the group {name:?} lists no senders: list some, or leave the list out for all")]
+    NoSenders {
+        /// The group.
+        name: String,
+    },
+}
+
+impl View {
+    /// The first view of these members, by rank: all hold all state there is, which is none.
+    pub fn first(members: Vec<Member>, layout: &Layout) -> View {
+        let assigned = layout.assign(&members, None);
+        let shards = layout.shards().zip(assigned).map(|((shard, group), nodes)| {
+            let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
+            let senders = nodes.iter().copied().filter(may_send).collect();
+            ShardView::whole(shard, nodes, senders)
+        });
+        let shards = shards.collect();
+        let joined = members.iter().map(|member| member.node).collect();
+        View { epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
+    }
+}

@@ -1,0 +1,175 @@
+//! Which members hold which shards: the search behind [`Layout::assign`].
+
+use std::cmp::Reverse;
+
+use squall_fabric::NodeId;
+
+use crate::{
+    layout::Layout,
+    ranks::Ranks,
+    view::{Member, ShardState, View},
+};
+
+/// A placement in the making. All numbers are integers and all ties are broken by rank, so that all nodes find the same.
+struct Placement<'a> {
+    members: Ranks,
+    racks: Vec<&'a str>,
+    /// How many shards each member is to hold, of those that not all of them hold.
+    loads: Vec<usize>,
+    shards: Vec<Shard>,
+}
+
+#[derive(Default)]
+struct Shard {
+    /// How many members it is to have.
+    replicas: usize,
+    /// Those that were its members.
+    kept: Ranks,
+    /// Those of them that hold its state, or were the last to.
+    holders: Ranks,
+    /// Those that are to be its members.
+    chosen: Ranks,
+}
+
+impl Shard {
+    /// Whether a replica may be placed elsewhere: it is new, or everything that the shard is to have is in place.
+    fn may_move(&self, from: usize) -> bool {
+        !self.kept.has(from) || self.chosen.without(self.holders).is_empty()
+    }
+
+    /// The chosen ones, and as long as those don't all hold the state, whoever does.
+    fn members(&self) -> Ranks {
+        let lacks = !self.chosen.without(self.holders).is_empty();
+        if lacks { self.chosen.with(self.holders) } else { self.chosen }
+    }
+}
+
+/// The members of each shard, in their order; see [`Layout::assign`].
+pub(crate) fn place(layout: &Layout, members: &[Member], before: Option<&View>) -> Vec<Vec<NodeId>> {
+    let all = Ranks::first(members.len());
+    let ranks_of =
+        |nodes: &[NodeId]| -> Ranks { all.iter().filter(|&rank| nodes.contains(&members[rank].node)).collect() };
+    let shards = layout.shards().map(|(shard, group)| {
+        let replicas = group.max_replicas.map_or(all.len(), |max| all.len().min(max as usize));
+        let Some(before) = before.and_then(|before| before.shard(shard)) else {
+            return Shard { replicas, ..Shard::default() };
+        };
+        let last_holders = match &before.state {
+            ShardState::Suspended { last_holders } => ranks_of(last_holders),
+            _ => Ranks::default(),
+        };
+        let holders = ranks_of(&before.complete).with(last_holders);
+        let kept = ranks_of(&before.members).with(last_holders);
+        Shard { replicas, kept, holders, chosen: kept }
+    });
+    let racks = members.iter().map(|member| member.rack.as_str()).collect();
+    let mut placement = Placement { members: all, racks, loads: vec![0; members.len()], shards: shards.collect() };
+    placement.count();
+    placement.shed();
+    placement.fill();
+    placement.spread();
+    placement.balance();
+    let nodes = |shard: &Shard| shard.members().iter().map(|rank| members[rank].node).collect();
+    placement.shards.iter().map(nodes).collect()
+}
+
+impl Placement<'_> {
+    fn count(&mut self) {
+        for shard in self.shards.iter().filter(|shard| shard.replicas < self.members.len()) {
+            shard.chosen.iter().for_each(|rank| self.loads[rank] += 1);
+        }
+    }
+
+    /// How many of some members share a rack with one. A rack without a name holds nothing else.
+    fn neighbours(&self, of: usize, among: Ranks) -> usize {
+        let shares = |other: &usize| *other != of && !self.racks[of].is_empty() && self.racks[*other] == self.racks[of];
+        among.iter().filter(shares).count()
+    }
+
+    fn put(&mut self, shard: usize, chosen: Ranks) {
+        let before = std::mem::replace(&mut self.shards[shard].chosen, chosen);
+        if self.shards[shard].replicas < self.members.len() {
+            before.without(chosen).iter().for_each(|rank| self.loads[rank] -= 1);
+            chosen.without(before).iter().for_each(|rank| self.loads[rank] += 1);
+        }
+    }
+
+    /// Ends moves: of shards that have too many members those go whose racks are crowded, then those who hold most. Of
+    /// several one that holds the state, since the other was chosen to replace it.
+    fn shed(&mut self) {
+        for index in 0..self.shards.len() {
+            while self.shards[index].chosen.len() > self.shards[index].replicas {
+                let Shard { chosen, holders, .. } = self.shards[index];
+                let order = |&m: &usize| (self.neighbours(m, chosen), self.loads[m], holders.has(m), Reverse(m));
+                let Some(goes) = chosen.iter().max_by_key(order) else { break };
+                self.put(index, chosen.without(Ranks::one(goes)));
+            }
+        }
+    }
+
+    /// Gives shards that have too few members more.
+    fn fill(&mut self) {
+        for index in 0..self.shards.len() {
+            while self.shards[index].chosen.len() < self.shards[index].replicas {
+                let Shard { chosen, .. } = self.shards[index];
+                let others = self.members.without(chosen).iter();
+                let Some(comes) = others.min_by_key(|&rank| (self.neighbours(rank, chosen), self.loads[rank], rank))
+                else {
+                    break;
+                };
+                self.put(index, chosen.with(Ranks::one(comes)));
+            }
+        }
+    }
+
+    /// Moves replicas that share a rack with others of their shard.
+    fn spread(&mut self) {
+        for index in 0..self.shards.len() {
+            while let Some((from, to)) = self.better_spread(index) {
+                self.replace(index, from, to);
+            }
+        }
+    }
+
+    fn better_spread(&self, index: usize) -> Option<(usize, usize)> {
+        let shard = &self.shards[index];
+        let gain = |&(from, to): &(usize, usize)| {
+            let rest = shard.chosen.without(Ranks::one(from));
+            self.neighbours(from, rest) as isize - self.neighbours(to, rest) as isize
+        };
+        let movable = shard.chosen.iter().filter(|&from| shard.may_move(from));
+        let pairs = movable.flat_map(|from| self.members.without(shard.chosen).iter().map(move |to| (from, to)));
+        let better = pairs.filter(|pair| gain(pair) > 0);
+        better.min_by_key(|pair @ (from, to)| (-gain(pair), self.loads[*to], Reverse(self.loads[*from]), *to, *from))
+    }
+
+    /// Moves replicas from those who hold most to those who hold least, until they differ by one at most; not where that
+    /// would crowd a rack.
+    fn balance(&mut self) {
+        while let Some((index, from, to)) = self.better_balance() {
+            self.replace(index, from, to);
+        }
+    }
+
+    fn better_balance(&self) -> Option<(usize, usize, usize)> {
+        let mut most: Vec<usize> = self.members.iter().collect();
+        most.sort_by_key(|&rank| (Reverse(self.loads[rank]), rank));
+        let pairs = most.iter().flat_map(|&from| most.iter().rev().map(move |&to| (from, to)));
+        let mut unequal = pairs.filter(|&(from, to)| self.loads[from] >= self.loads[to] + 2);
+        unequal.find_map(|(from, to)| {
+            let may_move = |shard: &Shard| {
+                let rest = shard.chosen.without(Ranks::one(from));
+                shard.chosen.has(from)
+                    && !shard.chosen.has(to)
+                    && shard.may_move(from)
+                    && self.neighbours(to, rest) <= self.neighbours(from, rest)
+            };
+            self.shards.iter().position(may_move).map(|index| (index, from, to))
+        })
+    }
+
+    fn replace(&mut self, shard: usize, from: usize, to: usize) {
+        let chosen = self.shards[shard].chosen.without(Ranks::one(from)).with(Ranks::one(to));
+        self.put(shard, chosen);
+    }
+}

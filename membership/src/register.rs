@@ -1,0 +1,214 @@
+//! The view log's state: what an entry does, alike wherever the log is read.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+
+use crate::{
+    layout::Layout,
+    rules,
+    view::{Epoch, Incarnation, MAX_MEMBERS, Member, View},
+    view_log::Proposal,
+};
+
+/// Tells one cluster's life from another's, whatever their names: drawn at random when the first view is decided, and anew
+/// when an operator forces one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterId(pub u64);
+
+/// An entry of the view log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entry {
+    /// The first view. Only the first entry can be one.
+    First {
+        /// The cluster.
+        cluster: ClusterId,
+        /// How shards are laid out, from now on.
+        layout: Layout,
+        /// The members, by rank.
+        members: Vec<Member>,
+    },
+    /// A node asks to join.
+    Candidate(Member),
+    /// A node asks no more, or was not reached for a while.
+    Withdraw(NodeId, Incarnation),
+    /// What follows a view.
+    Successor(Proposal),
+    /// An operator goes on with what is left, without a quorum of those who decided before. Only the first entry of a log that was
+    /// begun for it can be one.
+    Force {
+        /// The new life's number.
+        cluster: ClusterId,
+        /// How shards are laid out.
+        layout: Layout,
+        /// What follows the last view that was known.
+        proposal: Proposal,
+        /// Who did it, when and why, in words.
+        reason: String,
+    },
+}
+
+/// What an entry did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// There is a new view.
+    View(Proposal),
+    /// Who asks to join has changed.
+    Candidates,
+    /// Nothing, since it must not.
+    Refused(Refused),
+}
+
+/// Why an entry does nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Refused {
+    /// There is a first view already, or none yet.
+    #[error("the cluster has been begun already, or not yet")]
+    OutOfPlace,
+    /// It follows another view than the current one.
+    #[error("it follows another view: the current one is of {current}")]
+    NotCurrent {
+        /// The current view's epoch.
+        current: Epoch,
+    },
+    /// It breaks a rule for successors; the sentence says which.
+    #[error("{0}")]
+    Rule(String),
+}
+
+/// What the view log has decided so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    cluster: Option<ClusterId>,
+    layout: Layout,
+    last: Option<Proposal>,
+    candidates: Vec<Member>,
+    /// By node, the latest life in which it was a member: no earlier one comes back.
+    newest: BTreeMap<NodeId, Incarnation>,
+    /// What operators have forced, in words, oldest first.
+    forced: Vec<String>,
+}
+
+impl Register {
+    /// The cluster, if it has begun.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// How shards are laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The current view, as it was proposed.
+    pub fn last(&self) -> Option<&Proposal> {
+        self.last.as_ref()
+    }
+
+    /// The current view.
+    pub fn view(&self) -> Option<&Arc<View>> {
+        self.last.as_ref().map(|last| &last.view)
+    }
+
+    /// Who asks to join, in the order in which they asked.
+    pub fn candidates(&self) -> &[Member] {
+        &self.candidates
+    }
+
+    /// The latest life in which a node was a member. To join it needs a later one.
+    pub fn newest(&self, node: NodeId) -> Option<Incarnation> {
+        self.newest.get(&node).copied()
+    }
+
+    /// What operators have forced, in words, oldest first.
+    pub fn forced(&self) -> &[String] {
+        &self.forced
+    }
+
+    /// Takes an entry.
+    pub fn apply(&mut self, entry: Entry) -> Applied {
+        match self.try_apply(entry) {
+            Ok(applied) => applied,
+            Err(refused) => Applied::Refused(refused),
+        }
+    }
+
+    fn try_apply(&mut self, entry: Entry) -> Result<Applied, Refused> {
+        match entry {
+            Entry::First { cluster, layout, members } => {
+                if self.cluster.is_some() {
+                    return Err(Refused::OutOfPlace);
+                }
+                check_members(&members)?;
+                let view = View::first(members, &layout);
+                let by = view.members[0].node;
+                let (finals, trims) = Default::default();
+                (self.cluster, self.layout) = (Some(cluster), layout);
+                Ok(self.advance(Proposal { by, view: Arc::new(view), finals, trims }))
+            }
+            Entry::Candidate(member) => {
+                self.view().ok_or(Refused::OutOfPlace)?;
+                let asks =
+                    self.candidates.iter().filter(|other| other.node == member.node).map(|other| other.incarnation);
+                if let Some(known) =
+                    asks.chain(self.newest(member.node)).max().filter(|&known| known >= member.incarnation)
+                {
+                    let (node, asked) = (member.node, member.incarnation);
+                    let why = format!("{node} asks to join as incarnation {}, and {} is known of it", asked.0, known.0);
+                    return Err(Refused::Rule(why));
+                }
+                self.candidates.retain(|other| other.node != member.node);
+                self.candidates.push(member);
+                Ok(Applied::Candidates)
+            }
+            Entry::Withdraw(node, incarnation) => {
+                let before = self.candidates.len();
+                self.candidates.retain(|other| other.node != node || other.incarnation > incarnation);
+                if before == self.candidates.len() {
+                    return Err(Refused::Rule(format!("{node} does not ask to join")));
+                }
+                Ok(Applied::Candidates)
+            }
+            Entry::Successor(proposal) => {
+                let current = self.view().ok_or(Refused::OutOfPlace)?;
+                rules::check(current, &self.layout, &self.candidates, &proposal)?;
+                Ok(self.advance(proposal))
+            }
+            Entry::Force { cluster, layout, proposal, reason } => {
+                if self.cluster.is_some() {
+                    return Err(Refused::OutOfPlace);
+                }
+                check_members(&proposal.view.members)?;
+                self.forced.push(reason);
+                (self.cluster, self.layout) = (Some(cluster), layout);
+                Ok(self.advance(proposal))
+            }
+        }
+    }
+
+    fn advance(&mut self, next: Proposal) -> Applied {
+        for member in &next.view.members {
+            let newest = self.newest.entry(member.node).or_default();
+            *newest = member.incarnation.max(*newest);
+        }
+        self.candidates.retain(|asks| self.newest.get(&asks.node).is_none_or(|&newest| newest < asks.incarnation));
+        self.last = Some(next.clone());
+        Applied::View(next)
+    }
+}
+
+/// Whether a view that follows from no other has members, each once.
+fn check_members(members: &[Member]) -> Result<(), Refused> {
+    let twice =
+        members.iter().enumerate().find(|(i, member)| members[..*i].iter().any(|other| other.node == member.node));
+    if let Some((_, member)) = twice {
+        return Err(Refused::Rule(format!("{} is in it twice", member.node)));
+    }
+    if members.is_empty() || members.len() > MAX_MEMBERS {
+        let (len, most) = (members.len(), MAX_MEMBERS);
+        return Err(Refused::Rule(format!("a view of {len} members can't be: 1 to {most} can")));
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What may follow a view: the rules that make each epoch's successor safe, whoever proposed it.
+
+use std::sync::Arc;
+
+use squall_fabric::NodeId;
+
+use crate::{
+    layout::{GroupLayout, Layout},
+    register::Refused,
+    view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardState, ShardView, View},
+    view_log::{Final, Finals, Proposal, Trims},
+};
+
+/// The successor in which these members of a view stay, and these join.
+///
+/// `finals` are the final counts of those who stay; any others in it are left out. Who stays keeps the view's order, and who
+/// joins comes after them. [`check`] accepts what this makes of final counts that are complete, if at least half stay, no more
+/// join, and all who join are candidates.
+pub fn successor(
+    current: &View,
+    layout: &Layout,
+    by: NodeId,
+    stay: &[NodeId],
+    join: &[Member],
+    finals: &Finals,
+) -> Proposal {
+    let (staying, gone): (Vec<&Member>, Vec<&Member>) =
+        current.members.iter().partition(|member| stay.contains(&member.node));
+    let members: Vec<Member> = staying.iter().copied().chain(join).cloned().collect();
+    // Who holds what at the end of the current view, for the layout function too.
+    let mut before = current.clone();
+    let (mut kept, mut trims) = (Finals::new(), Trims::new());
+    for shard in &mut before.shards {
+        let ends: Vec<Final> = shard
+            .members
+            .iter()
+            .filter(|node| stay.contains(node))
+            .filter_map(|node| finals.get(&shard.shard)?.iter().find(|end| end.node == *node).copied())
+            .collect();
+        shard.complete = ends.iter().filter(|end| end.complete).map(|end| end.node).collect();
+        if let Some(trim) = ends.iter().filter(|end| end.complete).map(|end| end.count).min() {
+            trims.insert(shard.shard, trim);
+        }
+        kept.insert(shard.shard, ends);
+    }
+    let assigned = layout.assign(&members, Some(&before));
+    let shards = layout.shards().zip(assigned).map(|((shard, group), members)| {
+        let held = before.shard(shard).map_or(&[][..], |before| &before.complete);
+        let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
+        let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
+        let senders = complete.iter().copied().filter(may_send).collect();
+        let state = state(group, &complete, current.shard(shard));
+        ShardView { shard, members, senders, complete, state }
+    });
+    let view = View {
+        epoch: Epoch(current.epoch.0 + 1),
+        shards: shards.collect(),
+        joined: join.iter().map(|member| member.node).collect(),
+        left: gone.iter().map(|member| member.node).collect(),
+        members,
+    };
+    Proposal { by, view: Arc::new(view), finals: kept, trims }
+}
+
+/// What follows a view in which one member goes on without any other, as an operator forces it: [`check`] would refuse it. Shards
+/// whose state that member does not hold start anew; they are named.
+pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (Proposal, Vec<ShardId>) {
+    let mut proposal = successor(current, layout, by, &[by], &[], finals);
+    let view = Arc::make_mut(&mut proposal.view);
+    let mut anew = Vec::new();
+    for (shard, (_, group)) in view.shards.iter_mut().zip(layout.shards()) {
+        if shard.complete.is_empty() {
+            anew.push(shard.shard);
+            shard.complete.clone_from(&shard.members);
+            let may_send = |node: &&NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
+            shard.senders = shard.complete.iter().filter(may_send).copied().collect();
+            shard.state = state(group, &shard.complete, None);
+        }
+    }
+    (proposal, anew)
+}
+
+/// What a shard can do with these complete members, after it was as `before`.
+fn state(group: &GroupLayout, complete: &[NodeId], before: Option<&ShardView>) -> ShardState {
+    if complete.is_empty() {
+        let last_holders = match before {
+            Some(ShardView { state: ShardState::Suspended { last_holders }, .. }) => last_holders.clone(),
+            Some(before) => before.complete.clone(),
+            None => Vec::new(),
+        };
+        ShardState::Suspended { last_holders }
+    } else if complete.len() < group.min_replicas as usize {
+        ShardState::Inadequate
+    } else {
+        ShardState::Active
+    }
+}
+
+/// Whether a proposal may follow a view.
+///
+/// The rules, (a) to (f) of docs/design.md, §6: it follows the current epoch; a member proposes it; at least half of the members
+/// stay, as the same incarnations and in the same order, and joiners, all of them candidates, come last and are no more than
+/// stay; it carries the final counts of all who stay, and all else is what [`successor`] makes of these: each shard's trim
+/// is the smallest final count of its complete members that stay, and a shard without one has none and is suspended.
+///
+/// That a member which the view does not call complete has become so can't be seen here: its own row says it, and a proposer
+/// passes that on.
+pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &Proposal) -> Result<(), Refused> {
+    let next = &proposal.view;
+    if next.epoch.0 != current.epoch.0 + 1 {
+        return Err(Refused::NotCurrent { current: current.epoch });
+    }
+    let refuse = |why: String| Err(Refused::Rule(why));
+    if current.rank_of(proposal.by).is_none() {
+        return refuse(format!("{} proposes, and is not a member", proposal.by));
+    }
+    let is_same = |member: &&Member| current.members.contains(member);
+    let stay = next.members.iter().take_while(is_same).count();
+    let (staying, joining) = next.members.split_at(stay);
+    if 2 * stay < current.members.len() {
+        return refuse(format!("of {} members only {stay} stay, less than half", current.members.len()));
+    }
+    if joining.len() > stay || next.members.len() > MAX_MEMBERS {
+        return refuse(format!("{} join {stay} who stay: more than these, or than a view has room for", joining.len()));
+    }
+    let ranks: Vec<_> = staying.iter().filter_map(|member| current.rank_of(member.node)).collect();
+    if !ranks.is_sorted_by(|a, b| a < b) {
+        return refuse("those who stay are not in the order of their ranks, each once".into());
+    }
+    if let Some(stranger) = joining.iter().find(|member| !candidates.contains(member)) {
+        return refuse(format!("{} joins and did not ask to, as it is said to be", stranger.node));
+    }
+    let twice = |(i, member): (usize, &Member)| next.members[..i].iter().any(|other| other.node == member.node);
+    if let Some((_, member)) = next.members.iter().enumerate().find(|&(i, member)| twice((i, member))) {
+        return refuse(format!("{} is in it twice", member.node));
+    }
+    let stay: Vec<NodeId> = staying.iter().map(|member| member.node).collect();
+    check_finals(current, &stay, &proposal.finals)?;
+    let expected = successor(current, layout, proposal.by, &stay, joining, &proposal.finals);
+    if proposal.trims != expected.trims {
+        return refuse(format!("its trims are {:?}, and its final counts make {:?}", proposal.trims, expected.trims));
+    }
+    if *proposal != expected {
+        return refuse("its shards, or its lists of who joined and left, are not what follows from its members".into());
+    }
+    Ok(())
+}
+
+/// Whether there is one final count of each member that stays, for each of its shards, and no other.
+fn check_finals(current: &View, stay: &[NodeId], finals: &Finals) -> Result<(), Refused> {
+    for shard in &current.shards {
+        let expected = shard.members.iter().filter(|node| stay.contains(node));
+        let given = finals.get(&shard.shard).map_or(&[][..], Vec::as_slice);
+        if !expected.eq(given.iter().map(|end| &end.node)) {
+            let why = format!("its final counts of {} are not one of each member that stays", shard.shard);
+            return Err(Refused::Rule(why));
+        }
+        let suspended = matches!(shard.state, ShardState::Suspended { .. });
+        if let Some(end) = given.iter().find(|end| suspended && end.complete) {
+            let why = format!("{} can't hold the state of {}, which is suspended", end.node, shard.shard);
+            return Err(Refused::Rule(why));
+        }
+        if let Some(end) = given.iter().find(|end| !end.complete && shard.is_complete(end.node)) {
+            let why =
+                format!("{} holds the state of {} in this view, and its final count says no", end.node, shard.shard);
+            return Err(Refused::Rule(why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,406 @@
+//! A node's time in one view: from its installation to the moment when everything is delivered that it delivers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
+
+use crate::{
+    appear::Doubt,
+    board::{Board, BoardEvent},
+    decide::Decider,
+    detector::Detector,
+    end::Cause,
+    input::{Effect, Settings},
+    leases::Leases,
+    machine::Signs,
+    view::{Member, Seq, ShardId, View},
+    view_log::{Proposal, Trims},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not all endpoints are up.
+    Connecting,
+    Running,
+    /// The shards are asked to wedge, or have.
+    Wedged,
+    /// The next view is decided; who is dropped may still read.
+    Waiting,
+    CleaningUp,
+    /// Cleaned up.
+    Over,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    pub(crate) view: Arc<View>,
+    pub(crate) me: usize,
+    pub(crate) board: Board,
+    /// The board of the view before: it tells of members that have not appeared in this one, and tells them of this node.
+    pub(crate) previous: Option<Board>,
+    pub(crate) phase: Phase,
+    /// The first step.
+    pub(crate) began: Option<Time>,
+    /// When all members were first found to be reached.
+    pub(crate) reached: Option<Time>,
+    detector: Detector,
+    next_beat: Time,
+    pub(crate) shards_connected: bool,
+    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) cause: Option<Cause>,
+    /// The own final counts.
+    pub(crate) frozen: BTreeMap<ShardId, Seq>,
+    pub(crate) leases: Leases,
+    pub(crate) decider: Decider,
+    /// What was decided.
+    committed: Option<Proposal>,
+    /// The shards that are being cleaned up.
+    cleaning: BTreeSet<ShardId>,
+    /// Broke after the next view was decided.
+    pub(crate) lost: Vec<(NodeId, BreakReason)>,
+    /// Since when there is a reason to ask for another view.
+    pub(crate) wanted: Option<Time>,
+    /// Something came in since the last step.
+    pub(crate) touched: bool,
+}
+
+impl Tenure {
+    pub(crate) fn new(view: Arc<View>, board: Board, before: Option<Tenure>, settings: &Settings) -> Tenure {
+        let (me, members) = (board.me(), board.len());
+        let (previous, lost) = before.map_or((None, Vec::new()), |before| (Some(before.board), before.lost));
+        let mut tenure = Tenure {
+            me,
+            board,
+            previous,
+            phase: Phase::Connecting,
+            began: None,
+            reached: None,
+            detector: Detector::new(members, settings.failure_timeout),
+            next_beat: Time::ZERO,
+            shards_connected: false,
+            doubts: Vec::new(),
+            cause: None,
+            frozen: BTreeMap::new(),
+            leases: Leases::new(members, settings.read_lease),
+            decider: Decider::default(),
+            committed: None,
+            cleaning: BTreeSet::new(),
+            lost: Vec::new(),
+            wanted: None,
+            touched: true,
+            view,
+        };
+        lost.into_iter().for_each(|(node, reason)| tenure.doubt(node, reason));
+        tenure
+    }
+
+    pub(crate) fn member(&self) -> &Member {
+        &self.view.members[self.me]
+    }
+
+    /// The shards that this node is a member of, with their places in the view.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = (usize, ShardId)> {
+        let node = self.member().node;
+        let mine = self.view.shards.iter().enumerate().filter(move |(_, shard)| shard.members.contains(&node));
+        mine.map(|(index, shard)| (index, shard.shard))
+    }
+
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        self.board.endpoints().chain(self.previous.iter().flat_map(Board::endpoints))
+    }
+
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.board.disconnect(fabric);
+        self.disconnect_previous(fabric);
+    }
+
+    pub(crate) fn disconnect_previous(&mut self, fabric: &mut impl Fabric) {
+        if let Some(mut previous) = self.previous.take() {
+            previous.disconnect(fabric);
+        }
+    }
+
+    /// What this node knows of a member.
+    pub(crate) fn signs(&self, member: usize) -> Signs {
+        Signs {
+            heartbeat: self.detector.moved(member),
+            suspected: self.board.suspects(self.me, member),
+            wedged: self.board.is_wedged(member),
+            leaving: self.board.is_leaving(member),
+        }
+    }
+
+    /// Something came in that the next step is to look at.
+    pub(crate) fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    /// Whether the view goes on as it is, or has not begun to.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Running)
+    }
+
+    /// Whether all shards have told their final counts.
+    pub(crate) fn is_frozen(&self) -> bool {
+        !self.is_open() && self.shards().all(|(_, shard)| self.frozen.contains_key(&shard))
+    }
+
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion, out: &mut Vec<Effect>) {
+        self.touched = true;
+        match self.board.on_completion(fabric, completion) {
+            Some(BoardEvent::Up) => return,
+            Some(BoardEvent::Down(member, reason)) => return self.broken(self.board.node(member), reason, out),
+            Some(BoardEvent::Strange(member)) => {
+                let (node, why) = (self.board.node(member), "the memory that it exposed is no membership table".into());
+                return self.suspect(node, Cause::Faulty { node, why }, out);
+            }
+            None => {}
+        }
+        let Some(previous) = &mut self.previous else { return };
+        if let Some(BoardEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
+            let node = previous.node(member);
+            self.doubt(node, reason);
+        }
+    }
+
+    /// An endpoint of this view broke.
+    pub(crate) fn broken(&mut self, node: NodeId, reason: BreakReason, out: &mut Vec<Effect>) {
+        self.touched = true;
+        let Some(member) = self.board.rank_of(node).filter(|&member| member != self.me) else { return };
+        if reason == BreakReason::ProcessGone {
+            self.leases.gone(member);
+        }
+        if self.is_decided() {
+            // Who has gone on to the next view closes its endpoints in this one.
+            if reason != BreakReason::PeerClosed {
+                self.lost.push((node, reason));
+            }
+            return;
+        }
+        match reason {
+            // This node was silent, or not heard: that says nothing against the other.
+            BreakReason::GivenUp => self.wedge(Cause::GivenUp { by: node }, out),
+            reason => self.suspect(node, Cause::Lost { node, reason }, out),
+        }
+    }
+
+    /// Whether what follows is known.
+    pub(crate) fn is_decided(&self) -> bool {
+        matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Over)
+    }
+
+    /// Suspects a member, on this node's own evidence, and wedges.
+    ///
+    /// Who would leave itself less than half of the view accuses nobody: it is itself what is cut off.
+    pub(crate) fn suspect(&mut self, node: NodeId, cause: Cause, out: &mut Vec<Effect>) {
+        self.touched = true;
+        let Some(member) = self.board.rank_of(node).filter(|&member| member != self.me) else { return };
+        if self.is_decided() {
+            return;
+        }
+        let accused = self.board.accused_by(self.me).count();
+        let (is_known, keeps_half) =
+            (self.board.suspects(self.me, member), 2 * (self.board.len() - accused - 1) >= self.board.len());
+        if !is_known && !keeps_half {
+            self.decider.cut_off();
+        } else if !is_known {
+            tracing::warn!(epoch = self.view.epoch.0, %cause, "suspected");
+            self.board.suspect(member);
+            // One that closes its endpoints in an orderly way has mostly gone on to the next view.
+            if !matches!(cause, Cause::Lost { reason: BreakReason::PeerClosed, .. }) {
+                out.push(Effect::PeerGone(node));
+            }
+        }
+        self.wedge(cause, out);
+    }
+
+    pub(crate) fn wedge(&mut self, cause: Cause, out: &mut Vec<Effect>) {
+        self.touched = true;
+        if !self.is_open() {
+            return;
+        }
+        tracing::info!(epoch = self.view.epoch.0, %cause, "wedged");
+        self.cause = Some(cause);
+        self.phase = Phase::Wedged;
+        out.push(Effect::Wedge);
+        self.look_whether_frozen();
+    }
+
+    pub(crate) fn on_frozen(&mut self, shard: ShardId, count: Seq, leased: &[NodeId]) {
+        self.touched = true;
+        let Some(index) = self.view.shards.iter().position(|s| s.shard == shard) else { return };
+        for member in leased.iter().filter_map(|&node| self.board.rank_of(node)) {
+            self.leases.vouched(member);
+        }
+        if self.phase == Phase::Wedged && self.frozen.insert(shard, count).is_none() {
+            self.board.freeze(index, count);
+            self.look_whether_frozen();
+        }
+    }
+
+    fn look_whether_frozen(&mut self) {
+        if self.is_frozen() {
+            // After the final counts were set, so that who sees the flag sees them.
+            self.board.wedge();
+        }
+    }
+
+    /// This node holds a shard's state.
+    pub(crate) fn on_complete(&mut self, shard: ShardId) {
+        self.touched = true;
+        let index = self.shards().find(|(_, s)| *s == shard).map(|(index, _)| index);
+        // A proposer that has seen the final counts must not see another answer later.
+        if let Some(index) = index.filter(|_| self.is_open()) {
+            self.board.set_complete(index);
+        }
+    }
+
+    pub(crate) fn on_connected(&mut self) {
+        self.touched = true;
+        self.shards_connected = true;
+    }
+
+    /// Whether a member holds a shard's state, as far as is known; the shard by its place in the view.
+    pub(crate) fn holds(&self, member: usize, shard: usize) -> bool {
+        self.view.shards[shard].is_complete(self.board.node(member)) || self.board.is_complete(member, shard)
+    }
+
+    /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
+    pub(crate) fn step(
+        &mut self,
+        fabric: &mut impl Fabric,
+        now: Time,
+        settings: &Settings,
+        candidates: &[Member],
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let (changed, mut signal) = self.board.refresh();
+        signal |= std::mem::take(&mut self.touched);
+        if let Some(previous) = &mut self.previous {
+            previous.refresh();
+        }
+        self.began.get_or_insert(now);
+        // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
+        if self.is_frozen() {
+            self.leases.ceased(now);
+            self.decider.begin(now);
+        }
+        if now >= self.next_beat {
+            self.beat(now, settings, out);
+        }
+        if signal && self.is_open() {
+            self.look_whether_others_end(out);
+            self.look_for_restarts(candidates, out);
+        }
+        match self.phase {
+            Phase::Connecting => self.connect(fabric, now, settings, out),
+            Phase::Running if signal || self.wanted.is_some() => {
+                self.look_whether_to_ask(now, settings, candidates, out);
+            }
+            Phase::Wedged if signal || now >= self.decider.deadline() => self.decide(now, settings, candidates, out),
+            Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
+            _ => {}
+        }
+        self.board.push(fabric);
+        if let Some(previous) = &mut self.previous {
+            previous.push(fabric);
+        }
+        changed || signal
+    }
+
+    pub(crate) fn deadline(&self, settings: &Settings) -> Time {
+        if self.touched {
+            return Time::ZERO;
+        }
+        let due = match self.phase {
+            Phase::Connecting => self.appear_by(settings),
+            Phase::Running => self.wanted.map_or(Time::MAX, |since| self.may_ask_at(since, settings)),
+            Phase::Wedged => self.decider.deadline(),
+            Phase::Waiting => self.leases_over(),
+            Phase::CleaningUp | Phase::Over => Time::MAX,
+        };
+        due.min(self.next_beat)
+    }
+
+    fn beat(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
+        self.next_beat = now + self.detector.interval();
+        self.board.beat();
+        if let Some(previous) = &mut self.previous {
+            previous.beat();
+        }
+        let (board, previous) = (&self.board, &self.previous);
+        let before = |member| previous.as_ref().and_then(|p| Some((p, p.rank_of(board.node(member))?)));
+        // Any sign of life counts: while a member is not here yet, its heartbeat in the view before.
+        let signs = |member| {
+            let earlier = before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
+            board.heartbeat(member) + earlier + u64::from(board.was_reached(member))
+        };
+        let mut silent = self.detector.look(now, signs);
+        let joined = &self.view.joined;
+        silent.retain(|&m| board.was_reached(m) || before(m).is_some() && !joined.contains(&board.node(m)));
+        for member in silent {
+            let (node, timeout) = (self.board.node(member), settings.failure_timeout);
+            self.suspect(node, Cause::Silent { node, timeout }, out);
+        }
+    }
+
+    fn look_whether_others_end(&mut self, out: &mut Vec<Effect>) {
+        let others = (0..self.board.len()).filter(|&member| member != self.me);
+        if let Some(by) = others.clone().find(|&member| self.board.suspects(member, self.me)) {
+            return self.wedge(Cause::GivenUp { by: self.board.node(by) }, out);
+        }
+        let ending = others.filter(|&member| self.board.ends(member));
+        if let Some(by) = ending.min_by_key(|&member| self.board.accused_by(member).next().is_none()) {
+            let accused = self.board.accused_by(by).map(|member| self.board.node(member)).collect();
+            self.wedge(Cause::WedgedBy { node: self.board.node(by), accused }, out);
+        }
+    }
+
+    /// What follows is decided.
+    pub(crate) fn commit(&mut self, next: Proposal) {
+        self.touched = true;
+        self.phase = Phase::Waiting;
+        self.board.decide();
+        self.committed = Some(next);
+    }
+
+    /// The view that follows, once everything is delivered.
+    pub(crate) fn next(&mut self) -> Option<Proposal> {
+        self.committed.take_if(|_| self.phase == Phase::Over)
+    }
+
+    /// When those who are dropped by what was decided read no more. One whose row says `wedged` does not.
+    fn leases_over(&self) -> Time {
+        let Some(next) = &self.committed else { return Time::ZERO };
+        let left = next.view.left.iter().filter_map(|&node| self.board.rank_of(node));
+        self.leases.over(left.filter(|&member| member != self.me && !self.board.is_wedged(member)))
+    }
+
+    /// Carries out what was decided, now that nobody who was dropped can read any more.
+    fn clean_up(&mut self, out: &mut Vec<Effect>) {
+        let Some(next) = &self.committed else { return };
+        let (mut trims, mut counted) = (Trims::new(), BTreeSet::new());
+        for (_, shard) in self.shards() {
+            let Some(&trim) = next.trims.get(&shard) else { continue };
+            trims.insert(shard, trim);
+            let node = self.member().node;
+            if next.finals.get(&shard).is_some_and(|ends| ends.iter().any(|end| end.node == node && end.complete)) {
+                counted.insert(shard);
+            }
+        }
+        self.cleaning = trims.keys().copied().collect();
+        self.phase = if trims.is_empty() { Phase::Over } else { Phase::CleaningUp };
+        self.touched = true;
+        out.push(Effect::CleanUp { trims, counted });
+    }
+
+    pub(crate) fn on_ended(&mut self, shard: ShardId) {
+        self.touched = true;
+        if self.phase == Phase::CleaningUp && self.cleaning.remove(&shard) && self.cleaning.is_empty() {
+            self.phase = Phase::Over;
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What may follow a view, and what may not: each rule broken in one way.
+
+use std::sync::Arc;
+
+use squall_fabric::NodeId;
+use squall_membership::{
+    Applied, ClusterId, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal, Refused,
+    Register, Seq, ShardId, ShardState, View, alone, check, successor,
+};
+
+const ALL: ShardId = ShardId(0);
+const PAIR: ShardId = ShardId(1);
+
+fn member(node: u32) -> Member {
+    Member::new(NodeId(node), Incarnation(1))
+}
+
+fn nodes(nodes: &[u32]) -> Vec<NodeId> {
+    nodes.iter().copied().map(NodeId).collect()
+}
+
+/// One shard of all members that needs two, in which nodes 1 to 3 may send, and one of at most two.
+fn layout() -> Layout {
+    let mut layout = Layout::of_all(["all".to_owned(), "pair".to_owned()]);
+    layout.groups[0] = GroupLayout { min_replicas: 2, senders: Some(nodes(&[1, 2, 3])), ..layout.groups[0].clone() };
+    layout.groups[1].max_replicas = Some(2);
+    layout
+}
+
+/// Members 1 to 4, of which 4 is new and holds nothing yet.
+fn current() -> View {
+    let mut view = View::first((1..=4).map(member).collect(), &layout());
+    view.shards[0].complete = nodes(&[1, 2, 3]);
+    view
+}
+
+fn candidates() -> Vec<Member> {
+    (5..=8).map(member).collect()
+}
+
+/// Final counts of those who stay: node n has received 10·n, so that the lowest has least.
+fn finals(view: &View, stay: &[u32]) -> Finals {
+    let of = |shard: &squall_membership::ShardView| {
+        let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
+        let end =
+            |&node: &NodeId| Final { node, count: Seq(u64::from(10 * node.0)), complete: shard.is_complete(node) };
+        (shard.shard, stays.map(end).collect())
+    };
+    view.shards.iter().map(of).collect()
+}
+
+fn proposal(stay: &[u32], join: &[u32]) -> Proposal {
+    let view = current();
+    let join: Vec<Member> = join.iter().copied().map(member).collect();
+    successor(&view, &layout(), NodeId(2), &nodes(stay), &join, &finals(&view, stay))
+}
+
+fn verdict(proposal: &Proposal) -> Result<(), Refused> {
+    check(&current(), &layout(), &candidates(), proposal)
+}
+
+#[test]
+fn what_successor_makes_is_accepted() {
+    for (stay, join) in [(&[1, 2, 3, 4][..], &[][..]), (&[2, 3], &[5, 6]), (&[1, 4], &[]), (&[1, 2, 4], &[8, 5])] {
+        assert_eq!(verdict(&proposal(stay, join)), Ok(()), "{stay:?} stay, {join:?} join");
+    }
+}
+
+#[test]
+fn the_trim_is_the_smallest_count_of_those_who_stay_and_hold_the_state() {
+    assert_eq!(proposal(&[2, 3, 4], &[]).trims[&ALL], Seq(20), "node 1 does not stay");
+    let view = current();
+    let mut ends = finals(&view, &[2, 3, 4]);
+    ends.get_mut(&ALL).unwrap()[2].count = Seq(5);
+    let made = |ends: &Finals| successor(&view, &layout(), NodeId(2), &nodes(&[2, 3, 4]), &[], ends);
+    assert_eq!(made(&ends).trims[&ALL], Seq(20), "node 4 does not hold the state");
+    ends.get_mut(&ALL).unwrap()[2].complete = true;
+    assert_eq!(made(&ends).trims[&ALL], Seq(5), "it has become complete");
+    assert_eq!(verdict(&made(&ends)), Ok(()));
+    assert_eq!(made(&ends).view.shards[0].complete, nodes(&[2, 3, 4]));
+}
+
+#[test]
+fn only_who_holds_the_state_sends() {
+    let next = proposal(&[1, 2, 4], &[5]).view;
+    assert_eq!(next.shards[0].members, nodes(&[1, 2, 4, 5]));
+    assert_eq!(next.shards[0].complete, nodes(&[1, 2]));
+    assert_eq!(next.shards[0].senders, nodes(&[1, 2]));
+    assert_eq!((&next.joined, &next.left), (&nodes(&[5]), &nodes(&[3])));
+}
+
+#[test]
+fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended() {
+    let next = proposal(&[3, 4], &[]);
+    assert_eq!(next.view.shards[0].state, ShardState::Inadequate);
+    let view = current();
+    let mut view = View { epoch: Epoch(7), ..view };
+    view.shards[0].complete = nodes(&[1]);
+    let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &finals(&view, &[2, 3]));
+    assert_eq!(next.trims.get(&ALL), None);
+    let suspended = ShardState::Suspended { last_holders: nodes(&[1]) };
+    assert_eq!(next.view.shards[0].state, suspended);
+    let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
+    assert_eq!(later.view.shards[0].state, suspended, "until one of them is back with it");
+}
+
+/// Every rule, broken in one way, with a part of the sentence that says so.
+#[test]
+fn each_rule_broken_in_one_way_is_refused() {
+    type Breaks = fn(&mut Proposal);
+    let table: [(&str, Breaks); 18] = [
+        ("another view", |p| edit(p, |v| v.epoch = Epoch(3))),
+        ("not a member", |p| p.by = NodeId(9)),
+        ("less than half", |p| edit(p, |v| v.members = [1, 5].map(member).to_vec())),
+        ("less than half", |p| edit(p, |v| v.members[0].incarnation = Incarnation(2))),
+        ("in the order of their ranks", |p| edit(p, |v| v.members.swap(0, 1))),
+        ("in the order of their ranks", |p| edit(p, |v| v.members[1] = v.members[0].clone())),
+        ("more than these", |p| edit(p, |v| v.members = [1, 2, 5, 6, 7].map(member).to_vec())),
+        ("did not ask", |p| edit(p, |v| v.members[3].node = NodeId(9))),
+        ("did not ask", |p| edit(p, |v| v.members[3].incarnation = Incarnation(9))),
+        ("in it twice", |p| edit(p, |v| v.members.push(member(5)))),
+        ("final counts", |p| _ = p.finals.get_mut(&ALL).unwrap().pop()),
+        ("final counts", |p| p.finals.get_mut(&ALL).unwrap().swap(0, 1)),
+        ("final counts", |p| _ = p.finals.remove(&PAIR)),
+        ("its final count says no", |p| p.finals.get_mut(&ALL).unwrap()[0].complete = false),
+        ("its trims", |p| _ = p.trims.insert(ALL, Seq(30))),
+        ("its trims", |p| _ = p.trims.remove(&ALL)),
+        ("what follows from its members", |p| edit(p, |v| v.shards[0].senders.clear())),
+        ("what follows from its members", |p| edit(p, |v| v.left.clear())),
+    ];
+    for (says, breaks) in table {
+        let mut broken = proposal(&[1, 2, 3], &[5]);
+        breaks(&mut broken);
+        let refused = verdict(&broken).expect_err(says).to_string();
+        assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
+    }
+}
+
+fn edit(proposal: &mut Proposal, edit: impl FnOnce(&mut View)) {
+    edit(Arc::make_mut(&mut proposal.view));
+}
+
+#[test]
+fn nobody_recreates_the_state_of_a_suspended_shard() {
+    let mut view = current();
+    view.shards[0].complete.clear();
+    view.shards[0].state = ShardState::Suspended { last_holders: nodes(&[9]) };
+    let mut ends = finals(&view, &[1, 2, 3]);
+    ends.get_mut(&ALL).unwrap()[0].complete = true;
+    let next = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2, 3]), &[], &ends);
+    let refused = check(&view, &layout(), &[], &next).expect_err("it can't hold it").to_string();
+    assert!(refused.contains("suspended"), "{refused}");
+}
+
+fn register() -> Register {
+    let mut register = Register::default();
+    let members = (1..=3).map(member).collect();
+    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    register
+}
+
+fn follow(register: &Register, stay: &[u32], join: &[Member]) -> Proposal {
+    let view = register.view().unwrap();
+    let by = NodeId(stay[0]);
+    successor(view, register.layout(), by, &nodes(stay), join, &finals(view, stay))
+}
+
+#[test]
+fn an_epoch_has_one_successor() {
+    let mut register = register();
+    let [first, rival] = [follow(&register, &[1, 2], &[]), follow(&register, &[2, 3], &[])];
+    assert_eq!(register.apply(Entry::Successor(first.clone())), Applied::View(first.clone()));
+    let refused = Applied::Refused(Refused::NotCurrent { current: Epoch(2) });
+    assert_eq!(register.apply(Entry::Successor(rival)), refused);
+    assert_eq!(register.last(), Some(&first));
+}
+
+#[test]
+fn who_was_a_member_comes_back_in_a_later_life_only() {
+    let mut register = register();
+    let dropped = follow(&register, &[1, 2], &[]);
+    register.apply(Entry::Successor(dropped));
+    assert_eq!(register.newest(NodeId(3)), Some(Incarnation(1)));
+    assert!(matches!(register.apply(Entry::Candidate(member(3))), Applied::Refused(Refused::Rule(_))));
+    let later = Member::new(NodeId(3), Incarnation(2));
+    assert_eq!(register.apply(Entry::Candidate(later.clone())), Applied::Candidates);
+    let taken_in = follow(&register, &[1, 2], std::slice::from_ref(&later));
+    assert!(matches!(register.apply(Entry::Successor(taken_in)), Applied::View(_)));
+    assert_eq!(register.candidates(), []);
+}
+
+#[test]
+fn a_member_may_come_back_in_the_view_that_its_earlier_life_leaves() {
+    let mut register = register();
+    let later = Member::new(NodeId(2), Incarnation(2));
+    register.apply(Entry::Candidate(later.clone()));
+    let next = follow(&register, &[1, 3], &[later]);
+    assert_eq!((&next.view.joined, &next.view.left), (&nodes(&[2]), &nodes(&[2])));
+    assert!(matches!(register.apply(Entry::Successor(next)), Applied::View(_)));
+}
+
+#[test]
+fn who_withdraws_is_no_candidate_and_may_ask_again() {
+    let mut register = register();
+    register.apply(Entry::Candidate(member(4)));
+    assert_eq!(register.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Candidates);
+    assert!(matches!(register.apply(Entry::Withdraw(NodeId(4), Incarnation(1))), Applied::Refused(_)));
+    assert_eq!(register.apply(Entry::Candidate(member(4))), Applied::Candidates);
+}
+
+#[test]
+fn a_cluster_begins_once_with_members_that_differ() {
+    let first = |members| Entry::First { cluster: ClusterId(2), layout: layout(), members };
+    assert_eq!(register().apply(first(vec![member(1)])), Applied::Refused(Refused::OutOfPlace));
+    for members in [vec![], vec![member(1), member(1)], (0..65).map(member).collect()] {
+        assert!(matches!(Register::default().apply(first(members)), Applied::Refused(Refused::Rule(_))));
+    }
+    let early = Entry::Candidate(member(1));
+    assert_eq!(Register::default().apply(early), Applied::Refused(Refused::OutOfPlace));
+}
+
+#[test]
+fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
+    let view = current();
+    // Node 1 holds both shards, node 4 neither: of the second it is not even a member.
+    for (survivor, starts_anew) in [(1, vec![]), (4, vec![ALL, PAIR])] {
+        let (forced, anew) = alone(&view, &layout(), NodeId(survivor), &finals(&view, &[survivor]));
+        assert_eq!((forced.view.epoch.0, forced.view.nodes(), anew), (2, nodes(&[survivor]), starts_anew));
+        assert!(forced.view.shards.iter().all(|shard| shard.complete == nodes(&[survivor])));
+        assert_eq!(forced.trims.contains_key(&ALL), survivor == 1, "what is delivered nowhere has no end");
+        assert_eq!(forced.view.shards[0].state, ShardState::Inadequate, "it still needs two");
+        assert_eq!(forced.view.shards[1].state, ShardState::Active);
+        assert_eq!(forced.view.shards[0].senders, if survivor == 1 { nodes(&[1]) } else { vec![] });
+        let entry = Entry::Force { cluster: ClusterId(7), layout: layout(), proposal: forced, reason: "fire".into() };
+        assert!(matches!(Register::default().apply(entry), Applied::View(_)));
+    }
+}

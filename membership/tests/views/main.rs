@@ -1,0 +1,5 @@
+//! Members that go through views together, on the simulated network.
+
+mod faults;
+mod protocol;
+mod world;

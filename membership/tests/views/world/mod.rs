@@ -1,0 +1,288 @@
+//! Members on the simulated network, whose shards are counts of messages, and a view log in memory.
+
+mod log;
+mod process;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use squall_fabric::{
+    NodeId, Time,
+    sim::{SimConfig, SimNet},
+};
+use squall_membership::{
+    EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Proposal, Seq, Settings, ShardId, View,
+};
+
+pub(crate) use self::{log::Log, process::Process};
+
+pub(crate) const FAILURE_TIMEOUT: Duration = ms(20);
+pub(crate) const CONNECT_TIMEOUT: Duration = ms(100);
+pub(crate) const READ_LEASE: Duration = ms(15);
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub(crate) fn after(now: Time, ms: f64) -> Time {
+    now + Duration::from_nanos(1 + (ms * 1e6) as u64)
+}
+
+/// One shard of all, and one of at most three members.
+pub(crate) fn layout() -> Layout {
+    let mut layout = Layout::of_all(["all".to_owned()]);
+    let few = GroupLayout { name: "few".into(), shards: 1, min_replicas: 2, max_replicas: Some(3), senders: None };
+    layout.groups.push(few);
+    layout
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        fingerprint: 7,
+        layout: layout(),
+        failure_timeout: FAILURE_TIMEOUT,
+        connect_timeout: CONNECT_TIMEOUT,
+        read_lease: READ_LEASE,
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) net: SimNet,
+    pub(crate) rng: Rng,
+    pub(crate) log: Log,
+    pub(crate) processes: BTreeMap<NodeId, Process>,
+    /// How much of each shard's order was delivered by anybody, by epoch.
+    pub(crate) delivered: BTreeMap<(Epoch, ShardId), Seq>,
+    /// How much each member has received of each shard, by epoch; what is there stays when it crashes.
+    pub(crate) received: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
+    next_tick: Time,
+}
+
+impl World {
+    /// A world in which nodes 1 to `members` are to be the first view.
+    pub(crate) fn new(seed: u64, members: u32, network: SimConfig) -> World {
+        let mut rng = Rng::with_seed(seed);
+        let net = SimNet::new(network, rng.u64(..));
+        let list: Vec<Member> = (1..=members).map(|id| Member::new(NodeId(id), Incarnation(1))).collect();
+        let log = Log::new(layout(), list.clone(), rng.fork());
+        let mut world = World {
+            net,
+            rng,
+            log,
+            processes: BTreeMap::new(),
+            delivered: BTreeMap::new(),
+            received: BTreeMap::new(),
+            next_tick: Time::ZERO,
+        };
+        for member in list {
+            world.start(member);
+        }
+        world
+    }
+
+    /// A world whose first view is in operation.
+    pub(crate) fn formed(seed: u64, members: u32) -> World {
+        World::formed_on(seed, members, SimConfig::fast())
+    }
+
+    pub(crate) fn formed_on(seed: u64, members: u32, network: SimConfig) -> World {
+        let mut world = World::new(seed, members, network);
+        world.run_until("the first view is installed", ms(500), |world| world.all_in(Epoch::FIRST));
+        world
+    }
+
+    fn start(&mut self, member: Member) {
+        let (node, now) = (member.node, self.net.now());
+        let fabric = if self.processes.contains_key(&node) { self.net.restart(node) } else { self.net.fabric(node) };
+        let process = Process::new(member, fabric, self.rng.fork());
+        self.processes.insert(node, process);
+        self.log.begins(now, node);
+    }
+
+    /// A new node, or a crashed one with a new life, asks to join.
+    pub(crate) fn join(&mut self, node: u32) {
+        let node = NodeId(node);
+        let lives = self.log.register.newest(node).map_or(0, |newest| newest.0);
+        let known = self.processes.get(&node).map_or(0, |process| process.membership.me().incarnation.0);
+        let member = Member::new(node, Incarnation(lives.max(known) + 1000));
+        self.start(member.clone());
+        self.log.join(self.net.now(), member);
+    }
+
+    pub(crate) fn crash(&mut self, node: u32) {
+        self.net.crash(NodeId(node));
+        let now = self.net.now();
+        self.log.gone(now, NodeId(node));
+        self.process(node).crashed = true;
+    }
+
+    pub(crate) fn leave(&mut self, node: u32) {
+        let process = self.process(node);
+        process.leaving = true;
+        process.input(Input::Leave);
+    }
+
+    pub(crate) fn process(&mut self, node: u32) -> &mut Process {
+        self.processes.get_mut(&NodeId(node)).expect("it was started")
+    }
+
+    pub(crate) fn ended(&self, node: u32) -> Option<&EndReason> {
+        self.processes[&NodeId(node)].ended.as_ref()
+    }
+
+    pub(crate) fn is_in_view(&self, node: u32) -> bool {
+        self.processes[&NodeId(node)].is_in(self.log.view().epoch)
+    }
+
+    /// Steps a node with a clock that was read earlier.
+    pub(crate) fn step_at(&mut self, node: u32, clock: Time) {
+        let process = self.processes.get_mut(&NodeId(node)).expect("it was started");
+        process.step(clock, &mut self.log, &mut self.received, &mut self.delivered);
+    }
+
+    /// Those whose processes are there and have not ended.
+    pub(crate) fn alive(&self) -> Vec<NodeId> {
+        self.processes.iter().filter(|(_, p)| !p.crashed && p.ended.is_none()).map(|(node, _)| *node).collect()
+    }
+
+    /// Whether all members of a view are in operation in it.
+    pub(crate) fn all_in(&self, epoch: Epoch) -> bool {
+        let view = self.log.view();
+        view.epoch == epoch && view.nodes().iter().all(|node| self.processes[node].is_in(epoch))
+    }
+
+    /// Whether another view than the first is in operation.
+    pub(crate) fn has_gone_on(&self) -> bool {
+        let epoch = self.log.view().epoch;
+        epoch > Epoch::FIRST && self.all_in(epoch)
+    }
+
+    /// Whether all nodes that are there are members of the current view, in operation in it, and complete.
+    pub(crate) fn is_settled(&self) -> bool {
+        let view = self.log.view();
+        let (members, alive): (BTreeSet<_>, BTreeSet<_>) =
+            (view.nodes().into_iter().collect(), self.alive().into_iter().collect());
+        // Of what nobody holds nobody can become complete.
+        let whole = view.shards.iter().all(|shard| shard.complete == shard.members || shard.complete.is_empty());
+        alive.is_empty() || members == alive && whole && self.all_in(view.epoch)
+    }
+
+    pub(crate) fn heal_all(&mut self) {
+        let nodes: Vec<NodeId> = self.processes.keys().copied().collect();
+        for (i, &a) in nodes.iter().enumerate() {
+            nodes[i + 1..].iter().for_each(|&b| self.net.heal(a, b));
+            self.net.resume(a);
+            self.reach(a, true);
+        }
+    }
+
+    /// Cuts a node off from the view log, or lets it find it again.
+    pub(crate) fn reach(&mut self, node: NodeId, reaches: bool) {
+        if !reaches {
+            self.log.cut.insert(node);
+        } else if self.log.cut.remove(&node) {
+            self.log.look(self.net.now(), node);
+        }
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let until = self.net.now() + time;
+        while self.net.now() < until {
+            self.advance(until);
+        }
+    }
+
+    pub(crate) fn run_until(&mut self, what: &str, within: Duration, done: impl Fn(&World) -> bool) {
+        let limit = self.net.now() + within;
+        while !done(self) {
+            assert!(self.net.now() < limit, "{what}: not within {within:?}\n{}", self.describe());
+            self.advance(limit);
+        }
+    }
+
+    fn advance(&mut self, limit: Time) {
+        let mut ready = Vec::new();
+        let timers = self.processes.iter().filter(|(node, _)| self.net.runs(**node)).map(|(_, p)| p.deadline()).min();
+        let limit = limit.min(timers.unwrap_or(Time::MAX)).min(self.log.deadline()).min(self.next_tick);
+        let now = self.net.advance(limit, &mut ready);
+        if now >= self.next_tick {
+            self.next_tick = now + ms(1);
+            self.log.remind(now);
+            self.traffic();
+        }
+        let nodes: Vec<NodeId> = self.processes.keys().copied().collect();
+        for (node, event) in self.log.step(now, &nodes) {
+            self.processes.get_mut(&node).expect("it was started").inbox.push_back(event);
+        }
+        for node in nodes {
+            let process = self.processes.get_mut(&node).expect("it was started");
+            let is_due = ready.contains(&node) || !process.inbox.is_empty() || process.deadline() <= now;
+            if self.net.runs(node) && process.ended.is_none() && is_due {
+                process.step(now, &mut self.log, &mut self.received, &mut self.delivered);
+            }
+        }
+    }
+
+    /// Messages are received, and delivered where every member of the shard has received them.
+    fn traffic(&mut self) {
+        for (node, process) in &mut self.processes {
+            let Some(view) = process.view.clone().filter(|_| self.net.runs(*node) && process.ended.is_none()) else {
+                continue;
+            };
+            for shard in view.shards.iter().filter(|shard| shard.members.contains(node)) {
+                let of = |node: &NodeId| (view.epoch, shard.shard, *node);
+                if !process.wedged {
+                    self.received.entry(of(node)).or_default().0 += self.rng.u64(0..4);
+                }
+                let received =
+                    shard.members.iter().map(|node| self.received.get(&of(node)).copied().unwrap_or_default());
+                let stable = received.min().unwrap_or_default();
+                if process.state.contains(&shard.shard) && !process.is_cleaning() && self.rng.bool() {
+                    process.deliver(view.epoch, shard.shard, stable, &mut self.delivered);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("at {}: {:?}\n", self.net.now(), self.log.view());
+        for (node, process) in &self.processes {
+            text += &format!("{node}: runs {} {process:?}\n", self.net.runs(*node));
+        }
+        text += &format!("last refused: {:?}\n", self.log.refused.iter().rev().take(3).collect::<Vec<_>>());
+        text
+    }
+
+    /// What must hold whatever has happened.
+    pub(crate) fn check(&self) {
+        for (before, next) in self.log.history.iter().zip(&self.log.history[1..]) {
+            self.check_trims(&before.view, next);
+        }
+        for view in self.processes.values().flat_map(|process| &process.views) {
+            assert_eq!(self.log.history[view.epoch.0 as usize - 1].view, *view, "there is one view of an epoch");
+        }
+    }
+
+    /// The trim of a shard covers all that anybody delivered, and no more than all who are complete and stay have received.
+    fn check_trims(&self, before: &Arc<View>, next: &Proposal) {
+        for shard in &before.shards {
+            let delivered = self.delivered.get(&(before.epoch, shard.shard)).copied().unwrap_or_default();
+            let Some(&trim) = next.trims.get(&shard.shard) else { continue };
+            assert!(
+                trim >= delivered,
+                "{}, {}: {delivered} was delivered, the trim is {trim}",
+                before.epoch,
+                shard.shard
+            );
+            for end in next.finals[&shard.shard].iter().filter(|end| end.complete) {
+                assert!(trim <= end.count);
+                let received = self.received.get(&(before.epoch, shard.shard, end.node)).copied().unwrap_or_default();
+                assert_eq!(end.count, received, "{} received so much", end.node);
+            }
+        }
+    }
+}

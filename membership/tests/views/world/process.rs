@@ -1,0 +1,241 @@
+//! One node's process: its membership, and shards that only count.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use fastrand::Rng;
+use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
+use squall_membership::{Effect, EndReason, Epoch, Input, Member, Membership, Seq, ShardId, View, ViewEvent};
+
+use super::{Log, after, settings};
+
+pub(crate) struct Process {
+    pub(crate) membership: Membership,
+    fabric: SimFabric,
+    rng: Rng,
+    effects: Vec<Effect>,
+    pub(crate) inbox: VecDeque<ViewEvent>,
+    /// What its shards will say, and when.
+    later: BTreeMap<(Time, usize), Input>,
+    pub(crate) view: Option<Arc<View>>,
+    /// Every view that it has installed.
+    pub(crate) views: Vec<Arc<View>>,
+    /// The last one that was connected.
+    pub(crate) installed: Option<Epoch>,
+    pub(crate) wedged: bool,
+    cleaning: bool,
+    pub(crate) stalled: bool,
+    /// The shards whose state it holds.
+    pub(crate) state: BTreeSet<ShardId>,
+    /// Whom its shards have vouched for.
+    pub(crate) leased: Vec<NodeId>,
+    /// Whom it has told the view log to be gone.
+    pub(crate) gone: Vec<NodeId>,
+    /// When it cleaned up last.
+    pub(crate) cleaned_up: Option<Time>,
+    /// How long it takes to clean up, at most.
+    pub(crate) slow_ms: f64,
+    pub(crate) dropped: usize,
+    /// Whether it was told how its last view ended when it was dropped.
+    pub(crate) knows_trims: bool,
+    pub(crate) ended: Option<EndReason>,
+    pub(crate) crashed: bool,
+    /// It was asked to leave.
+    pub(crate) leaving: bool,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let epoch = self.view.as_ref().map(|view| view.epoch.0);
+        write!(
+            f,
+            "{:?} in {epoch:?}, connected {:?}, wedged {}, ",
+            self.membership.me().incarnation,
+            self.installed,
+            self.wedged
+        )?;
+        write!(f, "cleaning {}, state {:?}, crashed {}, {:?}", self.cleaning, self.state, self.crashed, self.ended)
+    }
+}
+
+type Received = BTreeMap<(Epoch, ShardId, NodeId), Seq>;
+type Delivered = BTreeMap<(Epoch, ShardId), Seq>;
+
+impl Process {
+    pub(crate) fn new(member: Member, fabric: SimFabric, rng: Rng) -> Process {
+        Process {
+            membership: Membership::new(member, settings()),
+            fabric,
+            rng,
+            effects: Vec::new(),
+            inbox: VecDeque::new(),
+            later: BTreeMap::new(),
+            view: None,
+            views: Vec::new(),
+            installed: None,
+            wedged: false,
+            cleaning: false,
+            stalled: false,
+            state: BTreeSet::new(),
+            leased: Vec::new(),
+            gone: Vec::new(),
+            cleaned_up: None,
+            slow_ms: 2.0,
+            dropped: 0,
+            knows_trims: false,
+            ended: None,
+            crashed: false,
+            leaving: false,
+        }
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.fabric.node()
+    }
+
+    pub(crate) fn input(&mut self, input: Input) {
+        self.membership.input(input, &mut self.effects);
+    }
+
+    /// Whether it works in this view.
+    pub(crate) fn is_in(&self, epoch: Epoch) -> bool {
+        !self.crashed
+            && !self.wedged
+            && self.installed == Some(epoch)
+            && self.view.as_ref().is_some_and(|v| v.epoch == epoch)
+    }
+
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.cleaning
+    }
+
+    pub(crate) fn deadline(&self) -> Time {
+        if self.ended.is_some() {
+            return Time::MAX;
+        }
+        let own = if self.effects.is_empty() { Time::MAX } else { Time::ZERO };
+        let later = self.later.keys().next().map_or(Time::MAX, |(at, _)| *at);
+        own.min(later).min(self.membership.deadline())
+    }
+
+    pub(crate) fn deliver(&mut self, epoch: Epoch, shard: ShardId, up_to: Seq, delivered: &mut Delivered) {
+        let most = delivered.entry((epoch, shard)).or_default();
+        *most = up_to.max(*most);
+    }
+
+    fn say_later(&mut self, now: Time, most_ms: f64, input: Input) {
+        let at = after(now, self.rng.f64() * most_ms);
+        let key = (at, self.later.len() + self.views.len() * 100);
+        self.later.insert(key, input);
+    }
+
+    pub(crate) fn step(&mut self, now: Time, log: &mut Log, received: &mut Received, delivered: &mut Delivered) {
+        let mut completions: Vec<Completion> = Vec::new();
+        self.fabric.poll(now, &mut completions);
+        for completion in &completions {
+            self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
+        }
+        while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
+            let input = entry.remove();
+            if let Input::Complete(shard) = &input {
+                self.state.insert(*shard);
+            }
+            self.input(input);
+        }
+        while let Some(event) = self.inbox.pop_front() {
+            self.input(Input::ViewLog(event));
+        }
+        self.membership.step(&mut self.fabric, now, &mut self.effects);
+        while !self.effects.is_empty() && self.ended.is_none() {
+            for effect in std::mem::take(&mut self.effects) {
+                self.carry_out(effect, now, log, received, delivered);
+            }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        effect: Effect,
+        now: Time,
+        log: &mut Log,
+        received: &mut Received,
+        delivered: &mut Delivered,
+    ) {
+        match effect {
+            Effect::Install(view) => self.install(view, now),
+            Effect::Installed(view) => self.installed = Some(view.epoch),
+            Effect::Wedge => {
+                self.wedged = true;
+                let Some(view) = self.view.clone() else { return };
+                let node = self.node();
+                for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
+                    let count = received.get(&(view.epoch, shard.shard, node)).copied().unwrap_or_default();
+                    self.input(Input::Frozen { shard: shard.shard, count, leased: self.leased.clone() });
+                }
+            }
+            Effect::Propose(proposal) => log.propose(now, self.node(), proposal),
+            Effect::Report { to, report } => log.report(now, &to, self.node(), &report),
+            Effect::PeerGone(node) => self.gone.push(node),
+            Effect::Join(me) => log.join(now, me),
+            Effect::CleanUp { trims, counted } => {
+                self.cleaning = true;
+                self.cleaned_up = Some(now);
+                let epoch = self.view.as_ref().expect("it is in a view").epoch;
+                for (&shard, &trim) in &trims {
+                    let own = received.get(&(epoch, shard, self.node())).copied().unwrap_or_default();
+                    assert!(!counted.contains(&shard) || own >= trim, "{}: {own} received, trim {trim}", self.node());
+                    if own < trim {
+                        self.state.remove(&shard);
+                    } else if self.state.contains(&shard) {
+                        self.deliver(epoch, shard, trim, delivered);
+                    }
+                    self.say_later(now, self.slow_ms, Input::Ended(shard));
+                }
+            }
+            Effect::Dropped { next, trims } => {
+                self.knows_trims = trims.is_some();
+                assert!(!next.members.contains(self.membership.me()));
+                self.stop();
+                self.dropped += 1;
+            }
+            Effect::Stalled(_) => self.stalled = true,
+            Effect::End(reason) => {
+                self.stop();
+                self.membership.disconnect(&mut self.fabric);
+                self.ended = Some(reason);
+            }
+        }
+    }
+
+    /// Its shards are no more, and so is what they held.
+    fn stop(&mut self) {
+        (self.view, self.installed, self.wedged, self.cleaning, self.stalled) = (None, None, false, false, false);
+        self.state.clear();
+        self.later.clear();
+    }
+
+    fn install(&mut self, view: Arc<View>, now: Time) {
+        let node = self.node();
+        self.membership.install(&mut self.fabric, &mut self.effects);
+        (self.wedged, self.cleaning, self.stalled) = (false, false, false);
+        self.later.clear();
+        self.say_later(now, 0.2, Input::ShardsConnected);
+        for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
+            if view.epoch == Epoch::FIRST {
+                self.state.insert(shard.shard);
+            }
+            let holds = self.state.contains(&shard.shard);
+            assert!(holds || !shard.is_complete(node), "{node} holds no state of {} in {}", shard.shard, view.epoch);
+            if !shard.is_complete(node) && !shard.complete.is_empty() {
+                self.say_later(now, if holds { 0.1 } else { 20.0 }, Input::Complete(shard.shard));
+            }
+        }
+        let mine: BTreeSet<ShardId> =
+            view.shards.iter().filter(|s| s.members.contains(&node)).map(|s| s.shard).collect();
+        self.state.retain(|shard| mine.contains(shard));
+        self.views.push(Arc::clone(&view));
+        self.view = Some(view);
+    }
+}

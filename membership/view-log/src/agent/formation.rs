@@ -1,0 +1,256 @@
+//! How a node comes to a group: it founds one with others, finds one, or is made to begin one anew.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use openraft::Raft;
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Entry, Incarnation, Member, Proposal};
+
+use super::{Agent, BUSY, is_same};
+use crate::{
+    leader::{Asking, Leading},
+    network::Clients,
+    settings::{Failure, Start},
+    types::{Peer, Types},
+    wire::{Body, Contact, Hello, Here, Wants},
+};
+
+impl<C: Types> Agent<C> {
+    /// The first of the list begins the log, when it has heard of all the others that they are in none.
+    pub(crate) async fn found(&mut self) {
+        let Start::List { members, witnesses } = &self.settings.start else { return };
+        let me = self.network.me();
+        let is_founder = members.first().and_then(|first| first.node) == Some(me.node);
+        if !is_founder || self.network.cluster().is_some() || self.tells_from.is_some() || !self.store.is_empty() {
+            return;
+        }
+        let recent = self.settings.timing.hello * 5;
+        let ready = |contact: &Contact| match contact.node {
+            Some(node) if node == me.node => Some(me.clone()),
+            Some(node) => {
+                let asking = self.leading.asking.get(&node)?;
+                let is_ready = (asking.founds || asking.peer.witness) && self.now - asking.heard <= recent;
+                is_ready.then(|| asking.peer.member.clone())
+            }
+            None => None,
+        };
+        let Some(members) = members.iter().map(ready).collect::<Option<Vec<_>>>() else { return };
+        let Some(witnesses) = witnesses.iter().map(ready).collect::<Option<Vec<_>>>() else { return };
+        let voters = crate::voters::first(&members, &witnesses, self.settings.voters.as_deref());
+        let peer = |member: &&Member| {
+            let peer = Peer { member: (*member).clone(), witness: witnesses.contains(member) };
+            (member.voter.0, peer)
+        };
+        let voters: BTreeMap<u64, Peer> = voters.iter().map(peer).collect();
+        // Half of the numbers are left for those that are forced, which are greater than the one before.
+        let cluster = ClusterId(self.rng.u64(..1 << 63));
+        self.adopt(cluster);
+        tracing::info!(?cluster, voters = voters.len(), members = members.len(), "all have come: the view log begins");
+        if voters.contains_key(&me.voter.0) {
+            if let Err(e) = self.raft.initialize(voters).await {
+                tracing::warn!("the view log can't be begun: {e}");
+            }
+        } else {
+            self.shared.fail(Failure::Mismatch { with: me.node, why: "the first of the list must be a voter".into() });
+        }
+    }
+
+    /// Takes part in a cluster's life from now on.
+    pub(crate) fn adopt(&mut self, cluster: ClusterId) {
+        if let Err(e) = self.store.set_cluster(cluster.0) {
+            self.shared.fail(Failure::Storage(e.to_string()));
+        }
+        self.network.set_cluster(Some(cluster));
+    }
+
+    /// Begins another life, of this node alone.
+    pub(crate) async fn force(&mut self, proposal: Proposal, reason: String) {
+        // It fails only if a task of Raft's panicked; it is not needed any more.
+        let _ = self.raft.shutdown().await;
+        let me = self.network.me();
+        // A later life has a greater number: the nodes of an earlier one are told by it that theirs is over.
+        let before = self.network.cluster().map_or(0, |cluster| cluster.0);
+        let cluster = ClusterId(before + 1 + self.rng.u64(..1 << 32));
+        if let Err(e) = self.machine.clear() {
+            self.shared.fail(Failure::Storage(e.to_string()));
+            return;
+        }
+        self.adopt(cluster);
+        let parts = (Clients(Arc::clone(&self.network)), self.store.clone(), self.machine.clone());
+        let begun = match Raft::new(me.voter.0, Arc::clone(&self.config), parts.0, parts.1, parts.2).await {
+            Ok(raft) => {
+                self.raft = raft;
+                let voters = BTreeMap::from([(me.voter.0, Peer { member: me, witness: false })]);
+                self.raft.initialize(voters).await.map_err(|e| e.to_string())
+            }
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(e) = begun {
+            self.shared.fail(Failure::Storage(e));
+            return;
+        }
+        tracing::warn!(?cluster, reason, "an operator forces the cluster to begin anew, from this node");
+        self.watch_raft();
+        (self.pending, self.report, self.waits_since, self.leading) = (None, None, None, Leading::default());
+        self.tells_from.get_or_insert(proposal.view.epoch);
+        let layout = self.settings.layout.clone();
+        self.forced = Some(Entry::Force { cluster, layout, proposal, reason });
+        self.lead();
+    }
+
+    pub(crate) fn become_member(&mut self, me: Member) {
+        self.network.set_me(me.clone());
+        self.shared.lock().me = me.clone();
+        self.wants = Some(me);
+    }
+
+    /// Asks whom it knows of.
+    pub(crate) fn hello(&mut self) {
+        let is_witness = matches!(self.settings.start, Start::Witness { .. });
+        let me = self.network.me();
+        let wants = match &self.wants {
+            _ if is_witness && !self.peers().0.contains_key(&me.voter.0) => Wants::Witness,
+            Some(_) if self.network.cluster().is_none() && matches!(self.settings.start, Start::List { .. }) => {
+                Wants::Found
+            }
+            Some(_) => Wants::Join,
+            None => Wants::News,
+        };
+        let contacts = self.contacts();
+        if wants == Wants::News {
+            let patience = self.settings.timing.election.1 * 2;
+            let leads = self.leader().is_some_and(|leader| is_same(&leader, &me));
+            if leads || self.now - self.heard_leader < patience || contacts.is_empty() {
+                return;
+            }
+            self.next_contact = (self.next_contact + 1) % contacts.len();
+            self.say_hello(&contacts[self.next_contact], wants);
+            return;
+        }
+        match self.leader() {
+            Some(leader) if leader.node == me.node => self.on_hello(me, wants == Wants::Found, is_witness),
+            Some(leader) if self.now - self.heard_leader < self.settings.timing.election.1 => {
+                self.say_hello(&Contact::from(&leader), wants);
+            }
+            _ => contacts.iter().for_each(|contact| self.say_hello(contact, wants)),
+        }
+    }
+
+    fn say_hello(&self, to: &Contact, wants: Wants) {
+        let list = match &self.settings.start {
+            Start::List { members, .. } => Some(members.iter().filter_map(|contact| contact.node).collect()),
+            Start::Join { .. } | Start::Witness { .. } => None,
+        };
+        let hello = Hello { cluster: self.settings.cluster.clone(), layout: self.settings.layout.clone(), list, wants };
+        self.network.send(to, Body::Hello(hello));
+    }
+
+    /// All whom it knows of, but itself.
+    fn contacts(&self) -> Vec<Contact> {
+        let me = self.network.me().node;
+        let mut contacts: Vec<Contact> = self.settings.start.contacts().cloned().collect();
+        let members = self.view().map(|view| view.members.clone()).unwrap_or_default();
+        for member in members.iter().chain(self.peers().0.values().map(|peer| &peer.member)) {
+            if contacts.iter().all(|contact| contact.node != Some(member.node)) {
+                contacts.push(Contact::from(member));
+            }
+        }
+        contacts.retain(|contact| contact.node != Some(me));
+        contacts
+    }
+
+    /// What keeps a node from being in one group with this one.
+    pub(crate) fn mismatch(&self, hello: &Hello) -> Option<String> {
+        if hello.cluster != self.settings.cluster {
+            return Some(format!("it is of cluster {:?}, not of {:?}", hello.cluster, self.settings.cluster));
+        }
+        let decided = self.machine.read(|register| register.cluster().map(|_| register.layout().clone()));
+        // A witness knows of no groups, but by what was decided.
+        let is_witness = matches!(self.settings.start, Start::Witness { .. });
+        let layout = decided.or_else(|| (!is_witness).then(|| self.settings.layout.clone()));
+        let comes_in = matches!(hello.wants, Wants::Found | Wants::Join);
+        if comes_in && layout.is_some_and(|layout| layout != hello.layout) {
+            return Some(
+                "its groups are laid out differently: give all nodes the same groups, shards and replicas".into(),
+            );
+        }
+        if let (Wants::Found, Start::List { members, .. }, Some(list)) =
+            (hello.wants, &self.settings.start, &hello.list)
+        {
+            let mine: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
+            if self.view().is_none() && mine != *list {
+                return Some(format!("its list of members is {list:?}, not {mine:?}"));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
+        let asking = Asking { peer: Peer { member: from.clone(), witness }, founds, heard: self.now };
+        self.leading.asking.insert(from.node, asking);
+        self.lead();
+    }
+
+    pub(crate) fn whereabouts(&self, asks: &Member) -> Here {
+        let Some(last) = self.last() else { return Here::Forming };
+        let exceed = self.machine.read(|register| {
+            if last.view.members.iter().chain(register.candidates()).any(|member| is_same(member, asks)) {
+                return None;
+            }
+            let others = register.candidates().iter().filter(|other| other.node == asks.node);
+            let known = others.map(|other| other.incarnation).chain(register.newest(asks.node)).max();
+            known.filter(|known| *known >= asks.incarnation)
+        });
+        Here::Group { last: Box::new(last), leader: self.leader(), exceed }
+    }
+
+    pub(crate) fn on_here(&mut self, from: &Member, here: Here) {
+        match here {
+            Here::Forming => {}
+            Here::OtherLife => {}
+            Here::Mismatch(why) => {
+                if self.tells_from.is_none() {
+                    self.shared.fail(Failure::Mismatch { with: from.node, why });
+                }
+            }
+            Here::Group { last, leader, exceed } => {
+                let me = self.network.me();
+                if let (Some(wanted), Some(exceed)) = (&self.wants, exceed)
+                    && exceed >= wanted.incarnation
+                    && !self.is_in(&last.view)
+                {
+                    let incarnation = Incarnation(exceed.0 + 1);
+                    self.become_member(Member { incarnation, ..wanted.clone() });
+                }
+                if self.tells_from.is_none() {
+                    self.tells_from = Some(last.view.epoch);
+                    if let Some(mine) = self.last() {
+                        self.tell(&mine);
+                    }
+                }
+                self.tell(&last);
+                if self.wants.is_some()
+                    && let Some(leader) = leader
+                    && !is_same(&leader, from)
+                    && leader.node != me.node
+                    && self.now >= self.next_pointer
+                {
+                    // Two nodes may each take the other for the leader: they must not be asked in turns for ever.
+                    self.next_pointer = self.now + BUSY;
+                    self.say_hello(&Contact::from(&leader), Wants::Join);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check_formation(&mut self) {
+        let Some(patience) = self.settings.timing.formation else { return };
+        if self.now < patience || self.wants.is_none() || self.tells_from.is_some() {
+            return;
+        }
+        let (me, contacts) = (self.network.me().node, self.settings.start.contacts());
+        let nodes = contacts.filter_map(|contact| contact.node);
+        let missing = nodes.filter(|node| *node != me && !self.heard.contains_key(node)).collect();
+        self.shared.fail(Failure::NotFormed { waited_ms: patience.as_millis() as u64, missing });
+    }
+}

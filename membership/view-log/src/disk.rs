@@ -1,0 +1,235 @@
+//! The store on a disk: one file (redb), in a directory of the node's own.
+//!
+//! Two tables: `log` has the entries by index, `values` what is kept beside them. Values are in postcard's format.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use squall_membership::{ClusterId, VoterId};
+
+use crate::{
+    log::Opened,
+    store::{Change, Disk, Image, Key, Store, decode, encode},
+};
+
+/// The file's name, in the node's directory.
+const FILE: &str = "view-log.redb";
+/// The version of what the tables hold.
+const VERSION: u64 = 1;
+
+const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
+
+/// Why a store can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// Another process has it.
+    #[error("{} is in use by another process: stop that one, or give this node a directory of its own", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It belongs to something else.
+    #[error("{} is of cluster {found:?}, not of {expected:?}: give each cluster a directory of its own", path.display())]
+    OtherCluster {
+        /// The file.
+        path: PathBuf,
+        /// The cluster that it names.
+        found: String,
+        /// The cluster that this node was configured with.
+        expected: String,
+    },
+    /// It was written by another version.
+    #[error("{} is of format {found}, and this is squall for format {VERSION}: use the version that wrote it", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The format that it names.
+        found: u64,
+    },
+    /// What it holds makes no sense.
+    #[error("{} is damaged ({what}): move it away, and the node joins as a new one", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// Reading or writing failed.
+    #[error("{} can't be used: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Opens the store in a directory, or begins one.
+pub(crate) fn open(directory: &Path, cluster: &str, rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
+    let path = directory.join(FILE);
+    std::fs::create_dir_all(directory).map_err(|source| StorageError::Io { path: path.clone(), source })?;
+    let database = Database::create(&path).map_err(|e| opening(&path, e))?;
+    with_database(database, &path, cluster, rng)
+}
+
+/// Opens a store on a disk of another kind.
+pub(crate) fn open_with(
+    backend: impl StorageBackend,
+    cluster: &str,
+    rng: &mut fastrand::Rng,
+) -> Result<Opened, StorageError> {
+    let path = Path::new("a simulated disk");
+    let database =
+        Database::builder().set_cache_size(1 << 20).create_with_backend(backend).map_err(|e| opening(path, e))?;
+    with_database(database, path, cluster, rng)
+}
+
+fn opening(path: &Path, error: DatabaseError) -> StorageError {
+    let path = path.to_path_buf();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => StorageError::InUse { path },
+        DatabaseError::Storage(redb::StorageError::Io(source)) if source.kind() != io::ErrorKind::InvalidData => {
+            StorageError::Io { path, source }
+        }
+        other => StorageError::Damaged { path, what: other.to_string() },
+    }
+}
+
+fn with_database(
+    database: Database,
+    path: &Path,
+    cluster: &str,
+    rng: &mut fastrand::Rng,
+) -> Result<Opened, StorageError> {
+    let damaged = |what: String| StorageError::Damaged { path: path.to_path_buf(), what };
+    let (image, identity) = read(&database).map_err(|e| damaged(e.to_string()))?;
+    let mut disk = Redb(Arc::new(database));
+    let voter = match identity {
+        Some(identity) if identity.version != VERSION => {
+            return Err(StorageError::Version { path: path.to_path_buf(), found: identity.version });
+        }
+        Some(identity) if identity.cluster != cluster => {
+            let (found, expected) = (identity.cluster, cluster.to_string());
+            return Err(StorageError::OtherCluster { path: path.to_path_buf(), found, expected });
+        }
+        Some(identity) => VoterId(identity.voter),
+        None => {
+            let identity = Identity { version: VERSION, voter: rng.u64(1..), cluster: cluster.to_string() };
+            disk.identify(&identity).map_err(|source| StorageError::Io { path: path.to_path_buf(), source })?;
+            VoterId(identity.voter)
+        }
+    };
+    let life = image.values.get(&Key::Cluster).map(|bytes| decode::<u64>(bytes)).transpose();
+    let life = life.map_err(|e| damaged(e.to_string()))?.map(ClusterId);
+    let store = Store::on_disk(&image, Box::new(disk)).map_err(|e| damaged(e.to_string()))?;
+    Ok(Opened { voter, store, cluster: life })
+}
+
+/// Whose a file is.
+struct Identity {
+    version: u64,
+    voter: u64,
+    cluster: String,
+}
+
+const VERSION_NAME: &str = "version";
+const VOTER_NAME: &str = "voter";
+const CLUSTER_NAME: &str = "cluster name";
+const KEYS: [Key; 5] = [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster];
+
+fn name(key: Key) -> &'static str {
+    match key {
+        Key::Vote => "vote",
+        Key::Committed => "committed",
+        Key::Purged => "purged",
+        Key::Snapshot => "snapshot",
+        Key::Cluster => "cluster",
+    }
+}
+
+fn read(database: &Database) -> Result<(Image, Option<Identity>), Box<dyn std::error::Error + Send + Sync>> {
+    let transaction = database.begin_read()?;
+    let mut image = Image::default();
+    let values = match transaction.open_table(VALUES) {
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok((image, None)),
+        other => other?,
+    };
+    for key in KEYS {
+        if let Some(value) = values.get(name(key))? {
+            image.values.insert(key, value.value().to_vec());
+        }
+    }
+    for entry in transaction.open_table(LOG)?.iter()? {
+        let (index, entry) = entry?;
+        image.log.insert(index.value(), entry.value().to_vec());
+    }
+    let value = |name: &'static str| {
+        let value = values.get(name)?.ok_or(format!("no {name}"))?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(value.value().to_vec())
+    };
+    let version = decode(&value(VERSION_NAME)?)?;
+    let identity = Identity { version, voter: decode(&value(VOTER_NAME)?)?, cluster: decode(&value(CLUSTER_NAME)?)? };
+    Ok((image, Some(identity)))
+}
+
+/// A file of redb's.
+struct Redb(Arc<Database>);
+
+impl fmt::Debug for Redb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redb").finish_non_exhaustive()
+    }
+}
+
+fn other(e: impl Into<redb::Error>) -> io::Error {
+    match e.into() {
+        redb::Error::Io(e) => e,
+        e => io::Error::other(e),
+    }
+}
+
+impl Redb {
+    fn identify(&mut self, identity: &Identity) -> io::Result<()> {
+        let transaction = self.0.begin_write().map_err(other)?;
+        {
+            let mut values = transaction.open_table(VALUES).map_err(other)?;
+            let mut set = |name, bytes: Vec<u8>| values.insert(name, bytes.as_slice()).map(drop).map_err(other);
+            set(VERSION_NAME, encode(&identity.version)?)?;
+            set(VOTER_NAME, encode(&identity.voter)?)?;
+            set(CLUSTER_NAME, encode(&identity.cluster)?)?;
+            transaction.open_table(LOG).map_err(other)?;
+        }
+        transaction.commit().map_err(other)
+    }
+}
+
+impl Disk for Redb {
+    fn write(&mut self, changes: &[Change]) -> io::Result<()> {
+        // Redb's default durability is immediate: a commit returns when it is on the disk.
+        let transaction = self.0.begin_write().map_err(other)?;
+        {
+            let mut values = transaction.open_table(VALUES).map_err(other)?;
+            let mut log = transaction.open_table(LOG).map_err(other)?;
+            for change in changes {
+                match change {
+                    Change::Set(key, bytes) => drop(values.insert(name(*key), bytes.as_slice()).map_err(other)?),
+                    Change::Clear => {
+                        for key in KEYS {
+                            values.remove(name(key)).map_err(other)?;
+                        }
+                        log.retain(|_, _| false).map_err(other)?;
+                    }
+                    Change::Append(index, bytes) => drop(log.insert(index, bytes.as_slice()).map_err(other)?),
+                    Change::Truncate(first) => log.retain_in::<u64, _>(first.., |_, _| false).map_err(other)?,
+                    Change::Purge(last) => log.retain_in::<u64, _>(..=last, |_, _| false).map_err(other)?,
+                }
+            }
+        }
+        transaction.commit().map_err(other)
+    }
+}

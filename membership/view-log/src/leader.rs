@@ -1,0 +1,327 @@
+//! What the node that leads the log does for all: it writes entries, and looks after who votes and who is told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use openraft::{ChangeMembers, async_runtime::watch::WatchReceiver, type_config::TypeConfigExt};
+use squall_fabric::NodeId;
+use squall_membership::{Entry, Member, Proposal};
+
+use crate::{
+    agent::{Agent, Input, is_same},
+    settings::Start,
+    types::{Peer, Reply, Request, Types},
+    voters::{self, Situation},
+    wire::{Body, Contact},
+};
+
+/// Nearly all of the log is there if no more than so many entries are missing: others are on their way.
+const NEARLY: u64 = 3;
+/// What could not be done is tried again after this.
+const PAUSE: Duration = Duration::from_millis(15);
+/// Who was heard within this time is there.
+const RECENT: Duration = Duration::from_secs(1);
+/// How long a node that is no member any more is still told what happens: it learns that it was dropped.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// A node that asked for a place.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    pub(crate) peer: Peer,
+    /// It is in no group yet, and among those who found one.
+    pub(crate) founds: bool,
+    pub(crate) heard: Duration,
+}
+
+/// What a leader keeps in mind. Another begins without it.
+#[derive(Debug, Default)]
+pub(crate) struct Leading {
+    /// Who asked, also of one who does not lead: it may soon.
+    pub(crate) asking: BTreeMap<NodeId, Asking>,
+    /// Who votes and learns is being changed.
+    pub(crate) changing: bool,
+    /// Candidates that are being written, or withdrawn.
+    pub(crate) noting: BTreeSet<NodeId>,
+    /// The proposal that is being written.
+    writing: Option<Proposal>,
+    /// Something could not be done now. It is tried again at this time.
+    pause_until: Duration,
+    refused: Option<(Proposal, String)>,
+    /// Since when those in the log have no place in it any more.
+    idle_since: BTreeMap<u64, Duration>,
+    /// Since when candidates have been there, of those who have not been heard.
+    silent_since: BTreeMap<NodeId, Duration>,
+}
+
+impl Leading {
+    pub(crate) fn wrote_view(&mut self) {
+        self.refused = None;
+    }
+}
+
+impl<C: Types> Agent<C> {
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.server_metrics().borrow_watched().state.is_leader()
+    }
+
+    pub(crate) fn is_leading_busily(&self) -> bool {
+        self.leading.asking.values().any(|asking| self.now - asking.heard < RECENT)
+    }
+
+    /// Does what is due, if this node leads.
+    pub(crate) fn lead(&mut self) {
+        if !self.is_leader() {
+            self.leading.idle_since.clear();
+            self.leading.silent_since.clear();
+            return;
+        }
+        if self.now < self.leading.pause_until {
+            return;
+        }
+        let (peers, voters) = self.peers();
+        if self.last().is_none() {
+            match self.forced.clone() {
+                Some(force) if !self.leading.changing => {
+                    self.leading.changing = true;
+                    self.write(force, Input::Changed);
+                }
+                Some(_) => {}
+                None => self.write_first(&peers),
+            }
+            return;
+        }
+        if self.admit(&peers) || self.leading.changing {
+            return;
+        }
+        self.reconcile(&peers, &voters);
+    }
+
+    /// Goes on after something was done, or could not be.
+    pub(crate) fn go_on(&mut self, done: bool) {
+        if !done {
+            self.leading.pause_until = self.now + PAUSE;
+        }
+        self.lead();
+    }
+
+    /// Writes the first view, once all who found the group are in the log.
+    fn write_first(&mut self, peers: &BTreeMap<u64, Peer>) {
+        let Start::List { members, witnesses } = &self.settings.start else { return };
+        let Some(cluster) = self.network.cluster() else { return };
+        if self.leading.changing {
+            return;
+        }
+        let nodes = |contacts: &[Contact]| contacts.iter().filter_map(|contact| contact.node).collect::<Vec<_>>();
+        let (members, witnesses) = (nodes(members), nodes(witnesses));
+        let latest = |node: NodeId| {
+            let lives = peers.values().map(|peer| &peer.member).filter(|member| member.node == node);
+            lives.max_by_key(|member| member.incarnation).cloned()
+        };
+        let missing = members.iter().chain(&witnesses).filter(|node| latest(**node).is_none());
+        let missing: Vec<NodeId> = missing.copied().collect();
+        if missing.is_empty() {
+            let members = members.into_iter().filter_map(latest).collect();
+            let first = Entry::First { cluster, layout: self.settings.layout.clone(), members };
+            self.leading.changing = true;
+            self.write(first, Input::Changed);
+            return;
+        }
+        let place = |node: &NodeId| {
+            let mut peer = self.leading.asking.get(node)?.peer.clone();
+            peer.witness = witnesses.contains(node);
+            Some((peer.member.voter.0, peer))
+        };
+        let found: BTreeMap<u64, Peer> = missing.iter().filter_map(place).collect();
+        if !found.is_empty() {
+            self.change(ChangeMembers::AddNodes(found));
+        }
+    }
+
+    /// Gives those who ask their place: first in the log, then among the candidates. Says whether it changes who is in the log.
+    fn admit(&mut self, peers: &BTreeMap<u64, Peer>) -> bool {
+        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        let now = self.now;
+        self.leading.asking.retain(|_, asking| now - asking.heard < RECENT);
+        let is_known = |asks: &Member| {
+            let newest = self.machine.read(|register| register.newest(asks.node));
+            let known = candidates.iter().filter(|other| other.node == asks.node).map(|other| other.incarnation);
+            known.chain(newest).any(|known| known >= asks.incarnation)
+        };
+        let asking: Vec<Peer> = self.leading.asking.values().map(|asking| asking.peer.clone()).collect();
+        let newcomers = asking.iter().filter(|peer| {
+            let is_new = !peers.contains_key(&peer.member.voter.0);
+            is_new
+                && (peer.witness
+                    || !is_known(&peer.member)
+                    || candidates.iter().any(|asks| is_same(asks, &peer.member)))
+        });
+        let newcomers: BTreeMap<u64, Peer> = newcomers.map(|peer| (peer.member.voter.0, peer.clone())).collect();
+        for peer in &asking {
+            let member = &peer.member;
+            let has_log = peers.contains_key(&member.voter.0) && self.caught_up(member.voter.0);
+            if !peer.witness && has_log && !is_known(member) && self.leading.noting.insert(member.node) {
+                let node = member.node;
+                self.write(Entry::Candidate(member.clone()), move |done| Input::Noted(node, done));
+            }
+        }
+        for candidate in &candidates {
+            let node = candidate.node;
+            let is_asking =
+                self.leading.asking.get(&node).is_some_and(|asking| is_same(&asking.peer.member, candidate));
+            if is_asking {
+                self.leading.silent_since.remove(&node);
+                continue;
+            }
+            let since = *self.leading.silent_since.entry(node).or_insert(now);
+            if now - since >= self.settings.timing.withdraw && self.leading.noting.insert(node) {
+                self.leading.silent_since.remove(&node);
+                self.write(Entry::Withdraw(node, candidate.incarnation), move |done| Input::Noted(node, done));
+            }
+        }
+        if newcomers.is_empty() || self.leading.changing {
+            return false;
+        }
+        self.change(ChangeMembers::AddNodes(newcomers));
+        true
+    }
+
+    /// Whether a part in the log has nearly all of it, and its node is there.
+    fn caught_up(&self, voter: u64) -> bool {
+        let me = self.me();
+        if voter == me.voter.0 {
+            return true;
+        }
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let matched =
+            metrics.replication.as_ref().and_then(|replication| replication.get(&voter)?.as_ref().map(|id| id.index));
+        let node = metrics.membership_config.get_node(&voter).map(|peer| peer.member.node);
+        let is_there = node.and_then(|node| self.heard.get(&node)).is_some_and(|heard| self.now - *heard < RECENT);
+        let last = metrics.last_log_index.unwrap_or(0);
+        is_there && matched.is_some_and(|index| index + NEARLY >= last)
+    }
+
+    /// One step towards the voters and learners that there should be.
+    fn reconcile(&mut self, peers: &BTreeMap<u64, Peer>, voters: &BTreeSet<u64>) {
+        let Some(view) = self.view() else { return };
+        let caught_up = |voter| self.caught_up(voter);
+        let situation =
+            Situation { view: &view, fixed: self.settings.voters.as_deref(), voters, peers, caught_up: &caught_up };
+        if let Some(target) = voters::plan(&situation) {
+            self.change(ChangeMembers::ReplaceAllVoters(target));
+            return;
+        }
+        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        let has_place = |voter: u64, peer: &Peer| {
+            let member = &peer.member;
+            let asks = self.leading.asking.get(&member.node).is_some_and(|asking| asking.peer.member.voter.0 == voter);
+            let is_member = view.members.iter().chain(&candidates).any(|other| other.voter.0 == voter);
+            voters.contains(&voter) || is_member || asks || (peer.witness && self.heard_recently(member.node))
+        };
+        let idle: BTreeSet<u64> =
+            peers.iter().filter(|(voter, peer)| !has_place(**voter, peer)).map(|(&voter, _)| voter).collect();
+        self.leading.idle_since.retain(|voter, _| idle.contains(voter));
+        for &voter in &idle {
+            self.leading.idle_since.entry(voter).or_insert(self.now);
+        }
+        let now = self.now;
+        let over = self.leading.idle_since.iter().filter(|(_, since)| now - **since >= FAREWELL);
+        let over: BTreeSet<u64> = over.map(|(&voter, _)| voter).collect();
+        if !over.is_empty() {
+            self.change(ChangeMembers::RemoveNodes(over));
+        }
+    }
+
+    fn heard_recently(&self, node: NodeId) -> bool {
+        node == self.me().node || self.heard.get(&node).is_some_and(|heard| self.now - *heard < FAREWELL)
+    }
+
+    fn change(&mut self, change: ChangeMembers<u64, Peer>) {
+        self.leading.changing = true;
+        let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
+        drop(C::spawn(async move {
+            let what = change.to_string();
+            let changed = raft.change_membership(change, true).await;
+            if let Err(e) = &changed {
+                tracing::info!("the view log's parts don't change ({what}): {e}");
+            }
+            // The agent may have ended.
+            let _ = inbox.send(Input::Changed(changed.is_ok()));
+        }));
+    }
+
+    /// Writes an entry, and tells the agent whether it counts.
+    fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
+        let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
+        drop(C::spawn(async move {
+            let written = raft.client_write(Request(entry)).await;
+            let done = written.is_ok_and(|response| response.data == Reply::Taken);
+            // The agent may have ended.
+            let _ = inbox.send(then(done));
+        }));
+    }
+
+    /// Writes a proposal, if this node leads and it may still count.
+    pub(crate) fn take_proposal(&mut self, proposal: Proposal, from: Member) {
+        let Some(view) = self.view() else { return };
+        let me = self.me();
+        if proposal.view.epoch.0 != view.epoch.0 + 1 {
+            // It comes late: what was decided helps more than a refusal.
+            if from.node != me.node {
+                self.network.send(&Contact::from(&from), Body::Here(self.whereabouts(&from)));
+            }
+            return;
+        }
+        if !self.is_leader() || self.leading.writing.as_ref() == Some(&proposal) {
+            return;
+        }
+        if let Some((refused, why)) = &self.leading.refused
+            && *refused == proposal
+        {
+            self.refuse(&from, &proposal, why.clone());
+            return;
+        }
+        self.leading.writing = Some(proposal.clone());
+        let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
+        drop(C::spawn(async move {
+            let written = raft.client_write(Request(Entry::Successor(proposal.clone()))).await;
+            let result = written.map(|response| response.data).map_err(|e| e.to_string());
+            // The agent may have ended.
+            let _ = inbox.send(Input::Written(proposal, result));
+        }));
+    }
+
+    pub(crate) fn on_written(&mut self, proposal: Proposal, result: Result<Reply, String>) {
+        if self.leading.writing.as_ref() == Some(&proposal) {
+            self.leading.writing = None;
+        }
+        match result {
+            Ok(Reply::Taken) => {}
+            Ok(Reply::Refused(why)) => {
+                let why = why.to_string();
+                self.leading.refused = Some((proposal.clone(), why.clone()));
+                let by =
+                    self.view().and_then(|view| view.members.iter().find(|member| member.node == proposal.by).cloned());
+                if let Some(by) = by {
+                    self.refuse(&by, &proposal, why);
+                }
+            }
+            // The proposer sends it again, to who leads now.
+            Err(e) => {
+                tracing::info!("a proposal was not written: {e}");
+                self.not_written(proposal.view.epoch);
+            }
+        }
+    }
+
+    fn refuse(&mut self, to: &Member, proposal: &Proposal, why: String) {
+        let epoch = proposal.view.epoch;
+        if to.node == self.me().node {
+            self.on_refused(epoch, &why);
+        } else {
+            self.network.send(&Contact::from(to), Body::Refused { epoch, why });
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The view log: a Raft log (openraft) in which the successors of views are decided.
+//!
+//! Every node runs a [`Log`], with messages of its own between nodes ([`Transport`]). Its entries are those of
+//! [`Register`](squall_membership::Register), which alone says what a valid one is: whatever this crate does about leaders,
+//! voters and messages, at most one successor of a view is ever decided.
+//!
+//! - *Formation.* The nodes of a configured list tell each other that they are there. When the first of the list has heard of
+//!   all, it begins the log; whoever leads it then writes the first view.
+//! - *Joins.* A node asks until the log's leader hears it. The leader makes it a learner, and a candidate once it has
+//!   (nearly) all of the log.
+//! - *Proposals* go to the leader, and are sent again until something is decided.
+//! - *A leader that is gone* is not waited for: the lowest-ranked voter that is left takes over at once. Raft's lease does
+//!   not stand in the way, since nothing is ever read by it.
+//! - *Voters* follow the members.
+//!
+//! [`Log`] runs on a thread of its own; [`SimLog`] is the same in virtual time, on the caller's.
+
+mod agent;
+mod disk;
+mod leader;
+mod log;
+mod machine;
+mod network;
+mod settings;
+mod shared;
+mod sim;
+mod store;
+#[cfg(test)]
+mod suite;
+mod types;
+mod voters;
+mod wire;
+
+pub use disk::StorageError;
+pub use log::{Inlet, Log, Monitor};
+pub use settings::{Failure, Settings, Start, StartError, Timing};
+pub use shared::Status;
+pub use sim::{SimDisk, SimLog};
+pub use wire::{Contact, MAX_MESSAGE, Transport};

@@ -1,0 +1,238 @@
+//! The log on a thread of its own.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    path::Path,
+    sync::Arc,
+    thread,
+};
+
+use openraft::{Config, Raft, SnapshotPolicy};
+use squall_fabric::{NodeId, Time};
+use squall_membership::{ClusterId, Member, Proposal, Report, View, ViewEvent, ViewLog, VoterId};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::{
+    agent::{Agent, Input},
+    disk,
+    machine::Machine,
+    network::{Clients, Network},
+    settings::{Failure, Settings, Start, StartError, Timing},
+    shared::{Shared, Status},
+    store::Store,
+    types::{Real, Types},
+    wire::Transport,
+};
+
+/// A node's view log, on a thread of its own. Dropping it stops the thread and waits for it.
+pub struct Log {
+    shared: Arc<Shared>,
+    inbox: UnboundedSender<Input>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Where messages for a node's log go in.
+#[derive(Clone)]
+pub struct Inlet(UnboundedSender<Input>);
+
+impl Inlet {
+    /// Hands over a message that [`Transport`] brought from a node. After the log has stopped, nothing happens.
+    pub fn incoming(&self, from: NodeId, message: Vec<u8>) {
+        let _ = self.0.send(Input::Message(from, message));
+    }
+}
+
+/// How a node's log is, for others than its owner. It stays as it was when the log has stopped.
+#[derive(Clone)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+    inbox: UnboundedSender<Input>,
+}
+
+impl Monitor {
+    /// This node, as it is known to the log or asks to be.
+    pub fn me(&self) -> Member {
+        self.shared.lock().me.clone()
+    }
+
+    /// How the log is.
+    pub fn status(&self) -> Status {
+        self.shared.lock().status.clone()
+    }
+
+    /// Why the log has stopped, if it has.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.lock().failure.clone()
+    }
+
+    /// Begins another life of the cluster, of which this node is the only voter: what was decided elsewhere since, and
+    /// what others hold that this node does not, is given up. `proposal` follows the last view that this node knows, and
+    /// has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (who, when, why) is kept for good. Nodes of
+    /// the old life that hear of it fail with [`Failure::OtherLife`].
+    pub fn force(&self, proposal: Proposal, reason: String) {
+        let _ = self.inbox.send(Input::Force(proposal, reason));
+    }
+}
+
+impl Log {
+    /// Starts a node's log. With a directory, it goes on with what was stored there, or begins to store; without, it ends
+    /// with the process, and the next one is another part in the log. `wake` is called whenever [`poll`](ViewLog::poll)
+    /// has something new, or the log has [failed](Monitor::failure).
+    ///
+    /// # Errors
+    ///
+    /// If the settings contradict themselves, or the directory can't be used.
+    pub fn start(
+        settings: Settings,
+        directory: Option<&Path>,
+        transport: Arc<dyn Transport>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Log, StartError> {
+        // The standard library's hasher is seeded by the system: parts in the log must never have the same number.
+        let mut rng = fastrand::Rng::with_seed(RandomState::new().build_hasher().finish());
+        let opened = match directory {
+            Some(directory) => disk::open(directory, &settings.cluster, &mut rng)?,
+            None => Opened::in_memory(&mut rng),
+        };
+        let name = format!("squall-viewlog-{}", settings.me.node.0);
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Thread)?;
+        let Parts { me, config } = Parts::new(&settings, opened.voter)?;
+        let shared = Arc::new(Shared::new(me.clone(), wake));
+        let (inbox, inputs) = unbounded_channel();
+        let (task_shared, task_inbox) = (Arc::clone(&shared), inbox.clone());
+        let body = move || {
+            runtime.block_on(async move {
+                let network = Arc::new(Network::new(transport, me));
+                match start::<Real>(settings, Arc::clone(&task_shared), network, config, opened, task_inbox, rng).await
+                {
+                    Ok(agent) => agent.run(inputs).await,
+                    Err(failure) => task_shared.fail(failure),
+                }
+            });
+        };
+        let thread = thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
+        Ok(Log { shared, inbox, thread: Some(thread) })
+    }
+
+    /// Where this node's messages go in.
+    pub fn inlet(&self) -> Inlet {
+        Inlet(self.inbox.clone())
+    }
+
+    /// What others than its owner may look at, and do.
+    pub fn monitor(&self) -> Monitor {
+        Monitor { shared: Arc::clone(&self.shared), inbox: self.inbox.clone() }
+    }
+
+    fn tell(&self, input: Input) {
+        // If the log has stopped, `failure` says why.
+        let _ = self.inbox.send(input);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.tell(Input::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the view log's thread panicked");
+        }
+    }
+}
+
+impl ViewLog for Log {
+    fn propose(&mut self, proposal: Proposal) {
+        self.tell(Input::Propose(proposal));
+    }
+
+    fn join(&mut self, me: Member) {
+        self.tell(Input::Join(me));
+    }
+
+    fn report(&mut self, to: &View, report: Report) {
+        self.tell(Input::Report(to.members.clone(), report));
+    }
+
+    fn peer_gone(&mut self, node: NodeId) {
+        self.tell(Input::PeerGone(node));
+    }
+
+    fn poll(&mut self, _now: Time) -> Option<ViewEvent> {
+        self.shared.pop()
+    }
+}
+
+/// A store, and whose it is.
+pub(crate) struct Opened {
+    pub(crate) voter: VoterId,
+    pub(crate) store: Store,
+    /// Of which life, if it is known.
+    pub(crate) cluster: Option<ClusterId>,
+}
+
+impl Opened {
+    pub(crate) fn in_memory(rng: &mut fastrand::Rng) -> Opened {
+        Opened { voter: VoterId(rng.u64(1..)), store: Store::in_memory(), cluster: None }
+    }
+}
+
+/// What follows from the settings.
+pub(crate) struct Parts {
+    pub(crate) me: Member,
+    pub(crate) config: Arc<Config>,
+}
+
+impl Parts {
+    pub(crate) fn new(settings: &Settings, voter: VoterId) -> Result<Parts, StartError> {
+        if let Start::List { members, .. } = &settings.start {
+            let members: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
+            if !members.contains(&settings.me.node) {
+                return Err(StartError::NotListed { node: settings.me.node, members });
+            }
+        }
+        let Timing { heartbeat, election, .. } = settings.timing;
+        let millis = |time: std::time::Duration| time.as_millis() as u64;
+        let config = Config {
+            cluster_name: settings.cluster.clone(),
+            heartbeat_interval: millis(heartbeat),
+            election_timeout_min: millis(election.0),
+            election_timeout_max: millis(election.1),
+            enable_pre_vote: Some(true),
+            // A view's entry may be of some kilobytes; there are few.
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(200),
+            max_in_snapshot_log_to_keep: 50,
+            install_snapshot_timeout: 1000,
+            ..Config::default()
+        };
+        let config = config.validate().map_err(|e| StartError::Timing(e.to_string()))?;
+        Ok(Parts { me: Member { voter, ..settings.me.clone() }, config: Arc::new(config) })
+    }
+}
+
+/// Starts a raft and its agent, within a runtime.
+pub(crate) async fn start<C: Types>(
+    settings: Settings,
+    shared: Arc<Shared>,
+    network: Arc<Network>,
+    config: Arc<Config>,
+    opened: Opened,
+    inbox: UnboundedSender<Input>,
+    rng: fastrand::Rng,
+) -> Result<Agent<C>, Failure> {
+    let stopped = |e: &dyn std::error::Error| Failure::Storage(e.to_string());
+    let Opened { voter, store, cluster } = opened;
+    network.set_cluster(cluster);
+    let applied = inbox.clone();
+    let observer = Arc::new(move |entry| {
+        // The agent may have ended.
+        let _ = applied.send(Input::Applied(entry));
+    });
+    let machine = Machine::new(store.clone(), observer).map_err(|e| stopped(&e))?;
+    let clients = Clients(Arc::clone(&network));
+    let raft = Raft::new(voter.0, Arc::clone(&config), clients, store.clone(), machine.clone())
+        .await
+        .map_err(|e| stopped(&e))?;
+    Ok(Agent::new(settings, shared, network, (raft, config), (machine, store), inbox, rng))
+}

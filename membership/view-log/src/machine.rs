@@ -1,0 +1,142 @@
+//! Raft's state machine: the register of views.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::{Stream, StreamExt};
+use openraft::{
+    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    storage::{EntryResponder, RaftStateMachine},
+};
+use serde::{Deserialize, Serialize};
+use squall_membership::{Applied, Register};
+
+use crate::{
+    store::{Store, decode, encode},
+    types::{LogId, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
+};
+
+/// A register, and how far the log has come in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    register: Register,
+    applied: Option<LogId>,
+    membership: StoredMembership,
+}
+
+/// Takes note of what was applied.
+pub(crate) type Observer = Arc<dyn Fn(Applied) + Send + Sync>;
+
+/// The state machine. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    state: Arc<Mutex<State>>,
+    store: Store,
+    observer: Observer,
+}
+
+impl Machine {
+    /// As it was when the store's snapshot was taken. `observer` is told of every entry that is applied.
+    pub(crate) fn new(store: Store, observer: Observer) -> io::Result<Machine> {
+        let state = store.snapshot().map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
+        Ok(Machine { state: Arc::new(Mutex::new(state)), store, observer })
+    }
+
+    /// Forgets everything, for another life of the cluster. Nothing else may use the store at that time.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.store.clear()?;
+        *self.lock() = State::default();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has been decided, as far as this node knows.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Register) -> T) -> T {
+        read(&self.lock().register)
+    }
+
+    fn snapshot_of(state: &State, bytes: Vec<u8>) -> Snapshot {
+        let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() };
+        Snapshot { meta, snapshot: bytes }
+    }
+}
+
+impl<C: Types> RaftSnapshotBuilder<C> for Machine {
+    type SnapshotData = Vec<u8>;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let state = self.lock().clone();
+        let bytes = encode(&state)?;
+        self.store.set_snapshot(bytes.clone())?;
+        Ok(Machine::snapshot_of(&state, bytes))
+    }
+}
+
+impl<C: Types> RaftStateMachine<C> for Machine {
+    type SnapshotData = Vec<u8>;
+    type SnapshotBuilder = Machine;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let state = self.lock();
+        Ok((state.applied, state.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<C>>> + Unpin + OptionalSend,
+    {
+        while let Some(entry) = entries.next().await {
+            let (entry, responder) = entry?;
+            let (reply, applied) = {
+                let mut state = self.lock();
+                state.applied = Some(entry.log_id);
+                match entry.payload {
+                    EntryPayload::Blank => (Reply::Taken, None),
+                    EntryPayload::Normal(request) => {
+                        let applied = state.register.apply(request.0);
+                        (Reply::from(&applied), Some(applied))
+                    }
+                    EntryPayload::Membership(membership) => {
+                        state.membership = StoredMembership::new(Some(entry.log_id), membership);
+                        (Reply::Taken, None)
+                    }
+                }
+            };
+            if let Some(applied) = applied {
+                (self.observer)(applied);
+            }
+            if let Some(responder) = responder {
+                responder.send(reply);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Machine {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Vec<u8>) -> io::Result<()> {
+        let mut state: State = decode(&snapshot)?;
+        (state.applied, state.membership) = (meta.last_log_id, meta.last_membership.clone());
+        let last = state.register.last().cloned();
+        self.store.set_snapshot(encode(&state)?)?;
+        *self.lock() = state;
+        if let Some(last) = last {
+            (self.observer)(Applied::View(last));
+        }
+        (self.observer)(Applied::Candidates);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let Some(bytes) = self.store.snapshot() else { return Ok(None) };
+        let state: State = decode(&bytes)?;
+        Ok(Some(Machine::snapshot_of(&state, bytes)))
+    }
+}

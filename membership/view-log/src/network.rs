@@ -1,0 +1,185 @@
+//! Raft's calls, over messages that may be lost.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use openraft::{
+    OptionalSend, RaftNetworkFactory, RaftNetworkV2,
+    errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
+    network::{Backoff, RPCOption},
+    raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
+    type_config::TypeConfigExt,
+};
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Member, VoterId};
+use tokio::sync::oneshot;
+
+use crate::{
+    types::{Peer, Snapshot, Types, Vote},
+    wire::{Answer, Body, Call, Contact, Envelope, Transport},
+};
+
+/// How messages leave this node, and which of them wait for an answer.
+pub(crate) struct Network {
+    transport: Arc<dyn Transport>,
+    state: Mutex<State>,
+}
+
+struct State {
+    cluster: Option<ClusterId>,
+    me: Member,
+    addresses: BTreeMap<NodeId, Vec<String>>,
+    next_call: u64,
+    calls: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
+}
+
+impl Network {
+    pub(crate) fn new(transport: Arc<dyn Transport>, me: Member) -> Network {
+        let state = State { cluster: None, me, addresses: BTreeMap::new(), next_call: 0, calls: BTreeMap::new() };
+        Network { transport, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.lock().cluster
+    }
+
+    pub(crate) fn set_cluster(&self, cluster: Option<ClusterId>) {
+        self.lock().cluster = cluster;
+    }
+
+    pub(crate) fn me(&self) -> Member {
+        self.lock().me.clone()
+    }
+
+    pub(crate) fn set_me(&self, me: Member) {
+        self.lock().me = me;
+    }
+
+    /// Takes note of where a node says it is: that may be newer than what the log has of it.
+    pub(crate) fn learn(&self, member: &Member) {
+        if !member.addresses.is_empty() {
+            self.lock().addresses.insert(member.node, member.addresses.clone());
+        }
+    }
+
+    /// Sends a message, if it is not too long.
+    pub(crate) fn send(&self, to: &Contact, body: Body) {
+        let mut contact = to.clone();
+        let envelope = {
+            let state = self.lock();
+            if let Some(addresses) = to.node.and_then(|node| state.addresses.get(&node)) {
+                contact.addresses.clone_from(addresses);
+            }
+            Envelope { cluster: state.cluster, from: state.me.clone(), body }
+        };
+        match envelope.encode() {
+            Some(bytes) => self.transport.send(&contact, bytes),
+            None => tracing::error!(?contact, "a message of the view log is longer than any may be, so it is not sent"),
+        }
+    }
+
+    /// Hands an answer to whoever waits for it.
+    pub(crate) fn answer(&self, id: u64, answer: Result<Answer, String>) {
+        if let Some(waiter) = self.lock().calls.remove(&id) {
+            // It may have given up in the meantime.
+            let _ = waiter.send(answer);
+        }
+    }
+}
+
+/// Makes clients for the parts in the log.
+pub(crate) struct Clients(pub(crate) Arc<Network>);
+
+/// Calls one part in the log.
+pub(crate) struct Client {
+    network: Arc<Network>,
+    to: Contact,
+    voter: VoterId,
+}
+
+/// Forgets a call whose caller gave up.
+struct Pending<'a>(&'a Network, u64);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.lock().calls.remove(&self.1);
+    }
+}
+
+impl Client {
+    async fn call<C: Types>(&self, call: Call, option: RPCOption) -> Result<Answer, Unreachable<C>> {
+        let (answer, answered) = oneshot::channel();
+        let id = {
+            let mut state = self.network.lock();
+            let id = state.next_call;
+            state.next_call += 1;
+            state.calls.insert(id, answer);
+            id
+        };
+        let _pending = Pending(&self.network, id);
+        self.network.send(&self.to, Body::Call { id, to: self.voter, call });
+        match C::timeout(option.hard_ttl(), answered).await {
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(why))) => Err(Unreachable::from_string(why)),
+            Ok(Err(_)) | Err(_) => Err(Unreachable::from_string(format!("no answer from {:?}", self.to))),
+        }
+    }
+
+    fn unexpected<C: Types>() -> Unreachable<C> {
+        Unreachable::from_string("an answer to another question")
+    }
+}
+
+impl<C: Types> RaftNetworkV2<C> for Client {
+    type SnapshotData = Vec<u8>;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<C>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<C>, RPCError<C>> {
+        let answer = self.call::<C>(rpc.into(), option).await?;
+        answer.appended().ok_or_else(|| Self::unexpected::<C>().into())
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest<C>, option: RPCOption) -> Result<VoteResponse<C>, RPCError<C>> {
+        let answer = self.call::<C>(Call::Vote(rpc.into()), option).await?;
+        answer.voted().ok_or_else(|| Self::unexpected::<C>().into())
+    }
+
+    async fn pre_vote(&mut self, rpc: VoteRequest<C>, option: RPCOption) -> Result<VoteResponse<C>, RPCError<C>> {
+        let answer = self.call::<C>(Call::PreVote(rpc.into()), option).await?;
+        answer.voted().ok_or_else(|| Self::unexpected::<C>().into())
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<C>, StreamingError<C>> {
+        let call = Call::Snapshot { vote, meta: snapshot.meta, data: snapshot.snapshot };
+        let answer = self.call::<C>(call, option).await?;
+        answer.installed().ok_or_else(|| Self::unexpected::<C>().into())
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        None
+    }
+}
+
+impl<C: Types> RaftNetworkFactory<C> for Clients {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
+        Client { network: Arc::clone(&self.0), to: Contact::from(&peer.member), voter: VoterId(target) }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a log is started with, and why one stops.
+
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+use squall_membership::{Layout, Member};
+
+use crate::wire::Contact;
+
+/// What a node's log is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cluster's name. Nodes that name another are refused.
+    pub cluster: String,
+    /// This node, as it wants to be known. The log itself chooses `voter`, and raises `incarnation` above what the cluster
+    /// remembers of the node: [`Monitor::me`](crate::Monitor::me) says what they are.
+    pub me: Member,
+    /// How shards are laid out: alike at all nodes.
+    pub layout: Layout,
+    /// How it comes to a group.
+    pub start: Start,
+    /// Who decides, by configuration; witnesses may be among them. None: as many members as make an odd number up to five, in
+    /// the order of their ranks.
+    pub voters: Option<Vec<NodeId>>,
+    /// How long things take.
+    pub timing: Timing,
+}
+
+/// How a node comes to a group.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// As one of those who found it, if there is none; else it joins.
+    List {
+        /// The first view's members by rank, this node among them.
+        members: Vec<Contact>,
+        /// Nodes that run a log only.
+        witnesses: Vec<Contact>,
+    },
+    /// It asks to join.
+    Join {
+        /// Nodes that may know of the group.
+        contacts: Vec<Contact>,
+    },
+    /// It runs a log and is never a member; it votes if [`Settings::voters`] name it at those who lead the log.
+    Witness {
+        /// Nodes that may know of the group.
+        contacts: Vec<Contact>,
+    },
+}
+
+impl Start {
+    pub(crate) fn contacts(&self) -> impl Iterator<Item = &Contact> {
+        let (first, second): (&[Contact], &[Contact]) = match self {
+            Start::List { members, witnesses } => (members, witnesses),
+            Start::Join { contacts } | Start::Witness { contacts } => (contacts, &[]),
+        };
+        first.iter().chain(second)
+    }
+}
+
+/// How long things take.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// How often the log's leader shows that it is there.
+    pub heartbeat: Duration,
+    /// How long nothing is heard of the leader before another is elected: drawn at random between the two. When a leader
+    /// is [known to be gone](squall_membership::ViewLog::peer_gone), nobody waits for it.
+    pub election: (Duration, Duration),
+    /// How often a node that is in no group asks for one.
+    pub hello: Duration,
+    /// How long nothing may be decided before [`NoQuorum`](squall_membership::ViewEvent::NoQuorum) is reported.
+    pub no_quorum: Duration,
+    /// How long a node waits for its first view, until it fails with [`Failure::NotFormed`]. None: for ever.
+    pub formation: Option<Duration>,
+    /// How long nothing may be heard of a node that asks to join, before it is taken as one that asks no more.
+    pub withdraw: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            heartbeat: Duration::from_millis(300),
+            election: (Duration::from_millis(900), Duration::from_millis(1500)),
+            hello: Duration::from_millis(100),
+            no_quorum: Duration::from_secs(2),
+            formation: None,
+            withdraw: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Why a log can't be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This node is not in the list that it was started with.
+    #[error("{node} is not among the members that it was configured with ({members:?}): add it, or let it join")]
+    NotListed {
+        /// The node.
+        node: NodeId,
+        /// Who is.
+        members: Vec<NodeId>,
+    },
+    /// The times can't be worked with.
+    #[error(
+        "the view log's times don't fit together ({0}): the heartbeat must be shorter than the election times, in rising order"
+    )]
+    Timing(String),
+    /// The store can't be used.
+    #[error(transparent)]
+    Storage(#[from] crate::StorageError),
+    /// The thread could not be started.
+    #[error("the view log's thread can't be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a log has stopped: its node can't go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No group came about in the time that was given.
+    #[error(
+        "no group in {waited_ms} ms: nothing was heard of {missing:?} (are they started, and can they be reached?)"
+    )]
+    NotFormed {
+        /// How long it waited, in milliseconds.
+        waited_ms: u64,
+        /// Nodes of the list from which nothing came.
+        missing: Vec<NodeId>,
+    },
+    /// This node and the others are configured differently.
+    #[error("{with} refuses this node: {why}")]
+    Mismatch {
+        /// Who says so.
+        with: NodeId,
+        /// What differs.
+        why: String,
+    },
+    /// An operator forced the group into another life, without this node; its state is of the old one.
+    #[error(
+        "the group was forced to begin anew without this node ({with} says so): start it again with an empty directory, to join"
+    )]
+    OtherLife {
+        /// Who says so.
+        with: NodeId,
+    },
+    /// The log can't be stored any more, or is damaged.
+    #[error("the view log stopped: {0}")]
+    Storage(String),
+}

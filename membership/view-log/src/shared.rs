@@ -1,0 +1,97 @@
+//! What the log's task and its owner share.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Epoch, Member, ViewEvent, VoterId};
+
+use crate::settings::Failure;
+
+/// The state of a node's log, for operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The cluster's life, once it is known.
+    pub cluster: Option<ClusterId>,
+    /// The current view's epoch, as far as this node knows.
+    pub epoch: Option<Epoch>,
+    /// Who decides.
+    pub voters: Vec<(NodeId, VoterId)>,
+    /// Who is told.
+    pub learners: Vec<(NodeId, VoterId)>,
+    /// Who leads.
+    pub leader: Option<NodeId>,
+    /// Raft's term.
+    pub term: u64,
+    /// The last entry that was applied.
+    pub applied: u64,
+    /// Who asks to join.
+    pub candidates: Vec<NodeId>,
+    /// What operators have forced, in words.
+    pub forced: Vec<String>,
+}
+
+/// What the log's task leaves for its owner.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Whether there may be an event: the owner looks millions of times a second.
+    has_events: AtomicBool,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+pub(crate) struct State {
+    pub(crate) events: VecDeque<ViewEvent>,
+    pub(crate) me: Member,
+    pub(crate) status: Status,
+    pub(crate) failure: Option<Failure>,
+    /// When the log's task next looks around, since its start.
+    pub(crate) next_tick: Duration,
+}
+
+impl Shared {
+    pub(crate) fn new(me: Member, wake: Arc<dyn Fn() + Send + Sync>) -> Shared {
+        let state =
+            State { events: VecDeque::new(), me, status: Status::default(), failure: None, next_tick: Duration::ZERO };
+        Shared { state: Mutex::new(state), has_events: AtomicBool::new(false), wake }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: ViewEvent) {
+        {
+            let mut state = self.lock();
+            state.events.push_back(event);
+            self.has_events.store(true, Ordering::Release);
+        }
+        (self.wake)();
+    }
+
+    pub(crate) fn pop(&self) -> Option<ViewEvent> {
+        if !self.has_events.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut state = self.lock();
+        let event = state.events.pop_front();
+        self.has_events.store(!state.events.is_empty(), Ordering::Release);
+        event
+    }
+
+    /// Whether [`pop`](Shared::pop) has something.
+    pub(crate) fn has_events(&self) -> bool {
+        self.has_events.load(Ordering::Acquire)
+    }
+
+    /// The log stops. The first reason is the one that counts.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.lock().failure.get_or_insert(failure);
+        (self.wake)();
+    }
+}

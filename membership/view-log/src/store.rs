@@ -1,0 +1,252 @@
+//! Raft's log, vote and snapshot: in memory, and on a disk behind it if there is one.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use openraft::{
+    OptionalSend, RaftLogReader,
+    entry::RaftEntry,
+    storage::{IOFlushed, LogState, RaftLogStorage},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::types::{LogEntry, LogId, Types, Vote};
+
+/// Something that is kept beside the log's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Vote,
+    Committed,
+    /// The last entry that was purged.
+    Purged,
+    /// The state machine's last snapshot.
+    Snapshot,
+    /// Which cluster's life it is.
+    Cluster,
+}
+
+/// One of the changes that take effect together.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Set(Key, Vec<u8>),
+    /// Removes all but whose the store is.
+    Clear,
+    Append(u64, Vec<u8>),
+    /// Removes this entry and all that follow it.
+    Truncate(u64),
+    /// Removes this entry and all before it.
+    Purge(u64),
+}
+
+/// All that a disk holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Image {
+    pub(crate) values: BTreeMap<Key, Vec<u8>>,
+    pub(crate) log: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Where a log outlives its process.
+///
+/// # To ensure correctness
+///
+/// When [`write`](Disk::write) returns, all of the changes are there for good, whatever fails next; if it fails, none of them is.
+pub(crate) trait Disk: Send + Debug {
+    /// Writes changes, all or none, and waits until they are safe.
+    fn write(&mut self, changes: &[Change]) -> io::Result<()>;
+}
+
+/// A node's store. Clones are the same store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    log: BTreeMap<u64, LogEntry>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    /// Written with what is written next: a restart may find an older one, and learns the rest from the leader.
+    committed_is_unwritten: bool,
+    purged: Option<LogId>,
+    snapshot: Option<Vec<u8>>,
+    disk: Option<Box<dyn Disk>>,
+}
+
+impl Store {
+    /// An empty one that ends with its process.
+    pub(crate) fn in_memory() -> Store {
+        Store(Arc::default())
+    }
+
+    /// One that goes on with what a disk holds.
+    pub(crate) fn on_disk(image: &Image, disk: Box<dyn Disk>) -> io::Result<Store> {
+        fn value<T: DeserializeOwned>(image: &Image, key: Key) -> io::Result<Option<T>> {
+            image.values.get(&key).map(|bytes| decode(bytes)).transpose()
+        }
+        let log = image.log.iter().map(|(&index, bytes)| Ok((index, decode(bytes)?))).collect::<io::Result<_>>()?;
+        let inner = Inner {
+            log,
+            vote: value(image, Key::Vote)?,
+            committed: value::<Option<LogId>>(image, Key::Committed)?.flatten(),
+            committed_is_unwritten: false,
+            purged: value(image, Key::Purged)?,
+            snapshot: image.values.get(&Key::Snapshot).cloned(),
+            disk: Some(disk),
+        };
+        Ok(Store(Arc::new(Mutex::new(inner))))
+    }
+
+    pub(crate) fn snapshot(&self) -> Option<Vec<u8>> {
+        self.lock().snapshot.clone()
+    }
+
+    pub(crate) fn set_snapshot(&self, bytes: Vec<u8>) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.write(vec![Change::Set(Key::Snapshot, bytes.clone())])?;
+        inner.snapshot = Some(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn set_cluster(&self, cluster: u64) -> io::Result<()> {
+        self.lock().write(vec![Change::Set(Key::Cluster, encode(&cluster)?)])
+    }
+
+    /// Forgets everything, but whose it is.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.committed_is_unwritten = false;
+        inner.write(vec![Change::Clear])?;
+        *inner = Inner { disk: inner.disk.take(), ..Inner::default() };
+        Ok(())
+    }
+
+    /// Whether nothing was ever stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        let inner = self.lock();
+        inner.vote.is_none() && inner.log.is_empty() && inner.purged.is_none() && inner.snapshot.is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        if self.committed_is_unwritten {
+            changes.push(Change::Set(Key::Committed, encode(&self.committed)?));
+        }
+        disk.write(&changes)?;
+        self.committed_is_unwritten = false;
+        Ok(())
+    }
+}
+
+pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(io::Error::other)
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    postcard::from_bytes(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+impl<C: Types> RaftLogReader<C> for Store {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<LogEntry>>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let is_empty = match (range.start_bound(), range.end_bound()) {
+            (Bound::Included(start), Bound::Excluded(end)) => start >= end,
+            _ => false,
+        };
+        if is_empty {
+            return Ok(Vec::new());
+        }
+        Ok(self.lock().log.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.lock().vote)
+    }
+}
+
+impl<C: Types> RaftLogStorage<C> for Store {
+    type LogReader = Store;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<C>> {
+        let inner = self.lock();
+        let last = inner.log.last_key_value().map(|(_, entry)| entry.log_id());
+        Ok(LogState { last_purged_log_id: inner.purged, last_log_id: last.or(inner.purged) })
+    }
+
+    async fn get_log_reader(&mut self) -> Store {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.write(vec![Change::Set(Key::Vote, encode(vote)?)])?;
+        inner.vote = Some(*vote);
+        Ok(())
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let mut inner = self.lock();
+        (inner.committed, inner.committed_is_unwritten) = (committed, true);
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.lock().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<C>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<LogEntry> = entries.into_iter().collect();
+        let written = {
+            let mut inner = self.lock();
+            let append = |entry: &LogEntry| Ok(Change::Append(entry.log_id().index, encode(entry)?));
+            let changes = match inner.disk {
+                Some(_) => entries.iter().map(append).collect::<io::Result<Vec<_>>>(),
+                None => Ok(Vec::new()),
+            };
+            let written = changes.and_then(|changes| inner.write(changes));
+            if written.is_ok() {
+                inner.log.extend(entries.into_iter().map(|entry| (entry.log_id().index, entry)));
+            }
+            written
+        };
+        match written {
+            Ok(()) => callback.io_completed(Ok(())),
+            Err(e) => {
+                callback.io_completed(Err(io::Error::new(e.kind(), e.to_string())));
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let mut inner = self.lock();
+        let first = last.map_or(0, |last| last.index + 1);
+        inner.write(vec![Change::Truncate(first)])?;
+        inner.log.split_off(&first);
+        Ok(())
+    }
+
+    async fn purge(&mut self, last: LogId) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.write(vec![Change::Set(Key::Purged, encode(&last)?), Change::Purge(last.index)])?;
+        inner.log = inner.log.split_off(&(last.index + 1));
+        inner.purged = inner.purged.max(Some(last));
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! openraft's own tests of storage, on both kinds of store.
+
+use std::{io, sync::Arc};
+
+use openraft::{
+    AsyncRuntime, StorageError,
+    testing::log::{StoreBuilder, Suite},
+};
+
+use crate::{
+    disk,
+    machine::Machine,
+    sim::SimDisk,
+    store::Store,
+    types::{Real, Simulated, Types},
+};
+
+struct Memory;
+
+struct Disk;
+
+fn machine(store: &Store) -> Machine {
+    Machine::new(store.clone(), Arc::new(|_| {})).expect("an empty store")
+}
+
+impl<C: Types> StoreBuilder<C, Store, Machine> for Memory {
+    async fn build(&self) -> Result<((), Store, Machine), StorageError<C>> {
+        let store = Store::in_memory();
+        Ok(((), store.clone(), machine(&store)))
+    }
+}
+
+impl<C: Types> StoreBuilder<C, Store, Machine> for Disk {
+    async fn build(&self) -> Result<((), Store, Machine), StorageError<C>> {
+        let opened = disk::open_with(SimDisk::new(1), "test", &mut fastrand::Rng::with_seed(1)).expect("an empty disk");
+        Ok(((), opened.store.clone(), machine(&opened.store)))
+    }
+}
+
+#[test]
+fn a_store_in_memory_passes() {
+    Real::run_suite(Memory);
+}
+
+#[test]
+fn a_store_on_a_disk_passes() {
+    Simulated::run_suite(Disk);
+}
+
+trait RunSuite: Types {
+    fn run_suite(builder: impl StoreBuilder<Self, Store, Machine>) {
+        let passed = Self::AsyncRuntime::run(Suite::test_all(builder));
+        passed.expect("openraft's suite");
+    }
+}
+
+impl<C: Types> RunSuite for C {}
+
+/// What a disk holds after its power failed, and after each of its writes failed.
+#[test]
+fn a_disk_keeps_what_was_written_whatever_it_loses_after_it() {
+    let read = |disk: &SimDisk| {
+        let opened = disk::open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(1))?;
+        Ok::<_, disk::StorageError>((opened.voter, opened.cluster))
+    };
+    for seed in 0..30 {
+        let disk = SimDisk::new(seed);
+        let voter = read(&disk).expect("an empty disk").0;
+        for life in 1..6 {
+            let opened = disk::open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(seed)).expect("a disk");
+            opened.store.set_cluster(life).expect("a write");
+            disk.fail_after(seed % 7);
+            // It may or may not be written, and that is known at once.
+            let failed: io::Result<()> = opened.store.set_cluster(life + 100);
+            drop(opened);
+            disk.crash();
+            disk.fail_after(u64::MAX);
+            let (found, cluster) = read(&disk).unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
+            assert_eq!(found, voter);
+            let cluster = cluster.expect("a life").0;
+            assert!(
+                cluster == life + 100 || (failed.is_err() && cluster == life),
+                "seed {seed}: {cluster}, {failed:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The types that openraft works with, for one runtime or another.
+
+use std::fmt;
+
+use openraft::{EntryPayload, RaftTypeConfig, impls};
+use serde::{Deserialize, Serialize};
+use squall_membership::{Applied, Entry, Member, Refused};
+
+/// A leader of a term; a later one of the same term may take its place.
+pub(crate) type LeaderId = impls::leader_id_adv::LeaderId<u64, u64>;
+pub(crate) type Committed = <LeaderId as openraft::vote::RaftLeaderId>::Committed;
+pub(crate) type Vote = impls::Vote<LeaderId>;
+pub(crate) type LogId = openraft::LogId<Committed>;
+pub(crate) type Payload = EntryPayload<Request, u64, Peer>;
+pub(crate) type LogEntry = openraft::Entry<Committed, Payload>;
+pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, Peer>;
+pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, Peer>;
+pub(crate) type Snapshot = openraft::Snapshot<Committed, u64, Peer, Vec<u8>>;
+
+/// What a raft of this crate is made of: all but the runtime is the same everywhere.
+pub(crate) trait Types:
+    RaftTypeConfig<
+        D = Request,
+        R = Reply,
+        NodeId = u64,
+        Node = Peer,
+        Term = u64,
+        LeaderId = LeaderId,
+        Vote = Vote,
+        Payload = Payload,
+        Entry = LogEntry,
+    >
+{
+}
+
+openraft::declare_raft_types!(
+    /// On tokio.
+    pub(crate) Real:
+        D = Request,
+        R = Reply,
+        NodeId = u64,
+        Node = Peer,
+        AsyncRuntime = openraft_rt_tokio::TokioRuntime,
+);
+
+openraft::declare_raft_types!(
+    /// In virtual time.
+    pub(crate) Simulated:
+        D = Request,
+        R = Reply,
+        NodeId = u64,
+        Node = Peer,
+        AsyncRuntime = openraft_rt_sim::SimRuntime,
+);
+
+impl Types for Real {}
+impl Types for Simulated {}
+
+/// Whose a part in the log is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    pub(crate) member: Member,
+    /// It is never a member of a view.
+    pub(crate) witness: bool,
+}
+
+impl Default for Peer {
+    fn default() -> Peer {
+        Peer { member: Member::new(squall_fabric::NodeId(0), squall_membership::Incarnation(0)), witness: false }
+    }
+}
+
+/// An entry of the view log, as openraft wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Request(pub(crate) Entry);
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Entry::First { members, .. } => write!(f, "the first view, of {} members", members.len()),
+            Entry::Candidate(member) => write!(f, "{} asks to join", member.node),
+            Entry::Withdraw(node, _) => write!(f, "{node} asks no more"),
+            Entry::Successor(proposal) => write!(f, "{}, by {}", proposal.view.epoch, proposal.by),
+            Entry::Force { proposal, .. } => write!(f, "{}, forced", proposal.view.epoch),
+        }
+    }
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// It counts; or it was none that does anything.
+    Taken,
+    Refused(Refused),
+}
+
+impl From<&Applied> for Reply {
+    fn from(applied: &Applied) -> Reply {
+        match applied {
+            Applied::View(_) | Applied::Candidates => Reply::Taken,
+            Applied::Refused(refused) => Reply::Refused(refused.clone()),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What logs say to each other, byte by byte.
+//!
+//! A message is `"SqV"`, a version byte, and an [`Envelope`] in postcard's format.
+
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
+
+use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
+
+/// The longest message that is sent or taken, in bytes.
+pub const MAX_MESSAGE: usize = 4 << 20;
+
+const PREFIX: [u8; 4] = *b"SqV\x01";
+
+/// A message.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Envelope {
+    /// The cluster's life that the sender takes part in.
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) from: Member,
+    pub(crate) body: Body,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Body {
+    /// Who is there? From a node that is in no group, or hears nothing of its own.
+    Hello(Hello),
+    /// The answer to it.
+    Here(Here),
+    /// For the leader to write.
+    Propose(Box<Proposal>),
+    /// The leader's answer, if it was not taken.
+    Refused {
+        epoch: Epoch,
+        why: String,
+    },
+    Report(Report),
+    /// A call of Raft's to one part in the log.
+    Call {
+        id: u64,
+        to: VoterId,
+        call: Call,
+    },
+    /// Its answer; an error is a sentence.
+    Return {
+        id: u64,
+        answer: Result<Answer, String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    pub(crate) layout: Layout,
+    /// The list that it was configured with, if it was.
+    pub(crate) list: Option<Vec<NodeId>>,
+    /// What the sender wants.
+    pub(crate) wants: Wants,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Wants {
+    /// It is in no group, and among those who found one.
+    Found,
+    /// It waits for a first view, or asks to be a member.
+    Join,
+    /// It runs a log and is no member.
+    Witness,
+    /// To know how things stand.
+    News,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Here {
+    /// There is no group yet.
+    Forming,
+    /// There is one.
+    Group {
+        last: Box<Proposal>,
+        /// Who leads the log, if that is known.
+        leader: Option<Member>,
+        /// The asking node can't be a member as it asks: it needs a later incarnation than this one.
+        exceed: Option<Incarnation>,
+    },
+    /// The two don't belong together; a sentence.
+    Mismatch(String),
+    /// The group goes on in another life: an operator forced that.
+    OtherLife,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Call {
+    Append { vote: Vote, previous: Option<LogId>, entries: Vec<LogEntry>, commit: Option<LogId> },
+    Vote(Ballot),
+    PreVote(Ballot),
+    Snapshot { vote: Vote, meta: SnapshotMeta, data: Vec<u8> },
+}
+
+/// A candidate asks for a vote.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Ballot {
+    vote: Vote,
+    last: Option<LogId>,
+    /// The leader wants it, or is gone: its lease counts for nothing.
+    transfer: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Appended,
+    AppendedTo(Option<LogId>),
+    Conflict,
+    /// Somebody else was voted for.
+    Higher(Vote),
+    Vote {
+        vote: Vote,
+        granted: bool,
+        last: Option<LogId>,
+    },
+    Snapshot(Vote),
+}
+
+impl<C: Types> From<AppendEntriesRequest<C>> for Call {
+    fn from(request: AppendEntriesRequest<C>) -> Call {
+        let AppendEntriesRequest { vote, prev_log_id: previous, entries, leader_commit: commit } = request;
+        Call::Append { vote, previous, entries, commit }
+    }
+}
+
+impl<C: Types> From<VoteRequest<C>> for Ballot {
+    fn from(request: VoteRequest<C>) -> Ballot {
+        Ballot { vote: request.vote, last: request.last_log_id, transfer: request.leadership_transfer }
+    }
+}
+
+impl<C: Types> From<Ballot> for VoteRequest<C> {
+    fn from(ballot: Ballot) -> VoteRequest<C> {
+        VoteRequest { leadership_transfer: ballot.transfer, ..VoteRequest::new(ballot.vote, ballot.last) }
+    }
+}
+
+impl<C: Types> From<AppendEntriesResponse<C>> for Answer {
+    fn from(response: AppendEntriesResponse<C>) -> Answer {
+        match response {
+            AppendEntriesResponse::Success => Answer::Appended,
+            AppendEntriesResponse::PartialSuccess(last) => Answer::AppendedTo(last),
+            AppendEntriesResponse::Conflict => Answer::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => Answer::Higher(vote),
+        }
+    }
+}
+
+impl<C: Types> From<VoteResponse<C>> for Answer {
+    fn from(response: VoteResponse<C>) -> Answer {
+        Answer::Vote { vote: response.vote, granted: response.vote_granted, last: response.last_log_id }
+    }
+}
+
+impl Answer {
+    /// As the answer to entries. None if it is one to something else.
+    pub(crate) fn appended<C: Types>(self) -> Option<AppendEntriesResponse<C>> {
+        Some(match self {
+            Answer::Appended => AppendEntriesResponse::Success,
+            Answer::AppendedTo(last) => AppendEntriesResponse::PartialSuccess(last),
+            Answer::Conflict => AppendEntriesResponse::Conflict,
+            Answer::Higher(vote) => AppendEntriesResponse::HigherVote(vote),
+            Answer::Vote { .. } | Answer::Snapshot(_) => return None,
+        })
+    }
+
+    /// As the answer to a ballot.
+    pub(crate) fn voted<C: Types>(self) -> Option<VoteResponse<C>> {
+        match self {
+            Answer::Vote { vote, granted, last } => Some(VoteResponse::new(vote, last, granted)),
+            _ => None,
+        }
+    }
+
+    /// As the answer to a snapshot.
+    pub(crate) fn installed<C: Types>(self) -> Option<SnapshotResponse<C>> {
+        match self {
+            Answer::Snapshot(vote) => Some(SnapshotResponse::new(vote)),
+            _ => None,
+        }
+    }
+}
+
+impl Envelope {
+    /// As bytes. None if they are more than a message may have.
+    pub(crate) fn encode(&self) -> Option<Vec<u8>> {
+        let bytes = postcard::to_extend(self, PREFIX.to_vec()).ok()?;
+        (bytes.len() <= MAX_MESSAGE).then_some(bytes)
+    }
+
+    /// Reads a message. None if it is none, or of another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
+        let bytes = bytes.strip_prefix(&PREFIX).filter(|_| bytes.len() <= MAX_MESSAGE)?;
+        match postcard::take_from_bytes(bytes) {
+            Ok((envelope, [])) => Some(envelope),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+/// Where a message goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// The node, if it is known.
+    pub node: Option<NodeId>,
+    /// Where it can be dialed, as `host:port`.
+    pub addresses: Vec<String>,
+}
+
+impl From<&Member> for Contact {
+    fn from(member: &Member) -> Contact {
+        Contact { node: Some(member.node), addresses: member.addresses.clone() }
+    }
+}
+
+/// Brings messages to other nodes' logs.
+///
+/// It may lose, repeat and reorder them; a log that others can't be reached from makes no progress, and nothing else. It never
+/// blocks: it is called between two steps of Raft.
+pub trait Transport: Send + Sync {
+    /// Sends a message, if the node can be reached.
+    fn send(&self, to: &Contact, message: Vec<u8>);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use squall_membership::Incarnation;
+
+    use super::*;
+
+    fn message() -> Vec<u8> {
+        let from = Member::new(NodeId(3), Incarnation(7));
+        let body = Body::Call {
+            id: 1,
+            to: VoterId(2),
+            call: Call::Vote(Ballot { vote: Vote::new(1, 2), last: None, transfer: true }),
+        };
+        Envelope { cluster: Some(ClusterId(5)), from, body }.encode().expect("a short message")
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written_and_nothing_may_follow_it() {
+        let mut bytes = message();
+        let read = Envelope::decode(&bytes).expect("a message");
+        assert_eq!((read.cluster, read.from.node), (Some(ClusterId(5)), NodeId(3)));
+        bytes.push(0);
+        assert!(Envelope::decode(&bytes).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(noise in proptest::collection::vec(any::<u8>(), 0..200), at in 0..60_usize) {
+            drop(Envelope::decode(&noise));
+            drop(Envelope::decode(&[&PREFIX[..], &noise].concat()));
+            let mut bytes = message();
+            let at = at.min(bytes.len());
+            bytes.splice(at..(at + noise.len()).min(message().len()), noise);
+            drop(Envelope::decode(&bytes));
+        }
+    }
+}

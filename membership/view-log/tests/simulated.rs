@@ -1,0 +1,264 @@
+//! What a cluster of logs decides, in virtual time.
+
+mod world;
+
+use squall_fabric::NodeId;
+use squall_membership::{Incarnation, Member, ViewEvent, ViewLog};
+use squall_view_log::{Failure, Start, Timing};
+use world::{MS, Trouble, World};
+
+#[test]
+fn all_of_a_list_form_one_group_in_any_order_of_starting() {
+    for seed in 0..20 {
+        let list = [1, 2, 3, 4, 5];
+        let mut world = World::new(&list, seed);
+        let mut order = list;
+        world.rng.shuffle(&mut order);
+        for id in order {
+            world.start(id);
+            let pause = world.rng.u32(..300);
+            world.run(MS * pause);
+        }
+        world.run_until(3000 * MS, "a first view", |world| list.iter().all(|&id| world.members(id) == list));
+    }
+}
+
+#[test]
+fn a_group_that_can_not_form_says_who_is_missing() {
+    let mut world = World::new(&[1, 2, 3], 1);
+    world.start(1);
+    let members = world.contacts(&[1, 2, 3]);
+    let timing = Timing { formation: Some(MS * 500), ..Timing::default() };
+    world.start_as(2, Start::List { members, witnesses: Vec::new() }, timing);
+    world.run(600 * MS);
+    let missing = vec![NodeId(3)];
+    assert_eq!(world.log(2).failure(), Some(Failure::NotFormed { waited_ms: 500, missing }));
+}
+
+#[test]
+fn a_node_joins_and_is_a_member_when_that_is_proposed() {
+    let mut world = World::formed(&[1, 2, 3], 1);
+    world.start(4);
+    world.run_until(1000 * MS, "a candidate", |world| (1..4).all(|id| world.candidates(id) == [4]));
+    world.propose(2, &[1, 2, 3, 4]);
+    world.run_until(1000 * MS, "a view", |world| (1..5).all(|id| world.members(id) == [1, 2, 3, 4]));
+    assert_eq!(world.epoch(4), Some(2), "a joiner is told of no view before it came");
+}
+
+#[test]
+fn a_joiner_that_goes_away_is_a_candidate_no_more() {
+    let mut world = World::formed(&[1, 2, 3], 2);
+    world.start(4);
+    world.run_until(1000 * MS, "a candidate", |world| (1..4).all(|id| world.candidates(id) == [4]));
+    world.crash(4);
+    world.run_until(6000 * MS, "no candidate", |world| (1..4).all(|id| world.candidates(id).is_empty()));
+}
+
+#[test]
+fn a_leader_that_is_gone_is_not_waited_for() {
+    for seed in 0..20 {
+        let mut world = World::formed(&[1, 2, 3], seed);
+        world.run(500 * MS);
+        let leader = world.log(1).status().leader.expect("a leader").0;
+        let left: Vec<u32> = (1..4).filter(|id| *id != leader).collect();
+        world.crash(leader);
+        for &id in &left {
+            world.log(id).peer_gone(NodeId(leader));
+        }
+        world.propose(left[0], &left);
+        let took = world.run_until(1000 * MS, "a view", |world| left.iter().all(|&id| world.members(id) == left));
+        assert!(took < 10 * MS, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_founder_that_comes_back_without_memory_joins() {
+    let mut world = World::formed(&[1, 2, 3], 4);
+    world.crash(1);
+    world.start(1);
+    for id in [2, 3] {
+        world.log(id).peer_gone(NodeId(1));
+    }
+    world.run_until(4000 * MS, "a candidate", |world| [2, 3].iter().all(|&id| world.candidates(id) == [1]));
+    world.propose(2, &[2, 3, 1]);
+    world.run_until(1000 * MS, "a view", |world| (1..4).all(|id| world.members(id) == [2, 3, 1]));
+    world.run(2000 * MS);
+    assert_eq!(world.log(2).status().voters.len(), 3);
+}
+
+#[test]
+fn who_was_dropped_while_cut_off_learns_of_it_and_rejoins_with_a_later_incarnation() {
+    let mut world = World::formed(&[1, 2, 3], 5);
+    world.cut = vec![(3, 1), (1, 3), (3, 2), (2, 3)];
+    world.propose(1, &[1, 2]);
+    world.run_until(1000 * MS, "a view", |world| world.members(1) == [1, 2]);
+    world.run(7000 * MS);
+    assert_eq!(world.epoch(3), Some(1));
+    world.cut.clear();
+    world.run_until(5000 * MS, "the news", |world| world.members(3) == [1, 2]);
+    let me = world.log(3).me();
+    world.log(3).join(me);
+    world.run_until(2000 * MS, "a candidate", |world| world.candidates(1) == [3]);
+    world.propose(1, &[1, 2, 3]);
+    world.run_until(1000 * MS, "a view", |world| world.members(3) == [1, 2, 3]);
+    assert!(world.last(3).unwrap().view.members[2].incarnation > Incarnation(1));
+}
+
+#[test]
+fn an_incarnation_that_was_used_is_raised() {
+    let mut world = World::formed(&[1, 2, 3], 6);
+    world.crash(3);
+    world.node(3).lives = 0;
+    world.start(3);
+    world.run_until(4000 * MS, "a candidate", |world| world.candidates(1) == [3]);
+    assert_eq!(world.log(3).me().incarnation, Incarnation(2));
+}
+
+#[test]
+fn without_a_quorum_a_proposer_is_told_so() {
+    let mut world = World::formed(&[1, 2, 3], 7);
+    world.crash(2);
+    world.crash(3);
+    world.log(1).peer_gone(NodeId(2));
+    world.log(1).peer_gone(NodeId(3));
+    let proposal = world.successor(1, &[1, 2]);
+    world.log(1).propose(proposal);
+    let told = |world: &World| world.nodes[&1].events.contains(&ViewEvent::NoQuorum);
+    world.run_until(3000 * MS, "word of it", told);
+}
+
+#[test]
+fn two_members_and_a_witness_survive_the_loss_of_any_one() {
+    for victim in 1..3 {
+        let mut world = World::new(&[1, 2], 8);
+        world.witnesses = vec![9];
+        world.voters = Some(vec![NodeId(1), NodeId(2), NodeId(9)]);
+        for id in [1, 2, 9] {
+            world.start(id);
+        }
+        world.run_until(3000 * MS, "a first view", |world| (1..3).all(|id| world.members(id) == [1, 2]));
+        world.run(1000 * MS);
+        let left = 3 - victim;
+        assert_eq!(world.log(left).status().voters.len(), 3);
+        world.crash(victim);
+        world.log(left).peer_gone(NodeId(victim));
+        world.propose(left, &[left]);
+        world.run_until(3000 * MS, "a view", |world| world.members(left) == [left]);
+    }
+}
+
+#[test]
+fn what_is_left_goes_on_when_it_is_forced_and_the_old_life_is_over() {
+    let mut world = World::formed(&[1, 2, 3], 9);
+    world.cut = vec![(1, 2), (2, 1), (1, 3), (3, 1)];
+    let proposal = world.successor(1, &[1]);
+    world.decided.clear();
+    world.log(1).force(proposal, "test".into());
+    world.run_until(1000 * MS, "a view", |world| world.members(1) == [1]);
+    assert_eq!(world.log(1).status().forced, ["test"]);
+    world.cut.clear();
+    world.crash(3);
+    world.start(3);
+    world.crash(2);
+    world.start_as(2, Start::Join { contacts: world.contacts(&[1]) }, Timing::default());
+    world.run_until(4000 * MS, "candidates", |world| world.candidates(1).len() == 2);
+}
+
+#[test]
+fn a_node_with_a_disk_comes_back_as_the_same_part_of_the_log() {
+    let mut world = World::new(&[1, 2, 3], 10);
+    for id in 1..4 {
+        world.with_disk(id);
+        world.start(id);
+    }
+    world.run_until(3000 * MS, "a first view", |world| (1..4).all(|id| world.epoch(id) == Some(1)));
+    let voter = world.log(3).me().voter;
+    world.crash(3);
+    world.start(3);
+    assert_eq!(world.log(3).me().voter, voter);
+    world.run_until(4000 * MS, "a candidate", |world| world.candidates(1) == [3]);
+}
+
+/// Nodes crash, messages are lost, and rivals propose: each epoch has one successor all the same (the world checks it), and
+/// when the trouble is over, something is decided.
+#[test]
+fn whatever_happens_each_epoch_has_one_successor() {
+    let only = std::env::var("SQUALL_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    for seed in only.map_or(0..40, |seed: u64| seed..seed + 1) {
+        let list = [1, 2, 3, 4, 5];
+        let mut world = World::new(&list, seed);
+        world.seed = Some(seed);
+        for id in list {
+            if seed % 2 == 0 {
+                world.with_disk(id);
+            }
+            world.start(id);
+        }
+        world.run_until(3000 * MS, "a first view", |world| list.iter().all(|&id| world.epoch(id) == Some(1)));
+        world.trouble = Trouble { loss: 20, repeats: 5 };
+        for _ in 0..15 {
+            match world.rng.u32(..4) {
+                0 => {
+                    let pair = (world.rng.u32(1..6), world.rng.u32(1..6));
+                    world.cut = vec![pair];
+                }
+                // With disks any may crash; without, a majority that forgets is beyond what a log can stand.
+                1 if seed % 2 == 0 => {
+                    let id = world.rng.u32(1..6);
+                    world.crash(id);
+                    let pause = world.rng.u32(..500);
+                    world.run(MS * pause);
+                    world.start(id);
+                }
+                _ => {
+                    for _ in 0..2 {
+                        rival(&mut world);
+                    }
+                }
+            }
+            let pause = world.rng.u32(..400);
+            world.run(MS * pause);
+        }
+        (world.trouble, world.cut) = (Trouble::default(), Vec::new());
+        world.run(4000 * MS);
+        let epoch = world.decided.keys().last().expect("a view").0;
+        let by = (1..6).find(|&id| world.epoch(id) == Some(epoch) && world.members(id).contains(&id));
+        let Some(by) = by else { continue };
+        // Whether the members still run is nothing to the log: some of them may have come back as candidates.
+        let (last, members) = (world.last(by).unwrap(), world.members(by));
+        world.log(by).propose(world::successor(&last.view, by, &members, &[]));
+        world.run_until(5000 * MS, "a successor", |world| world.decided.keys().last().unwrap().0 > epoch);
+    }
+}
+
+/// Some member proposes that most of those it knows go on.
+fn rival(world: &mut World) {
+    let by = world.rng.u32(1..6);
+    let members = world.members(by);
+    if !members.contains(&by) {
+        return;
+    }
+    let mut stay = members;
+    if stay.len() > 3 {
+        let out = world.rng.usize(..stay.len());
+        if stay[out] != by {
+            stay.remove(out);
+        }
+    }
+    for candidate in world.candidates(by) {
+        stay.retain(|id| *id != candidate);
+        stay.push(candidate);
+    }
+    world.propose(by, &stay);
+}
+
+#[test]
+fn a_member_reports_to_those_who_can_hear_it() {
+    let mut world = World::formed(&[1, 2, 3], 11);
+    let view = std::sync::Arc::clone(&world.last(1).unwrap().view);
+    let member: Member = view.members[0].clone();
+    let report = squall_membership::Report { epoch: view.epoch, member, finals: Default::default() };
+    world.log(1).report(&view, report.clone());
+    let heard = |world: &World| (2..4).all(|id| world.nodes[&id].events.contains(&ViewEvent::Reported(report.clone())));
+    world.run_until(100 * MS, "reports", heard);
+}
