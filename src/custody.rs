@@ -17,7 +17,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// The delivering thread wants it; readers keep off.
 const WANTED: u32 = 2;
-/// The delivering thread left it half changed.
+/// Who changed it left it half changed.
 const BROKEN: u32 = 4;
 
 /// Something that one thread at a time has.
@@ -50,6 +50,13 @@ impl<T> Custody<T> {
                 Err(now) => state = now,
             }
         }
+    }
+
+    /// Takes it for changing, for another than the delivering thread. None while somebody has it or that thread wants it; ask
+    /// again. That thread must be woken afterwards, if it [was left](Custody::is_left).
+    pub(crate) fn borrow(&self) -> Option<Held<'_, T>> {
+        let free = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
+        free.is_ok().then_some(Held { custody: self, changes: true })
     }
 
     /// Whether the delivering thread could take it. If not, a reader has it, and will wake that thread.
@@ -95,11 +102,11 @@ impl<T> fmt::Debug for Custody<T> {
     }
 }
 
-/// What somebody has, until this is dropped. A panic of the delivering thread leaves it taken for ever: it may be half
+/// What somebody has, until this is dropped. A panic of who changes it leaves it taken for ever: it may be half
 /// changed.
 pub(crate) struct Held<'a, T> {
     custody: &'a Custody<T>,
-    /// Whether it is the delivering thread's.
+    /// Whether it may be changed.
     changes: bool,
 }
 

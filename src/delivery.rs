@@ -1,6 +1,8 @@
-//! The thread that delivers, as far as one group is concerned: applies messages, completes submits, answers reads.
+//! The thread that delivers, as far as one group is concerned: applies messages, completes submits, answers reads, from view
+//! to view.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,20 +11,50 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall_fabric::Time;
-use squall_membership::EndReason;
-use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Ran, Undelivered};
+use squall_fabric::{NodeId, Time};
+use squall_membership::{EndReason, Epoch, ShardId, ShardState, ShardView, View};
+use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Ran, Submitter, Undelivered};
 
 use crate::{
     alarm::Clock,
+    backlog::{self, Backlog, Entry},
     blocking::Applying,
     custody::Custody,
-    error::{Outcome, ReadError},
+    error::{Outcome, ReadError, SubmitError, Unavailable},
+    intake::State,
     read::{Job, Reads},
     replies::After,
+    resubmit::Resubmission,
     service::{Invalid, Service},
+    state::{CaptureError, Captured, Mark},
     submit::{Shared, Unapplied},
+    transfer::{CaptureReply, Standing, Transfer},
+    view_change::ViewChange,
 };
+
+/// A shard's parts in a view that this node installs.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) view: Arc<View>,
+    pub(crate) shard: ShardId,
+    pub(crate) submitter: Submitter,
+    pub(crate) deliverer: Deliverer,
+    /// This node's messages that the view before did not deliver, in order: they go first.
+    pub(crate) resubmit: Vec<Undelivered>,
+    /// In the view before, this node received less than the shard's trim, so there is a gap.
+    pub(crate) fell_short: bool,
+}
+
+/// What became of a message that its sender, which goes, has not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It lies within the trim: those who stayed deliver it.
+    Delivered,
+    /// It lies beyond the trim.
+    NotDelivered,
+    /// The trim is not known.
+    Unknown,
+}
 
 /// What the thread that delivers does for one group. On the engine's thread, on one of its own, or in the simulator.
 pub(crate) trait Task: Send {
@@ -37,8 +69,22 @@ pub(crate) trait Task: Send {
     /// When a step is due even if nothing happens.
     fn deadline(&self) -> Option<Time>;
 
+    /// Goes on in a view. Whatever the view before delivers, this task has delivered.
+    fn install(&mut self, installed: Installed);
+
+    /// The view of this epoch does not have this node, or not its shard of this group. Callers get errors until the next
+    /// [install](Task::install), after which the replica needs a state anew.
+    fn dropped(&mut self, undelivered: Vec<(Undelivered, Fate)>, epoch: Epoch);
+
+    /// The node is in a view, and not among the shard's members, which are these. Callers get errors until the next
+    /// [install](Task::install).
+    fn elsewhere(&mut self, members: Vec<NodeId>);
+
+    /// Nobody can decide what follows the view. Callers get errors until something is decided.
+    fn stalled(&mut self);
+
     /// Fails whatever waits. There must be no further step. Called again, does nothing.
-    fn end(&mut self, undelivered: &[Undelivered], reason: &EndReason);
+    fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason);
 
     /// The group's name.
     fn name(&self) -> &str;
@@ -55,11 +101,64 @@ pub(crate) struct Tally {
 
 /// A group's replica, and all that goes with it to the thread that delivers.
 pub(crate) struct Delivery<S: Service> {
+    me: NodeId,
+    mode: Mode,
     replica: Arc<Custody<S>>,
-    deliverer: Deliverer,
+    /// None outside any view.
+    part: Option<Part>,
+    errands: Errands,
+    resubmission: Resubmission,
+    max_backlog_bytes: usize,
     clock: Clock,
     desk: Desk<S>,
     ended: bool,
+}
+
+/// What a node has in a view.
+struct Part {
+    epoch: Epoch,
+    members: ShardView,
+    submitter: Submitter,
+    deliverer: Deliverer,
+    stage: Stage,
+    /// Nobody can decide what follows.
+    stalled: bool,
+}
+
+/// Whether the replica takes part.
+enum Stage {
+    Complete {
+        /// The state that was restored, as long as it is ahead of what is delivered.
+        ahead: Option<Mark>,
+        /// The replica has not been told of these.
+        changes: Vec<Arc<ViewChange>>,
+    },
+    Incomplete {
+        backlog: Backlog,
+        /// The state that was restored; the replica lacks no more than the backlog.
+        state: Option<Mark>,
+    },
+}
+
+/// What waits for the replica.
+#[derive(Default)]
+struct Errands {
+    captures: Vec<CaptureReply>,
+    restored: Option<Mark>,
+    /// Which state is to be fetched, if any is.
+    fetch: u32,
+}
+
+impl Errands {
+    fn take(&mut self, transfer: &Transfer) {
+        let (captures, restored) = transfer.take();
+        self.captures.extend(captures);
+        self.restored = restored.or(self.restored.take());
+    }
+
+    fn any(&self) -> bool {
+        self.restored.is_some() || !self.captures.is_empty()
+    }
 }
 
 /// What a [`Deliverer`] calls.
@@ -68,10 +167,23 @@ struct AtDesk<'a, S: Service> {
     desk: &'a mut Desk<S>,
 }
 
+/// What a [`Deliverer`] calls as long as the replica is ahead of it.
+struct Skipping<'a, S: Service> {
+    ahead: &'a Mark,
+    at_desk: AtDesk<'a, S>,
+}
+
+/// What a [`Deliverer`] calls as long as the replica has not got its state.
+struct Keeping<'a> {
+    backlog: &'a mut Backlog,
+    overflowed: bool,
+}
+
 /// The part of a [`Delivery`] besides the replica that a [`Deliverer`] calls.
 struct Desk<S: Service> {
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
+    transfer: Arc<Transfer>,
     tally: Arc<Tally>,
     scratch: AlignedVec,
     jobs: Vec<Job<S>>,
@@ -108,17 +220,21 @@ impl Wakers {
     }
 }
 
+/// What all those who deal with a group share.
+pub(crate) struct Links<S: Service> {
+    pub(crate) shared: Arc<Shared<S::Reply>>,
+    pub(crate) reads: Arc<Reads<S>>,
+    pub(crate) transfer: Arc<Transfer>,
+    pub(crate) tally: Arc<Tally>,
+}
+
 impl<S: Service> Delivery<S> {
-    pub(crate) fn new(
-        replica: Arc<Custody<S>>,
-        deliverer: Deliverer,
-        shared: Arc<Shared<S::Reply>>,
-        reads: Arc<Reads<S>>,
-        tally: Arc<Tally>,
-    ) -> Delivery<S> {
+    pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<Custody<S>>, links: Links<S>) -> Delivery<S> {
+        let Links { shared, reads, transfer, tally } = links;
         let desk = Desk {
             shared,
             reads,
+            transfer,
             tally,
             scratch: AlignedVec::new(),
             jobs: Vec::new(),
@@ -127,75 +243,448 @@ impl<S: Service> Delivery<S> {
             skipped: 0,
             answered: 0,
         };
-        Delivery { replica, deliverer, clock: Clock::default(), desk, ended: false }
+        Delivery {
+            me,
+            mode,
+            replica,
+            part: None,
+            errands: Errands::default(),
+            resubmission: Resubmission::default(),
+            max_backlog_bytes: backlog::MAX_BYTES,
+            clock: Clock::default(),
+            desk,
+            ended: false,
+        }
+    }
+
+    /// Keeps what is delivered, as long as the replica has not got its state.
+    fn keep(&mut self, max: usize) -> Result<Ran, DeliverError> {
+        let Some(Part { deliverer, stage: Stage::Incomplete { backlog, state }, .. }) = &mut self.part else {
+            return Ok(Ran::default());
+        };
+        let mut keeping = Keeping { backlog, overflowed: false };
+        let ran = deliverer.run(max, &mut keeping);
+        if keeping.overflowed && state.take().is_some() {
+            self.errands.fetch += 1;
+            self.desk.transfer.set_standing(Standing::Incomplete { fetch: self.errands.fetch });
+        }
+        ran
+    }
+
+    /// Does what needs the replica. Returns whether the node's standing changed.
+    fn serve(
+        part: &mut Option<Part>,
+        errands: &mut Errands,
+        desk: &mut Desk<S>,
+        service: &mut S,
+        max: usize,
+    ) -> Served {
+        let mut served = Served { ran: Ok(Ran::default()), changed: false };
+        if let Some(part) = part {
+            served.changed |= part.catch_up(errands, desk, service, max);
+            if let Stage::Complete { ahead, changes } = &mut part.stage {
+                served.changed |= !changes.is_empty();
+                changes.drain(..).for_each(|change| service.view_changed(&change));
+                let at_desk = AtDesk { service, desk };
+                served.ran = match ahead {
+                    None => part.deliverer.run(max, &mut { at_desk }),
+                    Some(mark) => {
+                        let ran = part.deliverer.run(max, &mut Skipping { ahead: mark, at_desk });
+                        if (Mark { epoch: part.epoch, turns: part.deliverer.turns() }).covers(mark) {
+                            *ahead = None;
+                        }
+                        ran
+                    }
+                };
+            }
+        }
+        errands.restored = None;
+        for reply in errands.captures.drain(..) {
+            reply(capture(part.as_ref(), service));
+        }
+        if desk.reads.any_peeks() {
+            desk.reads.take_peeks(&mut desk.jobs);
+            desk.answer_jobs(service);
+        }
+        served
+    }
+
+    /// Sends messages of earlier views, as far as there is room; behind the last, callers may send theirs.
+    fn resubmit(&mut self) {
+        let Some(part) = self.part.as_ref().filter(|_| !self.resubmission.is_empty()) else { return };
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        let epoch = Epoch(part.epoch.0 - 1);
+        self.resubmission.send(&shared.intake, &part.submitter, |message| {
+            fail(shared, wakers, message.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
+        });
+        if self.resubmission.is_empty() {
+            self.open();
+        }
+    }
+
+    /// Takes what the view before did not deliver, to send it again; not so in an unordered group, where some may have delivered
+    /// it.
+    fn take_back(&mut self, before: Option<&Part>, mut undelivered: Vec<Undelivered>) {
+        let Some(before) = before else { return };
+        let delivered = Some(before.delivered());
+        undelivered.retain(|message| !is_within(&delivered, message));
+        if self.mode == Mode::Ordered {
+            return self.resubmission.prepend(undelivered.into());
+        }
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        for Undelivered { ticket, held_by, .. } in undelivered {
+            let error = SubmitError::ViewEnded { epoch: before.epoch, outcome: Outcome::of_holders(held_by) };
+            fail(shared, wakers, ticket, error);
+        }
+    }
+
+    /// Tells the replica of new views, if no reader has it; else the next step does.
+    fn announce(&mut self) {
+        let Some(Part { stage: Stage::Complete { changes, .. }, .. }) = &mut self.part else { return };
+        if let Some(mut service) = self.replica.take() {
+            let _applying = Applying::enter();
+            changes.drain(..).for_each(|change| service.view_changed(&change));
+        }
+    }
+
+    /// Lets callers in, as far as they may.
+    fn open(&mut self) {
+        let Some(part) = &self.part else { return };
+        let intake = &self.desk.shared.intake;
+        if let Some(why) = part.unavailable() {
+            return intake.set(State::Unavailable(why));
+        }
+        if matches!(&part.stage, Stage::Complete { changes, .. } if !changes.is_empty()) {
+            // Whoever reads must see what others' replicas did when they were told.
+            return;
+        }
+        let refuses = if !part.members.is_complete(self.me) {
+            Some(SubmitError::Unavailable { why: Unavailable::Joining, outcome: Outcome::NotAccepted })
+        } else {
+            (!self.resubmission.is_empty()).then_some(SubmitError::Full)
+        };
+        intake.set(State::Open { submitter: part.submitter.clone(), refuses });
+    }
+
+    /// Counts reads in the current view, or refuses them.
+    fn open_reads(&mut self) {
+        let Some(part) = &self.part else { return };
+        match part.unavailable() {
+            None => {
+                self.desk.reads.count_in(part.submitter.clone());
+                self.desk.shared.intake.wake();
+            }
+            Some(why) => self.desk.refuse_reads(why),
+        }
+    }
+
+    /// After the replica was served.
+    fn on_change(&mut self) {
+        let Some(part) = &self.part else { return };
+        let standing = part.standing(&self.errands);
+        if standing != self.desk.transfer.standing() {
+            self.desk.transfer.set_standing(standing);
+            if standing == Standing::Complete {
+                self.open_reads();
+            }
+            // The engine looks at the standing.
+            self.desk.shared.intake.wake();
+        }
+        self.open();
+    }
+}
+
+struct Served {
+    ran: Result<Ran, DeliverError>,
+    changed: bool,
+}
+
+impl Part {
+    fn standing(&self, errands: &Errands) -> Standing {
+        match self.stage {
+            Stage::Complete { .. } => Standing::Complete,
+            Stage::Incomplete { .. } => Standing::Incomplete { fetch: errands.fetch },
+        }
+    }
+
+    /// Why callers can't be let in.
+    fn unavailable(&self) -> Option<Unavailable> {
+        match (&self.members.state, &self.stage) {
+            _ if self.stalled => Some(Unavailable::NoQuorum),
+            (ShardState::Suspended { last_holders }, _) => {
+                Some(Unavailable::Suspended { last_holders: last_holders.clone() })
+            }
+            (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
+            (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
+            (ShardState::Active, Stage::Complete { .. }) => None,
+        }
+    }
+
+    /// How far this node has delivered.
+    fn delivered(&self) -> Mark {
+        Mark { epoch: self.epoch, turns: self.deliverer.turns() }
+    }
+
+    /// Takes a state that was restored, and applies what is kept beyond it, a few times `max` entries at once. Returns whether
+    /// the standing changed.
+    fn catch_up<S: Service>(&mut self, errands: &mut Errands, desk: &mut Desk<S>, service: &mut S, max: usize) -> bool {
+        let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
+        if let Some(mark) = errands.restored.take() {
+            if !backlog.joins(&mark) {
+                errands.fetch += 1;
+                return true;
+            }
+            *state = Some(mark);
+        }
+        let Some(mark) = state else { return false };
+        // More than comes in meanwhile.
+        for _ in 0..max.saturating_mul(4) {
+            match backlog.pop(mark) {
+                Some(Entry::Message { epoch, seq, sender, payload }) => {
+                    let message = Message { epoch, seq, sender, payload: Payload::kept(&payload), ticket: 0 };
+                    AtDesk { service, desk }.deliver(message);
+                }
+                Some(Entry::View(change)) => service.view_changed(&change),
+                None => break,
+            }
+        }
+        // A state of a view that this node has not installed waits for it.
+        if !backlog.is_empty() || mark.epoch > self.epoch {
+            return false;
+        }
+        let ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
+        self.stage = Stage::Complete { ahead, changes: Vec::new() };
+        true
+    }
+}
+
+/// Whether a message of this node is part of what it has delivered.
+fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool {
+    delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
+}
+
+/// What is known of messages, by their tickets. Those that this node has delivered since they were listed are left out.
+fn outcomes(
+    mode: Mode,
+    part: Option<&Part>,
+    undelivered: Vec<(Undelivered, Fate)>,
+) -> impl Iterator<Item = (u32, Outcome)> {
+    let delivered = part.map(Part::delivered);
+    undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
+        let outcome = match fate {
+            // No other member knows of it.
+            _ if mode == Mode::Ordered && message.place.is_none() => Outcome::NotDelivered,
+            Fate::Delivered => Outcome::Delivered,
+            Fate::NotDelivered => Outcome::NotDelivered,
+            Fate::Unknown => Outcome::Unknown { held_by: message.held_by },
+        };
+        (message.ticket, outcome)
+    })
+}
+
+/// Whether there is anything to do with the replica.
+fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
+    let part_does = part.is_some_and(|part| match &part.stage {
+        Stage::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
+        Stage::Incomplete { backlog, state } => state.is_some() && !backlog.is_empty(),
+    });
+    part_does || desk.reads.any_peeks() || errands.any()
+}
+
+/// Captures the replica's state.
+fn capture<S: Service>(part: Option<&Part>, service: &S) -> Result<Captured, CaptureError> {
+    let Some((part, ahead)) = part.and_then(|part| match &part.stage {
+        Stage::Complete { ahead, .. } => Some((part, ahead)),
+        Stage::Incomplete { .. } => None,
+    }) else {
+        return Err(CaptureError::NotComplete);
+    };
+    // It changes nothing, so whatever happens in it, the replica and the thread go on.
+    let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
+    Captured::new(ahead.clone().unwrap_or_else(|| part.delivered()), snapshot)
+}
+
+/// Tells the submitter of a message that it was not delivered here.
+fn fail<T>(shared: &Shared<T>, wakers: &mut Wakers, ticket: u32, error: SubmitError) {
+    if ticket == 0 {
+        return;
+    }
+    let After { wake, room } = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+    wake.into_iter().for_each(|waker| wakers.push(waker));
+    if room {
+        shared.intake.on_slot();
     }
 }
 
 impl<S: Service> Task for Delivery<S> {
     fn is_due(&self) -> bool {
-        let due = self.deliverer.is_due() || self.desk.reads.any_peeks();
-        // Who reads now will wake this thread. Alarms need no replica.
-        self.desk.shared.intake.alarms.any() || due && self.replica.is_takeable()
+        let Delivery { part, errands, desk, replica, .. } = self;
+        let keeps = matches!(part, Some(Part { stage: Stage::Incomplete { .. }, deliverer, .. }) if deliverer.is_due());
+        // Who reads now will wake this thread. The rest needs no replica.
+        keeps
+            || desk.shared.intake.alarms.any()
+            || desk.shared.intake.may_resubmit()
+            || desk.transfer.any()
+            || needs_replica(part.as_ref(), errands, desk) && replica.is_takeable()
     }
 
     fn step(&mut self, now: Time, max: usize) -> Result<Ran, DeliverError> {
-        let Delivery { replica, deliverer, clock, desk, .. } = self;
-        let Some(mut service) = replica.take() else {
-            // Time goes on while somebody looks; and a deadline that stayed due would keep this thread busy for nothing.
-            clock.step(now, &desk.shared.intake.alarms, |waker| desk.wakers.push(waker));
-            desk.wakers.flush();
-            return Ok(Ran::default());
-        };
-        let answered = desk.answered;
-        let applying = Applying::enter();
-        let ran = deliverer.run(max, &mut AtDesk { service: &mut *service, desk });
-        if desk.reads.any_peeks() {
-            desk.reads.take_peeks(&mut desk.jobs);
-            desk.answer_jobs(&service);
+        if self.desk.transfer.any() {
+            self.errands.take(&self.desk.transfer);
         }
-        drop(applying);
-        drop(service);
-        // After the replies, so that one that came in time counts.
+        if self.desk.shared.intake.may_resubmit() {
+            self.resubmit();
+        }
+        let kept = self.keep(max);
+        let answered = self.desk.answered;
+        let Delivery { replica, part, errands, desk, .. } = self;
+        // As long as nothing needs it here, another thread may be restoring it.
+        let is_complete = matches!(part, Some(Part { stage: Stage::Complete { .. }, .. }));
+        let needed = is_complete || needs_replica(part.as_ref(), errands, desk);
+        let served = needed.then(|| replica.take()).flatten().map(|mut service| {
+            let _applying = Applying::enter();
+            Self::serve(part, errands, desk, &mut service, max)
+        });
+        let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
+        if changed {
+            self.on_change();
+        }
+        // After the replies, so that one that came in time counts. Time goes on also while somebody looks at the replica; and a
+        // deadline that stayed due would keep this thread busy for nothing.
+        let Delivery { clock, desk, .. } = self;
         clock.step(now, &desk.shared.intake.alarms, |waker| desk.wakers.push(waker));
         desk.publish();
         desk.wakers.flush();
-        ran.map(|ran| Ran { reads: desk.answered - answered, ..ran })
+        let (ran, kept) = (ran?, kept?);
+        let reads = desk.answered - answered;
+        Ok(Ran { messages: ran.messages + kept.messages, reads, more: ran.more || kept.more })
     }
 
     fn deadline(&self) -> Option<Time> {
         self.clock.next()
     }
 
-    fn end(&mut self, undelivered: &[Undelivered], reason: &EndReason) {
+    fn install(&mut self, installed: Installed) {
+        if self.ended {
+            return;
+        }
+        let Installed { view, shard, submitter, deliverer, resubmit, fell_short } = installed;
+        let members = view.shard(shard).expect("a view that is installed has the shard").clone();
+        let before = self.part.take();
+        let change = Arc::new(ViewChange::new(before.as_ref().map(|part| &part.members), &view, shard));
+        self.take_back(before.as_ref(), resubmit);
+        let is_listed = members.is_complete(self.me);
+        let stage = match before.map(|part| part.stage) {
+            Some(Stage::Complete { mut changes, .. }) if is_listed || !fell_short => {
+                changes.push(change);
+                Stage::Complete { ahead: None, changes }
+            }
+            // It began with the group, or an operator said that what it holds counts.
+            _ if is_listed => Stage::Complete { ahead: None, changes: vec![change] },
+            Some(Stage::Incomplete { mut backlog, state }) if !fell_short => {
+                backlog.push_view(change);
+                Stage::Incomplete { backlog, state }
+            }
+            _ => {
+                self.errands.fetch += 1;
+                let backlog = Backlog::new(view.epoch, members.senders.len(), self.max_backlog_bytes);
+                Stage::Incomplete { backlog, state: None }
+            }
+        };
+        let part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
+        self.desk.transfer.set_standing(part.standing(&self.errands));
+        self.part = Some(part);
+        self.desk.shared.replies.go_on();
+        self.open_reads();
+        self.resubmit();
+        self.announce();
+        self.open();
+        self.desk.wakers.flush();
+    }
+
+    fn dropped(&mut self, undelivered: Vec<(Undelivered, Fate)>, epoch: Epoch) {
+        if self.ended {
+            return;
+        }
+        let before = self.part.take();
+        let why = Unavailable::Dropped { epoch };
+        self.desk.shared.intake.set(State::Unavailable(why.clone()));
+        let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
+        let Desk { shared, wakers, transfer, .. } = &mut self.desk;
+        if let Some(part) = &before {
+            part.submitter.close();
+        }
+        for (ticket, outcome) in outcomes(self.mode, before.as_ref(), undelivered) {
+            fail(shared, wakers, ticket, error(outcome));
+        }
+        for message in self.resubmission.drain(&shared.intake) {
+            fail(shared, wakers, message.ticket, error(Outcome::NotDelivered));
+        }
+        shared.replies.go_on();
+        transfer.forget();
+        transfer.set_standing(Standing::Outside);
+        self.errands.restored = None;
+        self.desk.refuse_reads(why);
+        self.desk.wakers.flush();
+    }
+
+    fn elsewhere(&mut self, members: Vec<NodeId>) {
+        if self.ended {
+            return;
+        }
+        let why = Unavailable::Elsewhere { members };
+        self.desk.shared.intake.set(State::Unavailable(why.clone()));
+        self.desk.refuse_reads(why);
+        self.desk.wakers.flush();
+    }
+
+    fn stalled(&mut self) {
+        let Some(part) = self.part.as_mut().filter(|_| !self.ended) else { return };
+        part.stalled = true;
+        let Desk { shared, wakers, .. } = &mut self.desk;
+        // First the reason, for whom the closed ring refuses.
+        shared.intake.set(State::Unavailable(Unavailable::NoQuorum));
+        part.submitter.close();
+        shared.replies.stall(|waker| wakers.push(waker));
+        self.desk.refuse_reads(Unavailable::NoQuorum);
+        self.desk.wakers.flush();
+    }
+
+    fn end(&mut self, undelivered: Vec<(Undelivered, Fate)>, reason: &EndReason) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         // Nobody will take it for changing any more.
         self.replica.leave();
-        let Desk { shared, reads, jobs, wakers, .. } = &mut self.desk;
+        let part = self.part.take();
+        let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
         // First the reason, and the ring is closed: whoever submits from now on is refused, with the reason. Who waits for
         // room is woken, and refused.
-        shared.intake.end(reason);
+        shared.intake.set(State::Ended(reason.clone()));
+        if let Some(part) = &part {
+            part.submitter.close();
+        }
+        let error = |outcome| SubmitError::Ended { reason: reason.clone(), outcome };
         // Then those of whom something is known.
-        for message in undelivered.iter().filter(|message| message.ticket != 0) {
-            let outcome = match reason {
-                // All members delivered up to the same place, and this lies beyond.
-                EndReason::CleanedUp { .. } if message.held_by.is_empty() => Outcome::NotDelivered,
-                _ => Outcome::Unknown { held_by: message.held_by.clone() },
-            };
-            let After { wake, room } = shared.replies.complete(message.ticket, Err(Unapplied::Ended(outcome)));
-            wake.into_iter().for_each(|waker| wakers.push(waker));
-            if room {
-                shared.intake.on_slot();
-            }
+        for (ticket, outcome) in outcomes(self.mode, part.as_ref(), undelivered) {
+            fail(shared, wakers, ticket, error(outcome));
+        }
+        // These lie beyond what an earlier view delivered.
+        for message in self.resubmission.drain(&shared.intake) {
+            fail(shared, wakers, message.ticket, error(Outcome::NotDelivered));
         }
         // Then all that still waits. A thread that passed the check of the reason before, and whose message is accepted only
         // now, is not forgotten: `close` and `Replies::poll` see to it that one of the two notices the other.
         shared.replies.close(|waker| wakers.push(waker));
+        let captures = std::mem::take(&mut self.errands.captures);
+        for reply in transfer.end(reason).into_iter().chain(captures) {
+            reply(Err(CaptureError::Ended(reason.clone())));
+        }
         // Reads are queued and ended under one lock.
-        reads.end(reason, jobs);
+        let error = ReadError::Ended { reason: reason.clone() };
+        reads.end(error.clone(), jobs);
         for job in jobs.drain(..) {
-            job(Err(ReadError::Ended { reason: reason.clone() })).into_iter().for_each(|waker| wakers.push(waker));
+            job(Err(error.clone())).into_iter().for_each(|waker| wakers.push(waker));
         }
         wakers.flush();
     }
@@ -208,7 +697,7 @@ impl<S: Service> Task for Delivery<S> {
 impl<S: Service> Drop for Delivery<S> {
     fn drop(&mut self) {
         // In order, or because its thread panicked: nobody shall wait for what is gone.
-        self.end(&[], &EndReason::ShutDown);
+        self.end(Vec::new(), &EndReason::ShutDown);
     }
 }
 
@@ -219,7 +708,8 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
         let result = match service.take(&message, &mut desk.scratch) {
             Ok(reply) => {
                 desk.applied += 1;
-                Ok(reply)
+                // Of what has no reply, nobody waits for one.
+                reply.ok_or(Unapplied::Invalid)
             }
             Err(invalid) => {
                 desk.skip(&message, &invalid);
@@ -244,7 +734,42 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
     }
 }
 
+impl<S: Service> Deliver for Skipping<'_, S> {
+    fn deliver(&mut self, message: Message<'_>) {
+        if !self.ahead.includes(message.epoch, message.seq) {
+            self.at_desk.deliver(message);
+        }
+    }
+
+    fn answer(&mut self, count: u64) {
+        self.at_desk.answer(count);
+    }
+}
+
+impl Deliver for Keeping<'_> {
+    fn deliver(&mut self, message: Message<'_>) {
+        let mut payload = Vec::with_capacity(message.payload.len());
+        message.payload.copy_to(&mut payload);
+        let fits = self.backlog.push(message.epoch, message.seq, message.sender, payload.into_boxed_slice());
+        self.overflowed |= !fits;
+    }
+
+    fn answer(&mut self, _count: u64) {
+        unreachable!("no reads are counted before the replica has its state");
+    }
+}
+
 impl<S: Service> Desk<S> {
+    /// Fails the linearizable reads that wait, and those to come.
+    fn refuse_reads(&mut self, why: Unavailable) {
+        let error = ReadError::Unavailable { why };
+        let Desk { reads, jobs, wakers, .. } = self;
+        reads.refuse(error.clone(), jobs);
+        for job in jobs.drain(..) {
+            job(Err(error.clone())).into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
     fn answer_jobs(&mut self, service: &S) {
         let Desk { jobs, wakers, answered, .. } = self;
         for job in jobs.drain(..) {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use rkyv::{api::high::to_bytes_in, rancor, util::AlignedVec};
 
-use crate::{error::SubmitError, replicated::Command};
+use crate::{error::SubmitError, replicated::Command, session::Trailer};
 
 /// A thread keeps a buffer of at most this many bytes between messages.
 const KEPT_BYTES: usize = 1 << 20;
@@ -27,6 +27,13 @@ impl Encoded {
         let mut buffer = buffer();
         buffer.extend_from_slice(bytes);
         Encoded(buffer)
+    }
+
+    /// With a trailer behind it.
+    pub(crate) fn with_trailer(mut self, trailer: &Trailer) -> Encoded {
+        let (bytes, len) = trailer.bytes();
+        self.0.extend_from_slice(&bytes[..len]);
+        self
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use squall_fabric::NodeId;
-use squall_membership::EndReason;
+use squall_membership::{EndReason, Epoch};
 use squall_ordered::SubmitRefused;
 
 /// Why a submit or send failed.
@@ -34,6 +34,23 @@ pub enum SubmitError {
     Ended {
         /// Why.
         reason: EndReason,
+        /// What is known of the message.
+        outcome: Outcome,
+    },
+    /// This node can't serve the group for now. It goes on by itself when it can.
+    #[error("{why}; {outcome}")]
+    Unavailable {
+        /// Why.
+        why: Unavailable,
+        /// What is known of the message.
+        outcome: Outcome,
+    },
+    /// The message's view ended, and it can't be sent in the next: the group is unordered, where that could deliver it twice, or
+    /// this node is no sender there.
+    #[error("the view of {epoch} ended before the message was delivered; {outcome}")]
+    ViewEnded {
+        /// The view that ended.
+        epoch: Epoch,
         /// What is known of the message.
         outcome: Outcome,
     },
@@ -72,11 +89,13 @@ impl SubmitError {
             | SubmitError::Invalid
             | SubmitError::NotStarted => true,
             SubmitError::Deadline | SubmitError::InsideApply => false,
-            SubmitError::Ended { outcome, .. } => matches!(outcome, Outcome::NotAccepted | Outcome::NotDelivered),
+            SubmitError::Ended { outcome, .. }
+            | SubmitError::Unavailable { outcome, .. }
+            | SubmitError::ViewEnded { outcome, .. } => matches!(outcome, Outcome::NotAccepted | Outcome::NotDelivered),
         }
     }
 
-    /// None if the shard is closed, of which only the group's end knows the reason.
+    /// None if the shard is closed: its view is over, and another may follow.
     pub(crate) fn refused(refused: SubmitRefused) -> Option<SubmitError> {
         match refused {
             SubmitRefused::Full => Some(SubmitError::Full),
@@ -87,13 +106,58 @@ impl SubmitError {
     }
 }
 
-/// What is known of a message whose group ended.
+/// Why a node can't serve a group for now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// Too few members can be reached to decide who goes on, so this one must not.
+    #[error(
+        "too few of the group's members can be reached to decide who goes on, so this one waits: it goes on by itself once more \
+         of them are back; if they are lost for ever, `squall recover --force` lets it go on without them"
+    )]
+    NoQuorum,
+    /// The others went on without this node: it was stopped, or cut off. It joins again by itself.
+    #[error(
+        "the others dropped this node at {epoch}, and it joins them again by itself: try again, or ask another member"
+    )]
+    Dropped {
+        /// The first view without it.
+        epoch: Epoch,
+    },
+    /// This node is a member, and not of this shard.
+    #[error("this node is no member of the shard: ask one of those who are, {}", list(members))]
+    Elsewhere {
+        /// They, by rank.
+        members: Vec<NodeId>,
+    },
+    /// This node is new in the group, and has not got its state, or may not send in the view in which it got it.
+    #[error("this node is joining the group: try again, or ask another member")]
+    Joining,
+    /// The group has fewer members with its state than its configuration's minimum.
+    #[error(
+        "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"
+    )]
+    Inadequate,
+    /// Nobody who holds the group's state is a member.
+    #[error("no member holds the group's state: it goes on when one of {} returns with it", list(last_holders))]
+    Suspended {
+        /// Who held it last.
+        last_holders: Vec<NodeId>,
+    },
+}
+
+fn list(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What is known of a message that got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was never accepted: nobody delivers it.
     NotAccepted,
     /// It was accepted, and lies beyond what the group delivered: nobody delivers it.
     NotDelivered,
+    /// It was accepted, and the members that stayed deliver it: only its reply is lost.
+    Delivered,
     /// It was accepted, and some members may have delivered it.
     Unknown {
         /// Unordered mode: the members known to have it, this node included. In ordered mode always empty.
@@ -101,20 +165,26 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Of a message that its sender did not deliver, and that no others than these may have.
+    pub(crate) fn of_holders(held_by: Vec<NodeId>) -> Outcome {
+        if held_by.is_empty() { Outcome::NotDelivered } else { Outcome::Unknown { held_by } }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::NotAccepted => f.write_str("the message was not sent"),
             Outcome::NotDelivered => f.write_str("the message was not delivered by any member"),
+            Outcome::Delivered => {
+                f.write_str("the message was delivered by the members that stayed, and its reply is lost")
+            }
             Outcome::Unknown { held_by } if held_by.is_empty() => {
                 f.write_str("it is unknown whether other members delivered the message")
             }
             Outcome::Unknown { held_by } => {
-                f.write_str("the members known to have the message are ")?;
-                for (i, node) in held_by.iter().enumerate() {
-                    write!(f, "{}{node}", if i == 0 { "" } else { ", " })?;
-                }
-                Ok(())
+                write!(f, "the members known to have the message are {}", list(held_by))
             }
         }
     }
@@ -134,6 +204,12 @@ pub enum ReadError {
     Ended {
         /// Why.
         reason: EndReason,
+    },
+    /// This node can't serve the group for now. It goes on by itself when it can.
+    #[error("{why}")]
+    Unavailable {
+        /// Why.
+        why: Unavailable,
     },
     /// Waiting was asked for where it would never end: on the thread that delivers, inside `apply` or a read's closure.
     #[error(

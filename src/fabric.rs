@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use crossbeam::channel::Receiver;
 use squall_fabric::{
     NodeId,
     mixed::{MixedFabric, Transport},
     net::{
-        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, dial_service,
+        DialError, Identity, IdentityError, NetConfig, Security as NetSecurity, ServiceDial, ServiceId, ServiceStream,
+        dial_service,
     },
     shm::{ShmConfig, ShmError, ShmFabric},
+    sim::SimFabric,
     tcp::{TcpConfig, TcpError, TcpFabric},
 };
+use squall_membership::Member;
 
 #[cfg(feature = "verbs")]
 use squall_fabric::verbs::{VerbsConfig, VerbsDevice, VerbsError, VerbsFabric};
@@ -66,6 +70,72 @@ pub enum FabricError {
     NoVerbs,
 }
 
+/// A fabric that is told where nodes are which its configuration did not name.
+pub(crate) trait Learn {
+    /// A node can be reached as this. Who shares a host with others learns of itself first.
+    fn learn(&mut self, member: &Member);
+}
+
+/// Where a real node is called.
+pub(crate) trait Port {
+    /// Those who call a service at the node's port. None if it has none: the node shares its host with all others.
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>>;
+}
+
+impl Learn for ShmFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for ShmFabric {
+    fn calls(&self, _service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        None
+    }
+}
+
+impl Learn for TcpFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for TcpFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        Some(self.take_service(service))
+    }
+}
+
+impl Learn for MixedFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+impl Port for MixedFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        self.tcp().map(|tcp| tcp.take_service(service))
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Learn for VerbsFabric {
+    fn learn(&mut self, member: &Member) {
+        self.learn(member.node, &member.addresses);
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Port for VerbsFabric {
+    fn calls(&self, service: ServiceId) -> Option<Receiver<ServiceStream>> {
+        Some(self.take_service(service))
+    }
+}
+
+impl Learn for SimFabric {
+    fn learn(&mut self, _member: &Member) {}
+}
+
 /// The node's port, and where those of its peers are.
 pub(crate) fn net_config(config: &Config) -> Result<NetConfig, FabricError> {
     let texts = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -97,15 +167,13 @@ impl Config {
         Ok(TcpFabric::open(tcp)?)
     }
 
-    /// Opens shared memory if there are other members on this host, sockets, and RDMA if there is a device and there are no
+    /// Opens shared memory for members on this host, sockets, and RDMA if there is a device and there are no
     /// keys: as [`open_shm`](Config::open_shm).
     pub fn open_mixed(&self) -> Result<MixedFabric, FabricError> {
         let mut fabric = MixedFabric::new(self.id(), Transport::Network).with_tcp(self.open_tcp()?);
-        let beside: Vec<NodeId> = self.members_beside().collect();
-        if !beside.is_empty() {
-            fabric = fabric.with_shm(self.open_shm()?);
-            beside.into_iter().for_each(|peer| fabric.route(peer, Transport::Shm));
-        }
+        // Also if nobody is beside this node yet: one may join.
+        fabric = fabric.with_shm(self.open_shm()?);
+        self.members_beside().for_each(|peer| fabric.route(peer, Transport::Shm));
         #[cfg(feature = "verbs")]
         match self.probe_verbs() {
             // Keys ask for encryption, which devices don't have.

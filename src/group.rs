@@ -2,21 +2,24 @@
 
 use std::{
     fmt,
+    io::Read as ReadBytes,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
 };
 
-use squall_fabric::Waker;
-use squall_ordered::{Deliverer, Mode, Submitter};
+use squall_fabric::{NodeId, Waker};
+use squall_ordered::Mode;
 
 use crate::{
     blocking::Patience,
     clock::Now,
     config::Config,
     custody::Custody,
-    delivery::{Delivery, Tally, Task},
+    delivery::{Delivery, Links, Tally, Task},
     encode::Encoded,
     error::{ReadError, SubmitError},
     intake::Intake,
@@ -25,15 +28,23 @@ use crate::{
     replies::Replies,
     room::Room,
     service::Service,
+    state::{self, RestoreError},
     status::GroupCounts,
     submit::{Sending, Shared, Submit},
+    transfer::{CaptureReply, Standing, Transfer},
 };
 
 /// A handle to a replicated service: submits commands, and reads this node's replica. Clones are handles to the same, for
 /// any number of threads and tasks.
 ///
-/// It works from the node's start to the group's end; before and after, everything fails at once, but for [`peek`](Group::peek),
-/// which goes on showing the last state.
+/// It works from the node's start to the group's end, through all views; before and after, everything fails at once, but for
+/// [`peek`](Group::peek), which goes on showing the last state.
+///
+/// # When members come and go
+///
+/// A new view is not noticed, but for a moment without answers: what was accepted and not delivered in the old one is sent again
+/// by itself, before anything new, and reads are asked again. While this node can't serve the group, all but `peek` fails at once
+/// with [`SubmitError::Unavailable`] or [`ReadError::Unavailable`], which say why; then it goes on by itself.
 ///
 /// # Order
 ///
@@ -144,6 +155,13 @@ impl<R: Service> Group<R> {
     }
 }
 
+impl<R: Service> Group<R> {
+    /// What its handles share with the thread that delivers.
+    pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
+        &self.shared
+    }
+}
+
 impl<R: Service> Clone for Group<R> {
     fn clone(&self) -> Group<R> {
         Group { shared: Arc::clone(&self.shared), reads: Arc::clone(&self.reads), mode: self.mode }
@@ -161,14 +179,8 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// Brings the group to life. `waker` wakes the node's engine, `clock` is what its core goes by.
-    fn attach(
-        self: Box<Self>,
-        submitter: Submitter,
-        deliverer: Deliverer,
-        waker: Waker,
-        clock: Now,
-    ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
+    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is what its core goes by.
+    fn attach(self: Box<Self>, me: NodeId, waker: Waker, clock: Now) -> (Box<dyn Task>, Arc<dyn GroupControl>);
 }
 
 /// A living group, as its node's engine sees it.
@@ -190,6 +202,18 @@ pub(crate) trait GroupControl: Send + Sync {
 
     /// What was counted.
     fn counts(&self) -> GroupCounts;
+
+    /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a view.
+    fn standing(&self) -> Standing;
+
+    /// Hands the replica's state, as it is between two messages, to `reply`, on the thread that delivers.
+    fn capture(&self, reply: CaptureReply);
+
+    /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, while the node's
+    /// [standing](GroupControl::standing) is that it needs one. Blocks the calling thread, which is not one that delivers, until
+    /// the application has read all of it. Whether that was enough is seen by the standing: it becomes complete, or asks for
+    /// another state.
+    fn restore(&self, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
 /// Declares a group: its handle, and what the node's start will bring to life.
@@ -200,14 +224,16 @@ pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> 
     let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
     let replica = Arc::new(Custody::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
-    let spec = Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads) };
-    (Group { shared, reads, mode: options.mode }, Box::new(spec))
+    let mode = options.mode;
+    let spec = Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads), mode };
+    (Group { shared, reads, mode }, Box::new(spec))
 }
 
 struct Spec<S: Service> {
     replica: Arc<Custody<S>>,
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
+    mode: Mode,
 }
 
 impl<S: Service> GroupSpec for Spec<S> {
@@ -215,18 +241,18 @@ impl<S: Service> GroupSpec for Spec<S> {
         &self.shared.intake.name
     }
 
-    fn attach(
-        self: Box<Self>,
-        submitter: Submitter,
-        deliverer: Deliverer,
-        waker: Waker,
-        clock: Now,
-    ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
-        let Spec { replica, shared, reads } = *self;
-        shared.intake.start(submitter, waker, clock);
-        let tally = Arc::new(Tally::default());
-        let control = Control { shared: Arc::clone(&shared), reads: Arc::clone(&reads), tally: Arc::clone(&tally) };
-        (Box::new(Delivery::new(replica, deliverer, shared, reads, tally)), Arc::new(control))
+    fn attach(self: Box<Self>, me: NodeId, waker: Waker, clock: Now) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
+        let Spec { replica, shared, reads, mode } = *self;
+        shared.intake.start(waker, clock);
+        let (tally, transfer) = <(Arc<Tally>, Arc<Transfer>)>::default();
+        let control = Control {
+            shared: Arc::clone(&shared),
+            reads: Arc::clone(&reads),
+            transfer: Arc::clone(&transfer),
+            tally: Arc::clone(&tally),
+        };
+        let links = Links { shared, reads, transfer, tally };
+        (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
     }
 }
 
@@ -239,6 +265,7 @@ impl<S: Service> fmt::Debug for Spec<S> {
 struct Control<S: Service> {
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
+    transfer: Arc<Transfer>,
     tally: Arc<Tally>,
 }
 
@@ -256,7 +283,12 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn wants_delivery(&self) -> bool {
-        self.reads.any_peeks() || self.shared.intake.alarms.any() || self.reads.replica().is_left()
+        let intake = &self.shared.intake;
+        self.reads.any_peeks()
+            || intake.alarms.any()
+            || intake.may_resubmit()
+            || self.transfer.any()
+            || self.reads.replica().is_left()
     }
 
     fn count_overrun(&self) {
@@ -268,5 +300,41 @@ impl<S: Service> GroupControl for Control<S> {
         let Tally { applied, skipped, reads, overruns } = &*self.tally;
         let reads = get(reads) + self.reads.direct();
         GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
+    }
+
+    fn standing(&self) -> Standing {
+        self.transfer.standing()
+    }
+
+    fn capture(&self, reply: CaptureReply) {
+        self.transfer.ask(reply);
+        self.shared.intake.wake();
+    }
+
+    fn restore(&self, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+        if !matches!(self.transfer.standing(), Standing::Incomplete { .. }) {
+            return Err(RestoreError::NotNeeded);
+        }
+        let mark = state::read_mark(from)?;
+        self.transfer.forget();
+        let replica = self.reads.replica();
+        let mut held = loop {
+            if replica.is_broken() {
+                return Err(RestoreError::Panicked);
+            }
+            match replica.borrow() {
+                Some(held) => break held,
+                // Looks are short.
+                None => thread::yield_now(),
+            }
+        };
+        // A panic breaks the replica, as `held` sees it pass.
+        let restored = catch_unwind(AssertUnwindSafe(move || held.restore(from)));
+        if let Ok(Ok(())) = restored {
+            self.transfer.restored(mark);
+        }
+        // For what was restored, and for whoever wants the replica.
+        self.shared.intake.wake();
+        Ok(restored.map_err(|_| RestoreError::Panicked)??)
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     pin::Pin,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering, fence},
+    },
     task::{Context, Poll},
     time::Instant,
 };
@@ -16,8 +19,9 @@ use crate::{
     alarm::Alarms,
     blocking::Patience,
     clock::Now,
+    current::{Current, Using},
     encode::Encoded,
-    error::{Outcome, SubmitError},
+    error::{Outcome, SubmitError, Unavailable},
 };
 
 /// What all handles of a group share with the thread that delivers.
@@ -26,20 +30,41 @@ pub(crate) struct Intake {
     pub(crate) name: String,
     pub(crate) patience: Patience,
     pub(crate) alarms: Alarms,
-    started: OnceLock<Started>,
-    ended: OnceLock<EndReason>,
+    around: OnceLock<Around>,
+    /// Replaced by the delivering thread alone.
+    state: Current<State>,
     /// Rings when there is room again for messages that are no bulk messages.
     room: Event,
     /// As `room`, for bulk messages: they need far more of another kind of room, and would use up the notifications of others.
     bulk_room: Event,
+    /// The delivering thread has messages of an earlier view to send before any new ones.
+    resubmitting: AtomicBool,
+    /// There is more room for them.
+    resubmit: AtomicBool,
 }
 
+/// What a group's node gives it when it starts.
 #[derive(Debug)]
-pub(crate) struct Started {
-    pub(crate) submitter: Submitter,
+pub(crate) struct Around {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
+}
+
+/// Whether the group takes messages, and where.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// There has been no view.
+    NotStarted,
+    /// In a view; once that is over, the submitter refuses, and callers wait for the next.
+    Open {
+        submitter: Submitter,
+        /// Why it takes reads and no messages; [`SubmitError::Full`] if that will change by itself.
+        refuses: Option<SubmitError>,
+    },
+    /// Callers get an error, for now.
+    Unavailable(Unavailable),
+    Ended(EndReason),
 }
 
 /// So many of those who wait for room are woken at first, and each who finds some wakes another: those who wait may be very
@@ -53,73 +78,86 @@ impl Intake {
             name,
             patience,
             alarms: Alarms::default(),
-            started: OnceLock::new(),
-            ended: OnceLock::new(),
+            around: OnceLock::new(),
+            state: Current::new(State::NotStarted),
             room: Event::new(),
             bulk_room: Event::new(),
+            resubmitting: AtomicBool::new(false),
+            resubmit: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn start(&self, submitter: Submitter, waker: Waker, clock: Now) {
-        assert!(self.started.set(Started { submitter, waker, clock }).is_ok(), "a group starts once");
+    pub(crate) fn start(&self, waker: Waker, clock: Now) {
+        assert!(self.around.set(Around { waker, clock }).is_ok(), "a group starts once");
     }
 
     /// None before the node has started.
-    pub(crate) fn started(&self) -> Option<&Started> {
-        self.started.get()
+    pub(crate) fn around(&self) -> Option<&Around> {
+        self.around.get()
     }
 
     /// Wakes the node's engine.
     pub(crate) fn wake(&self) {
-        if let Some(started) = self.started() {
-            started.waker.wake();
+        if let Some(around) = self.around() {
+            around.waker.wake();
         }
     }
 
-    /// Why the group has ended, if it has.
-    pub(crate) fn end_reason(&self) -> Option<&EndReason> {
-        self.ended.get()
+    /// Whether the group takes messages, and where.
+    #[inline]
+    pub(crate) fn state(&self) -> Using<'_, State> {
+        self.state.get()
     }
 
-    /// The error of a message of which this is known.
-    ///
-    /// # Panics
-    ///
-    /// If the group has not ended.
-    pub(crate) fn ended(&self, outcome: Outcome) -> SubmitError {
-        let reason = self.end_reason().expect("who calls this knows of the end").clone();
-        SubmitError::Ended { reason, outcome }
+    /// Lets who waits find another state. By the delivering thread.
+    pub(crate) fn set(&self, state: State) {
+        self.state.set(state);
+        // Who listens from now on tries once more before it sleeps, and finds the new state.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
+    }
+
+    /// Whether the group has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(*self.state(), State::Ended(_))
+    }
+
+    /// The error of a message of which this is known, and no more than that the group has ended or stalled.
+    pub(crate) fn failed(&self, outcome: Outcome) -> SubmitError {
+        match &*self.state() {
+            State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
+            State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+            // It goes on by now.
+            State::NotStarted | State::Open { .. } => SubmitError::Unavailable { why: Unavailable::NoQuorum, outcome },
+        }
     }
 
     /// Accepts a message, if there is room, and wakes the engine.
     pub(crate) fn accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
-        if self.end_reason().is_some() {
-            return Err(self.ended(Outcome::NotAccepted));
-        }
-        let started = self.started().ok_or(SubmitError::NotStarted)?;
-        match started.submitter.submit(message.as_slice(), ticket) {
+        let state = self.state();
+        let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
+        match submitter.submit(message.as_slice(), ticket) {
             Ok(()) => {
-                started.waker.wake();
+                self.wake();
                 Ok(())
             }
-            Err(refused) => Err(SubmitError::refused(refused).unwrap_or_else(|| match self.end_reason() {
-                Some(_) => self.ended(Outcome::NotAccepted),
-                // It is closed and about to end. Who waits for room learns the reason in a moment.
-                None => SubmitError::Full,
-            })),
+            // Its view is over. Who waits for room is woken in the next, or learns why there is none.
+            Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
         }
     }
 
     /// The ring has more room. Wakes nobody for small change: below a quarter of the ring, which takes the largest message,
     /// a producer would fill it at once and sleep again.
     pub(crate) fn on_freed(&self) {
-        if self.started().is_some_and(|started| started.submitter.is_roomy()) {
+        self.let_resubmit();
+        if matches!(&*self.state(), State::Open { submitter, refuses: None } if submitter.is_roomy()) {
             self.room.notify(WOKEN.additional());
         }
     }
 
     /// There is more room for bulk messages, or for small ones behind them.
     pub(crate) fn on_freed_bulk(&self) {
+        self.let_resubmit();
         self.bulk_room.notify(WOKEN.additional());
         self.room.notify(WOKEN.additional());
     }
@@ -130,22 +168,44 @@ impl Intake {
         self.room.notify(1.additional());
     }
 
-    /// What rings when there may be room for a message.
-    fn room_for(&self, message: &Encoded) -> &Event {
-        let bulk = self.started().is_some_and(|started| started.submitter.is_bulk(message.as_slice().len()));
-        if bulk { &self.bulk_room } else { &self.room }
+    fn let_resubmit(&self) {
+        // Pairs with the fence in `set_resubmitting`: either this sees that somebody wants the room, or he finds it.
+        fence(Ordering::SeqCst);
+        if self.resubmitting.load(Ordering::Relaxed) {
+            self.resubmit.store(true, Ordering::Release);
+        }
     }
 
-    /// Accepts nothing more, and lets those who wait for room learn it.
-    pub(crate) fn end(&self, reason: &EndReason) {
-        // The first reason counts.
-        let _ = self.ended.set(reason.clone());
-        if let Some(started) = self.started() {
-            started.submitter.close();
-        }
-        // Who listens from now on tries once more before it sleeps, and finds `ended`.
-        self.room.notify(usize::MAX);
-        self.bulk_room.notify(usize::MAX);
+    /// Whether there is more room for messages of an earlier view.
+    pub(crate) fn may_resubmit(&self) -> bool {
+        self.resubmit.load(Ordering::Acquire)
+    }
+
+    /// The delivering thread looks for room for messages of an earlier view, and wants to hear of more; or has none left.
+    pub(crate) fn set_resubmitting(&self, resubmitting: bool) {
+        self.resubmitting.store(resubmitting, Ordering::Relaxed);
+        self.resubmit.store(false, Ordering::Relaxed);
+        // See `let_resubmit`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// What rings when there may be room for a message.
+    fn room_for(&self, message: &Encoded) -> &Event {
+        let bytes = message.as_slice().len();
+        let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
+        if bulk { &self.bulk_room } else { &self.room }
+    }
+}
+
+/// Why a state takes no messages.
+#[cold]
+fn refusal(state: &State) -> SubmitError {
+    let outcome = Outcome::NotAccepted;
+    match state {
+        State::NotStarted => SubmitError::NotStarted,
+        State::Open { refuses, .. } => refuses.clone().unwrap_or(SubmitError::Full),
+        State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
+        State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
     }
 }
 

@@ -54,18 +54,37 @@
 //!
 //! - Replicas apply the same commands in the same order. Those of one thread are applied in its order.
 //! - A command that got its reply was received by every member. One that was accepted is applied once, by all members that
-//!   stay, unless the group ends before: then [`SubmitError::Ended`] says what is known.
+//!   stay, unless this node is dropped or ends before: then [`SubmitError`] says what is known.
 //! - A [`read`](Group::read) is linearizable.
-//! - When a member fails, the group ends at the others too, and says so; one that was only stopped, or cut off, finds itself
-//!   fenced off ([`EndReason::GivenUp`]). In this version the group is not rebuilt from the survivors: restart the nodes.
+//! - A group outlives its members. When one fails, the others go on in a new [`View`] without it; members that go from one
+//!   view to the next have applied the same commands in the first ([`Replicated::view_changed`]). Handles go on working.
+//! - One that was only stopped, or cut off, learns that it was dropped, tells its callers ([`SubmitError::Unavailable`]), and
+//!   joins again with the group's state ([`Replicated::snapshot`]). So does a process that is started again, and any other node
+//!   that is [configured](config) to join. A node that [leaves](Node::leave) is not waited for.
+//! - There is never more than one group: at least half of a view's members go on to the next, and most of those who vote decide
+//!   which. Two members that are to survive the loss of either need a third who votes, a [`Witness`]. Who can't decide waits, says
+//!   so, and goes on by itself once enough are back; if they are lost for ever, `squall recover` lets an operator override
+//!   that.
+//!
+//! # Shards
+//!
+//! A group may have many *shards* ([`NodeBuilder::sharded`]), each with some of the nodes as its members, and an order and a state of
+//! its own. Which nodes hold which shard follows from the view and the configuration (`shards`, `min_replicas`, `max_replicas`,
+//! racks), and changes as little as possible when the view does.
 
+pub mod admin;
 mod alarm;
+mod ask;
+mod backlog;
 mod blocking;
 pub mod bulk;
+pub mod client;
 mod clock;
 pub mod config;
+mod control;
 #[cfg(feature = "copy")]
 pub mod copy;
+mod current;
 mod custody;
 mod delivery;
 mod encode;
@@ -77,39 +96,58 @@ mod intake;
 pub mod keys;
 mod node;
 mod node_core;
+mod operator;
+mod outside;
 mod plan;
 mod read;
 mod replicated;
 mod replies;
+mod resubmit;
 mod room;
 mod runtime;
+mod serve;
 mod service;
+mod services;
+mod session;
+mod sharded;
 pub mod sim;
+mod state;
 mod status;
 mod submit;
 #[cfg(all(test, not(squall_loom)))]
 mod tests;
+mod transfer;
 mod transport;
+mod view_change;
+mod view_log;
+mod witness;
 
+pub use ask::ServedGroup;
 pub use config::{Config, ConfigBuilder, ConfigError, Spin};
-pub use error::{Outcome, ReadError, SubmitError};
+pub use control::ControlError;
+pub use error::{Outcome, ReadError, SubmitError, Unavailable};
 pub use fabric::FabricError;
 pub use group::Group;
 pub use node::{Node, NodeBuilder, StartError};
 pub use plan::PlanError;
 pub use read::Read;
 pub use replicated::{Applied, Command, Replicated};
+pub use serve::{Answers, Freshness, Portable, ServeOptions, Served};
 #[doc(hidden)]
 pub use service::{Invalid, Service};
+pub use sharded::Sharded;
 pub use squall_fabric::{NodeId, Time};
-pub use squall_membership::{EndReason, Epoch, Seq};
+pub use squall_membership::{EndReason, Epoch, Member, Seq, ShardId, ShardState, ShardView, View};
 #[doc(hidden)]
 pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
 pub use squall_rdmc as rdmc;
-pub use status::{BulkStatus, GroupCounts, GroupStatus, MemberStatus, Status};
+pub use state::Snapshot;
+pub use status::{BulkStatus, Change, GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
 pub use transport::Carrier;
+pub use view_change::ViewChange;
+pub use witness::Witness;
 
 /// The README's example must compile.
 #[cfg(doctest)]

@@ -2,28 +2,39 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    fmt,
+    sync::Arc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
-use crossbeam::channel::{Sender, bounded, unbounded};
-use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
-use squall_membership::{EndReason, View};
-use squall_ordered::BulkPath;
+use crossbeam::channel::unbounded;
+use squall_fabric::{Fabric, NodeId, Wait};
+use squall_membership::{EndReason, ShardId, View};
+use squall_ordered::{BulkPath, Mode};
 
 use crate::{
+    ask::{Asks, ServedGroup},
+    client,
     clock::Now,
     config::Config,
-    fabric::FabricError,
+    control::{Caller, ControlError, Server},
+    fabric::{FabricError, Learn, Port},
     group::{Group, GroupSpec, new_group},
-    node_core::{CoreEffect, CoreError, NodeCore},
+    node_core::NodeCore,
+    operator::Operator,
+    outside::Outside,
     plan::{Plan, PlanError},
     replicated::Replicated,
     room::Room,
     runtime::{Engine, GroupSlot, Idle, Request},
+    serve::{self, Answers, Clients, ServeOptions, Served, Station},
     service::Service,
-    status::Status,
+    services::{self, Controls},
+    sharded::Sharded,
+    status::{Change, Status},
     transport::Carrier,
+    view_log,
 };
 
 /// Why a node did not start.
@@ -35,12 +46,33 @@ pub enum StartError {
     /// The fabric could not be opened.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The memory for tables and rings could not be had, or a size is impossible.
-    #[error("the node's memory could not be set up: {0}")]
-    Memory(String),
+    /// The view log could not be started.
+    #[error(transparent)]
+    ViewLog(#[from] squall_view_log::StartError),
     /// The system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
+    /// The node is to be a witness, and the configuration does not say so.
+    #[error("{node} is not among the configuration's `witnesses` ({witnesses:?}): add it there, at all nodes")]
+    NoWitness {
+        /// The node.
+        node: NodeId,
+        /// Who is.
+        witnesses: Vec<NodeId>,
+    },
+    /// The node is a witness by its configuration, so it can't be a member.
+    #[error(
+        "{0} is one of the configuration's `witnesses`, which have no part in any group: run `squall witness`, or give another id"
+    )]
+    IsWitness(NodeId),
+    /// In an unordered group replicas differ, so it can't be known what was applied once.
+    #[error(
+        "group {0:?} is unordered, and can't serve clients: declare it with `group`, or configure mode = \"ordered\""
+    )]
+    ServesUnordered(String),
+    /// Other processes of this host could not be let in.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The group ended before its first view was formed; mostly [`EndReason::NotFormed`], which names who is missing.
     #[error(transparent)]
     NotFormed(EndReason),
@@ -51,6 +83,8 @@ pub enum StartError {
 pub struct NodeBuilder {
     config: Config,
     groups: Vec<Box<dyn GroupSpec>>,
+    /// Those of the groups that serve clients.
+    stations: Vec<Station>,
 }
 
 impl NodeBuilder {
@@ -60,6 +94,26 @@ impl NodeBuilder {
     /// The handle works once the node has started.
     pub fn group<R: Replicated>(&mut self, name: &str, service: R) -> Group<R> {
         self.group_of(name, service)
+    }
+
+    /// Declares a group, as [`group`](NodeBuilder::group) does, which serves [clients](crate::client) besides: programs that
+    /// are no members of it. All members must declare it so, with the same options.
+    pub fn serve<R: Answers>(&mut self, name: &str, service: R, options: ServeOptions) -> ServedGroup<R> {
+        let clients = Arc::new(Clients::default());
+        let asks = Arc::new(Asks::default());
+        let group = self.group_of(name, Served::new(service, Arc::clone(&clients)));
+        let backend = Box::new(group.clone());
+        self.stations.push(Station::new(name.to_owned(), backend, clients, options, Arc::clone(&asks)));
+        ServedGroup::new(group, asks)
+    }
+
+    /// Declares a group of several shards, as many as `[groups.NAME] shards` says, each with this node's replica: `service` is called
+    /// with each shard's number, from 0 on. This node uses those of whose shards it is a member; which these are changes with the
+    /// view.
+    pub fn sharded<R: Replicated>(&mut self, name: &str, service: impl FnMut(u32) -> R) -> Sharded<R> {
+        let shards = self.config.group(name).shards;
+        let replicas: Vec<R> = (0..shards).map(service).collect();
+        Sharded::new(name, replicas.into_iter().map(|replica| self.group_of(name, replica)).collect())
     }
 
     /// As [`group`](NodeBuilder::group), of a service that takes bytes.
@@ -74,6 +128,9 @@ impl NodeBuilder {
     ///
     /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
     pub fn start(self) -> Result<Node, StartError> {
+        if self.config.is_witness() {
+            return Err(StartError::IsWitness(self.config.id()));
+        }
         match self.config.carrier() {
             Carrier::Shm => self.start_on(Config::open_shm, BulkPath::SharedMemory),
             Carrier::Tcp => self.start_on(Config::open_tcp, BulkPath::Network),
@@ -86,98 +143,147 @@ impl NodeBuilder {
         }
     }
 
-    fn start_on<F: Fabric + Wait + Send + 'static>(
+    fn start_on<F: Fabric + Wait + Learn + Port + Send + 'static>(
         self,
         open: impl FnOnce(&Config) -> Result<F, FabricError>,
         bulk_path: BulkPath,
     ) -> Result<Node, StartError> {
-        let NodeBuilder { config, mut groups } = self;
+        let NodeBuilder { config, mut groups, stations } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
+        let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let plan = Plan::new(&config, bulk_path, groups.iter().map(|group| group.name()))?;
-        let fabric = open(&config)?;
+        let caller = Caller::of(&config)?;
+        let mut fabric = open(&config)?;
         let waker = fabric.waker();
-        let mut effects = Vec::new();
-        let now = Time::boot_clock();
-        let core = NodeCore::start(fabric, now, plan.settings, &plan.shards, None, &mut effects)
-            .map_err(|error: CoreError| StartError::Memory(error.to_string()))?;
+        let mut slots = BTreeMap::new();
+        let shards = plan.settings.layout.shards().map(|(shard, _)| shard).collect::<Vec<_>>();
+        for (shard, spec) in shards.into_iter().zip(groups) {
+            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot);
+            slots.insert(shard, GroupSlot::new(task, control));
+        }
+        let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
+        let controls: Arc<Controls> = Arc::new(controls);
+        let (log, messenger) = view_log::start(&config, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
+        let clients = serve_clients(&config, &names, stations, &caller)?;
+        let monitor = log.monitor();
+        let outside = Arc::new(Outside::new(clients.clone()));
         let (requests, to_engine) = unbounded();
-        let outside = Arc::new(Outside::default());
-        let mut engine = Engine {
-            core,
-            groups: BTreeMap::new(),
-            requests: to_engine,
-            to_self: requests.clone(),
-            outside: Arc::clone(&outside),
+        let operator = Arc::new(Operator {
+            id: config.id(),
+            cluster: config.cluster().to_owned(),
+            storage: view_log::storage(&config),
+            requests: requests.clone(),
             waker: waker.clone(),
+            outside: Arc::clone(&outside),
+            monitor: monitor.clone(),
+            farewells: Arc::default(),
+        });
+        let mut handlers = services::handlers(&messenger, &controls, &operator);
+        handlers.extend(clients.as_ref().map(services::clients));
+        let server = match config.carrier() {
+            Carrier::Shm => Server::on_host(config.cluster(), config.id(), handlers)?,
+            _ => Server::at_port(config.id(), |service| fabric.calls(service).expect("it has a port"), handlers)?,
+        };
+        let me = monitor.me();
+        fabric.learn(&me);
+        let core = NodeCore::new(fabric, me, plan.settings, plan.shards, Box::new(log));
+        let engine = Engine {
+            core,
+            groups: slots,
+            monitor,
+            caller,
+            requests: to_engine,
+            to_self: requests,
+            outside,
+            founds: config.members().contains(&config.id()),
+            stalled: None,
+            waker,
             idle: Idle::new(config.spin(), Room::here(&config)),
             short_limit: config.short_limit(),
             effects: Vec::new(),
         };
-        let mut specs = groups.into_iter();
-        for effect in effects {
-            match effect {
-                // Shards are created in the order of their ids, which is that of the groups' names.
-                CoreEffect::Created { shard, submitter, deliverer } => {
-                    let spec = specs.next().expect("a shard for each group");
-                    let (task, control) = spec.attach(submitter, deliverer, waker.clone(), Now::Boot);
-                    engine.groups.insert(shard, GroupSlot::new(task, control));
-                }
-                other => engine.effects.push(other),
-            }
-        }
         let name = format!("squall-{}", config.id().0);
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
-        let node = Node { id: config.id(), requests, waker, outside, engine: Some(thread) };
-        match node.outside.wait_formed() {
-            Ok(()) => Ok(node),
+        let engine = Some(thread);
+        let node = Node { operator, engine, clients, server: Some(server) };
+        match node.operator.outside.wait_view(None, |_| true) {
+            Ok(_) => Ok(node),
             Err(reason) => Err(StartError::NotFormed(reason)),
         }
     }
 }
 
 /// A running node. Dropping it shuts it down.
-#[derive(Debug)]
 pub struct Node {
-    id: NodeId,
-    requests: Sender<Request>,
-    waker: Waker,
-    outside: Arc<Outside>,
+    operator: Arc<Operator>,
     engine: Option<JoinHandle<()>>,
+    clients: Option<Arc<serve::Server>>,
+    /// Ends after the engine, whose groups its threads wait for.
+    server: Option<Server>,
 }
 
 impl Node {
     /// Begins to declare a node.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, groups: Vec::new() }
+        NodeBuilder { config, groups: Vec::new(), stations: Vec::new() }
     }
 
     /// The node's id.
     pub fn id(&self) -> NodeId {
-        self.id
+        self.operator.id
     }
 
-    /// The current view.
+    /// The last view that this node has installed. A node that was dropped from the group, and asks to join again, still has
+    /// that one.
     pub fn view(&self) -> Arc<View> {
-        let state = self.outside.lock();
-        Arc::clone(state.view.as_ref().expect("a node that started has a view"))
+        self.operator.outside.view().expect("a node that started has a view")
+    }
+
+    /// Waits until this node has installed a view of which `which` is true, for `limit` at most. None if it has not; an error
+    /// if the node's part in its groups is over.
+    pub fn wait_view(&self, limit: Duration, which: impl Fn(&View) -> bool) -> Result<Option<Arc<View>>, EndReason> {
+        self.operator.outside.wait_view(Some(limit), which)
+    }
+
+    /// How this node came to its view.
+    pub fn last_change(&self) -> Change {
+        self.operator.outside.change()
+    }
+
+    /// Leaves the group: the others go on without this node, and need no timeout for it. What it has accepted is delivered,
+    /// or fails with an error that says that it was not. Waits until that is done, for `limit` at most.
+    ///
+    /// Returns whether it has left. If not, nobody else can go on with the state that it has, or too few of those who decide
+    /// can be reached; it is still a member then, and goes on trying.
+    pub fn leave(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Leave);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Says that a member is gone, whatever this node sees of it: the others go on without it.
+    pub fn suspect(&self, member: NodeId) {
+        self.operator.tell(Request::Suspect(member));
     }
 
     /// Why the node's part in its groups is over, if it is.
     pub fn end_reason(&self) -> Option<EndReason> {
-        self.outside.end_reason()
+        self.operator.outside.end_reason()
     }
 
     /// Waits until the node's part in its groups is over, and says why.
     pub fn wait_ended(&self) -> EndReason {
-        self.outside.wait_ended()
+        self.operator.outside.wait_ended(None).expect("without a limit it waits until then")
     }
 
     /// How the node and its groups are now. None while the engine does not answer, because it has ended.
     pub fn status(&self) -> Option<Status> {
-        let (reply, answer) = bounded(1);
-        self.requests.send(Request::Status(reply)).ok()?;
-        self.waker.wake();
-        answer.recv().ok()
+        self.operator.status()
+    }
+
+    /// Takes no calls any more, as if the node had died to its clients.
+    #[cfg(test)]
+    pub(crate) fn stop_serving(&mut self) {
+        drop(self.server.take());
     }
 
     /// Ends the node's part in its groups: whatever waits gets an error, the other members see this one leave.
@@ -188,71 +294,54 @@ impl Node {
     }
 }
 
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("id", &self.id())
+            .field("epoch", &self.operator.outside.epoch())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        // If the engine is gone already there is nothing to ask.
-        let _ = self.requests.send(Request::Stop);
-        self.waker.wake();
+        // Whoever let it leave hears of that before it goes.
+        self.operator.farewells.wait(FAREWELL_PATIENCE);
+        self.operator.tell(Request::Stop);
         if engine.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }
-    }
-}
-
-/// What a node's engine tells those outside.
-#[derive(Debug, Default)]
-pub(crate) struct Outside {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    view: Option<Arc<View>>,
-    ended: Option<EndReason>,
-}
-
-impl Outside {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while holding it; if it did, both fields would still be whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn formed(&self, view: Arc<View>) {
-        self.lock().view = Some(view);
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn ended(&self, reason: EndReason) {
-        self.lock().ended.get_or_insert(reason);
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn end_reason(&self) -> Option<EndReason> {
-        self.lock().ended.clone()
-    }
-
-    fn wait_formed(&self) -> Result<(), EndReason> {
-        let mut state = self.lock();
-        loop {
-            if let Some(reason) = &state.ended {
-                return Err(reason.clone());
-            }
-            if state.view.is_some() {
-                return Ok(());
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if let Some(clients) = &self.clients {
+            clients.stop();
         }
+        drop(self.server.take());
     }
+}
 
-    fn wait_ended(&self) -> EndReason {
-        let mut state = self.lock();
-        loop {
-            if let Some(reason) = &state.ended {
-                return reason.clone();
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+/// How long a node stays for those who are to hear that it has left.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Begins to serve clients, if a group does.
+fn serve_clients(
+    config: &Config,
+    groups: &[String],
+    stations: Vec<Station>,
+    caller: &Caller,
+) -> Result<Option<Arc<serve::Server>>, StartError> {
+    if stations.is_empty() {
+        return Ok(None);
     }
+    if let Some(station) = stations.iter().find(|station| config.group(&station.name).mode == Mode::Unordered) {
+        return Err(StartError::ServesUnordered(station.name.clone()));
+    }
+    // Shards are numbered in the order of their groups' names.
+    let shard = |name: &str| ShardId(groups.iter().take_while(|group| *group != name).count() as u32);
+    for station in &stations {
+        station.asks.start(config.id(), client::dial(caller.clone()));
+    }
+    let stations = stations.into_iter().map(|station| (shard(&station.name), station));
+    let clients = Arc::new(serve::Server::new(config.id(), stations));
+    clients.start()?;
+    Ok(Some(clients))
 }

@@ -3,121 +3,125 @@
 //! Events of the fabric and the view log go in. Membership says what to do, the shards do it, and their answers go back in.
 //! What concerns threads and the application comes out as [`CoreEffect`]s. There is no clock, thread, socket or file here,
 //! so the simulator drives the same core as a real node's engine thread.
+//!
+//! A core lives through many views. Each has shards of its own; when one ends, its shards hand out what they have not
+//! delivered before those of the next are made.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod slots;
 
-use squall_fabric::{Completion, EndpointId, Fabric, NodeId, RegisterError, Time};
-use squall_membership::{Effect, EndReason, Input, Membership, Rank, Settings, ShardId, View, ViewEvent, ViewLog};
-use squall_ordered::{CreateError, DeliverError, Deliverer, Row, Shard, ShardConfig, Submitter, Undelivered};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
+use squall_membership::{
+    Effect, EndReason, Epoch, Input, Member, Membership, Seq, Settings, ShardId, Trims, View, ViewLog,
+};
+use squall_ordered::{CreateError, DeliverError, Deliverer, Row, ShardConfig, Submitter, Undelivered};
+
+use self::slots::{HandedOut, Slots};
+use crate::{delivery::Fate, fabric::Learn, status::Change};
 
 /// What a node's surroundings must do.
 #[derive(Debug)]
 pub(crate) enum CoreEffect {
-    /// A shard exists: its other two parts.
-    Created { shard: ShardId, submitter: Submitter, deliverer: Deliverer },
-    /// Every member of the first view has appeared.
-    Formed(Arc<View>),
+    /// A shard of a view that this node installs: its other two parts, and what the view before has not delivered.
+    Created {
+        shard: ShardId,
+        view: Arc<View>,
+        submitter: Submitter,
+        deliverer: Deliverer,
+        undelivered: Vec<Undelivered>,
+        /// The part that it had in the view before lacks the end of that view.
+        fell_short: bool,
+    },
+    /// All members of a view are connected.
+    Installed(Arc<View>),
     /// The shard's deliverer may have more to do.
     Deliver(ShardId),
     /// The shard's ring has more room.
     Freed(ShardId),
     /// So has what the shard keeps for bulk messages.
     FreedBulk(ShardId),
+    /// This node is no member of the shard any more, from this view on. What became of what it had not delivered.
+    Dropped { shard: ShardId, epoch: Epoch, undelivered: Vec<(Undelivered, Fate)> },
+    /// This node is in a view, and not a member of this shard: these are.
+    Elsewhere { shard: ShardId, members: Vec<NodeId> },
+    /// Nothing can be decided, for this reason.
+    Stalled(String),
     /// The shard delivers nothing more: fail whatever waits.
-    End { shard: ShardId, undelivered: Vec<Undelivered>, reason: EndReason },
-    /// All shards have ended; the node has nothing more to do.
+    End { shard: ShardId, undelivered: Vec<(Undelivered, Fate)>, reason: EndReason },
+    /// The node has nothing more to do: fail whatever waits in any group.
     Ended(EndReason),
-}
-
-/// Why a node's core could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CoreError {
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    #[error(transparent)]
-    Create(#[from] CreateError),
 }
 
 /// Which layer an endpoint belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Membership,
-    Shard(usize),
+    Shard(ShardId),
 }
 
+/// What comes once the current view's shards have handed out what they have.
 #[derive(Debug)]
-struct Slot {
-    shard: Shard,
-    /// Its deliverer met a faulty sender, and goes no further.
-    stuck: bool,
-    ended: bool,
+enum Turn {
+    Install(Arc<View>),
+    /// This view follows, and this node is not in it. The trims of the view at hand, if they are known.
+    Drop(Epoch, Option<Trims>),
+    End(EndReason),
 }
 
 /// One node's protocols, and the fabric that they share.
 pub(crate) struct NodeCore<F> {
     fabric: F,
     membership: Membership,
-    view_log: Option<Box<dyn ViewLog>>,
-    shards: Vec<Slot>,
+    view_log: Box<dyn ViewLog>,
+    configs: BTreeMap<ShardId, ShardConfig>,
+    /// The view that the shards are of.
+    view: Option<Arc<View>>,
+    slots: Slots,
     owners: BTreeMap<EndpointId, Owner>,
-    connected: bool,
-    cleaning: bool,
-    ending: Option<EndReason>,
-    ended: bool,
+    is_connected: bool,
+    is_cleaning: bool,
+    /// How far the view at hand is delivered, once that is decided.
+    trims: Trims,
+    turns: VecDeque<Turn>,
+    is_ended: bool,
+    /// The clock, as of the last step.
+    now: Time,
+    change: Change,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
 }
 
-impl<F: Fabric> NodeCore<F> {
-    /// Starts to form the first view. Its shards are created at once, in the order of `settings.shards`.
-    pub(crate) fn start(
-        mut fabric: F,
-        now: Time,
+impl<F: Fabric + Learn> NodeCore<F> {
+    /// A node outside of any view, that installs those which the view log says it is in.
+    pub(crate) fn new(
+        fabric: F,
+        me: Member,
         settings: Settings,
-        configs: &BTreeMap<ShardId, ShardConfig>,
-        view_log: Option<Box<dyn ViewLog>>,
-        out: &mut Vec<CoreEffect>,
-    ) -> Result<NodeCore<F>, CoreError> {
-        let mut effects = Vec::new();
-        let membership = Membership::form(&mut fabric, now, settings, &mut effects)?;
-        let owners = membership.endpoints().map(|endpoint| (endpoint, Owner::Membership)).collect();
-        let mut core = NodeCore {
+        configs: BTreeMap<ShardId, ShardConfig>,
+        view_log: Box<dyn ViewLog>,
+    ) -> NodeCore<F> {
+        NodeCore {
             fabric,
-            membership,
+            membership: Membership::new(me, settings),
             view_log,
-            shards: Vec::new(),
-            owners,
-            connected: false,
-            cleaning: false,
-            ending: None,
-            ended: false,
+            configs,
+            view: None,
+            slots: Slots::default(),
+            owners: BTreeMap::new(),
+            is_connected: true,
+            is_cleaning: false,
+            trims: Trims::new(),
+            turns: VecDeque::new(),
+            is_ended: false,
+            now: Time::ZERO,
+            change: Change::default(),
             completions: Vec::new(),
             effects: Vec::new(),
-        };
-        for effect in effects {
-            match effect {
-                Effect::Install(view) => core.install(&view, configs, out)?,
-                other => core.effects.push(other),
-            }
         }
-        core.route(out);
-        Ok(core)
-    }
-
-    fn install(
-        &mut self,
-        view: &View,
-        configs: &BTreeMap<ShardId, ShardConfig>,
-        out: &mut Vec<CoreEffect>,
-    ) -> Result<(), CoreError> {
-        for members in &view.shards {
-            let config = configs.get(&members.shard).copied().unwrap_or_default();
-            let (submitter, shard, deliverer) = squall_ordered::create(&mut self.fabric, view, members.shard, &config)?;
-            self.owners.extend(shard.endpoints().map(|endpoint| (endpoint, Owner::Shard(self.shards.len()))));
-            self.shards.push(Slot { shard, stuck: false, ended: false });
-            out.push(CoreEffect::Created { shard: members.shard, submitter, deliverer });
-        }
-        Ok(())
     }
 
     /// The fabric.
@@ -125,46 +129,81 @@ impl<F: Fabric> NodeCore<F> {
         &mut self.fabric
     }
 
-    /// The current view.
-    pub(crate) fn view(&self) -> &Arc<View> {
-        self.membership.view()
+    /// The view that this node has installed, or installs.
+    pub(crate) fn view(&self) -> Option<&Arc<View>> {
+        self.view.as_ref()
+    }
+
+    /// How it came to its view.
+    pub(crate) fn last_change(&self) -> Change {
+        self.change
+    }
+
+    /// Membership, to look at.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     /// How far a member of a shard is.
     pub(crate) fn row(&self, shard: ShardId, member: NodeId) -> Option<Row> {
-        let slot = self.shards.iter().find(|slot| slot.shard.id() == shard)?;
-        let rank: Rank = self.view().shard(shard)?.rank_of(member)?;
-        Some(slot.shard.row(rank))
+        let rank = self.view.as_ref()?.shard(shard)?.rank_of(member)?;
+        Some(self.slots.get(shard)?.row(rank))
     }
 
     /// How many bulk messages of this node some member of a shard has not delivered, and the memory that they take, in bytes.
     pub(crate) fn bulk_in_flight(&self, shard: ShardId) -> (usize, usize) {
-        let slot = self.shards.iter().find(|slot| slot.shard.id() == shard);
-        slot.map_or((0, 0), |slot| slot.shard.bulk_in_flight())
+        self.slots.get(shard).map_or((0, 0), |shard| shard.bulk_in_flight())
     }
 
     /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
-        self.membership.deadline()
+        self.membership.deadline().min(self.view_log.deadline())
     }
 
     /// Whether all is over.
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended
+        self.is_ended
     }
 
     /// Asks for the end.
     pub(crate) fn stop(&mut self, out: &mut Vec<CoreEffect>) {
-        self.membership.input(Input::Stop, &mut self.effects);
-        self.route(out);
+        self.input(Input::Stop, out);
+    }
+
+    /// Asks the others to go on without this node.
+    pub(crate) fn leave(&mut self, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Leave, out);
+    }
+
+    /// An operator says that a member is gone.
+    pub(crate) fn suspect(&mut self, node: NodeId, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Suspect(node), out);
+    }
+
+    /// This node holds the whole state of a shard, and all that the view at hand has delivered: to be said in each view that
+    /// does not know it.
+    pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
+        let node = self.fabric.node();
+        let is_news =
+            self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_complete(node));
+        if is_news && self.slots.complete(shard) {
+            self.input(Input::Complete(shard), out);
+        }
+    }
+
+    /// This node can't go on.
+    pub(crate) fn fail(&mut self, reason: EndReason, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Failed(reason), out);
     }
 
     /// A shard's deliverer met a faulty sender. It must not be run again.
     pub(crate) fn faulty(&mut self, shard: ShardId, error: &DeliverError, out: &mut Vec<CoreEffect>) {
-        if let Some(slot) = self.shards.iter_mut().find(|slot| slot.shard.id() == shard) {
-            slot.stuck = true;
-        }
-        let input = Input::Faulty(error.sender, error.cause.to_string());
+        let (node, why) = (error.sender, error.cause.to_string());
+        self.slots.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
+        self.input(Input::Faulty(node, why), out);
+    }
+
+    fn input(&mut self, input: Input, out: &mut Vec<CoreEffect>) {
         self.membership.input(input, &mut self.effects);
         self.route(out);
     }
@@ -172,6 +211,7 @@ impl<F: Fabric> NodeCore<F> {
     /// Looks at all that came, lets every layer act, and sends what accumulated. Returns whether anything changed, so that
     /// another step may find more to do.
     pub(crate) fn step(&mut self, now: Time, out: &mut Vec<CoreEffect>) -> bool {
+        self.now = now;
         let mut completions = std::mem::take(&mut self.completions);
         self.fabric.poll(now, &mut completions);
         let mut busy = !completions.is_empty();
@@ -179,33 +219,31 @@ impl<F: Fabric> NodeCore<F> {
             self.on_completion(&completion);
         }
         self.completions = completions;
-        for slot in self.shards.iter_mut().filter(|slot| !slot.ended) {
-            let stepped = slot.shard.step(&mut self.fabric, now);
-            busy |= stepped.busy;
-            if stepped.deliver {
-                out.push(CoreEffect::Deliver(slot.shard.id()));
-            }
-            if stepped.freed {
-                out.push(CoreEffect::Freed(slot.shard.id()));
-            }
-            if stepped.freed_bulk {
-                out.push(CoreEffect::FreedBulk(slot.shard.id()));
-            }
-            for (node, why) in slot.shard.take_faulty() {
-                self.membership.input(Input::Faulty(node, why), &mut self.effects);
-            }
+        busy |= self.slots.step(&mut self.fabric, now, out);
+        for (endpoint, shard) in self.slots.take_connecting() {
+            self.owners.insert(endpoint, Owner::Shard(shard));
         }
-        if !self.connected && self.shards.iter().all(|slot| slot.shard.is_complete()) {
-            self.connected = true;
+        for (node, why) in self.slots.take_faulty() {
+            let input = if node == self.fabric.node() {
+                Input::Failed(EndReason::Incompatible { node, why })
+            } else {
+                Input::Faulty(node, why)
+            };
+            self.membership.input(input, &mut self.effects);
+        }
+        if !self.is_connected && self.slots.are_connected() {
+            self.is_connected = true;
             self.membership.input(Input::ShardsConnected, &mut self.effects);
         }
-        while let Some(event) = self.view_log.as_mut().and_then(|log| log.poll(now)) {
+        while let Some(event) = self.view_log.poll(now) {
             busy = true;
             self.membership.input(Input::ViewLog(event), &mut self.effects);
         }
         busy |= self.membership.step(&mut self.fabric, now, &mut self.effects);
         busy |= self.route(out);
-        self.watch_ends(out);
+        self.watch_clean_up();
+        busy |= self.route(out);
+        busy |= self.turn(out);
         busy
     }
 
@@ -214,12 +252,13 @@ impl<F: Fabric> NodeCore<F> {
             Some(Owner::Membership) => {
                 self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
             }
-            Some(&Owner::Shard(index)) => {
-                let lost = self.shards[index].shard.on_completion(&mut self.fabric, completion);
+            Some(&Owner::Shard(shard)) => {
+                let lost = self.slots.on_completion(&mut self.fabric, shard, completion);
                 if let Some((node, reason)) = lost {
                     self.membership.input(Input::Broken(node, reason), &mut self.effects);
                 }
             }
+            // It belonged to a view that is over.
             None => {}
         }
     }
@@ -238,69 +277,172 @@ impl<F: Fabric> NodeCore<F> {
 
     fn carry_out(&mut self, effect: Effect, out: &mut Vec<CoreEffect>) {
         match effect {
-            Effect::Install(_) => unreachable!("only the first view is installed, when the node starts"),
-            Effect::Formed(view) => out.push(CoreEffect::Formed(view)),
+            Effect::Install(view) => self.turns.push_back(Turn::Install(view)),
+            Effect::Installed(view) => {
+                self.own_membership();
+                (self.change.epoch, self.change.installed) = (view.epoch.0, self.now);
+                out.push(CoreEffect::Installed(view));
+            }
             Effect::Wedge => {
-                for slot in &mut self.shards {
-                    let (shard, count) = (slot.shard.id(), slot.shard.wedge());
-                    let input = Input::Frozen { shard, count, leased: slot.shard.leased().collect() };
-                    self.membership.input(input, &mut self.effects);
+                (self.change.suspected, self.change.wedged) = (self.now, self.now);
+                for (shard, count, leased) in self.slots.wedge() {
+                    self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }
             }
-            Effect::Propose(proposal) => match &mut self.view_log {
-                Some(log) => log.propose(proposal),
-                None => self.membership.input(Input::ViewLog(ViewEvent::NoQuorum), &mut self.effects),
-            },
-            Effect::CleanUp(trims) => {
-                self.cleaning = true;
-                for slot in &mut self.shards {
-                    if let Some(&trim) = trims.get(&slot.shard.id()) {
-                        slot.shard.clean_up(trim);
-                    }
-                }
+            Effect::Propose(proposal) => self.view_log.propose(proposal),
+            Effect::Report { to, report } => self.view_log.report(&to, report),
+            Effect::Join(me) => self.view_log.join(me),
+            Effect::PeerGone(node) => self.view_log.peer_gone(node),
+            Effect::CleanUp { trims, counted } => {
+                self.change.decided = self.now;
+                self.is_cleaning = true;
+                self.slots.clean_up(&trims, &counted);
+                self.trims = trims;
             }
+            Effect::Dropped { next, trims } => {
+                self.change.decided = self.now;
+                self.slots.abandon();
+                self.turns.push_back(Turn::Drop(next.epoch, trims));
+            }
+            Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
             Effect::End(reason) => {
-                for slot in &mut self.shards {
-                    slot.shard.wedge();
-                    slot.shard.close();
-                }
-                self.ending = Some(reason);
+                self.slots.wedge();
+                self.slots.close();
+                // Nothing follows an end, also not what was to come before.
+                self.turns.retain(|turn| matches!(turn, Turn::Drop(..)));
+                self.turns.push_back(Turn::End(reason));
             }
         }
     }
 
-    /// Reports shards that have delivered all that they will.
-    fn watch_ends(&mut self, out: &mut Vec<CoreEffect>) {
-        if self.cleaning && self.ending.is_none() && self.shards.iter().all(|slot| slot.shard.is_ended()) {
-            self.cleaning = false;
-            for slot in &self.shards {
-                self.membership.input(Input::Ended(slot.shard.id()), &mut self.effects);
-            }
-            self.route(out);
+    /// Takes note of which endpoints are membership's.
+    fn own_membership(&mut self) {
+        self.owners.retain(|_, owner| matches!(owner, Owner::Shard(_)));
+        self.owners.extend(self.membership.endpoints().map(|endpoint| (endpoint, Owner::Membership)));
+    }
+
+    /// Tells membership once the shards have delivered all that their view delivers.
+    fn watch_clean_up(&mut self) {
+        if !self.is_cleaning {
+            return;
         }
-        let Some(reason) = self.ending.clone().filter(|_| !self.ended) else { return };
-        for slot in self.shards.iter_mut().filter(|slot| !slot.ended) {
-            if !slot.stuck && !slot.shard.is_ended() {
-                continue;
-            }
-            // None while a thread is still completing a message.
-            if let Some(undelivered) = slot.shard.undelivered() {
-                slot.ended = true;
-                let (shard, reason) = (slot.shard.id(), reason.clone());
-                out.push(CoreEffect::End { shard, undelivered, reason });
+        if let Some(why) = self.slots.is_stuck().cloned() {
+            // What a faulty sender has spoiled here, others may have delivered.
+            self.is_cleaning = false;
+            self.membership.input(Input::Failed(why), &mut self.effects);
+        } else if self.slots.are_ended() {
+            self.is_cleaning = false;
+            for shard in self.slots.cleaned_up() {
+                self.membership.input(Input::Ended(shard), &mut self.effects);
             }
         }
-        if self.shards.iter().all(|slot| slot.ended) {
-            self.ended = true;
-            out.push(CoreEffect::Ended(reason));
+    }
+
+    /// Goes on from the view that is over, once its shards have handed out what they have not delivered.
+    fn turn(&mut self, out: &mut Vec<CoreEffect>) -> bool {
+        let mut busy = false;
+        while let Some(turn) = self.turns.front() {
+            if matches!(turn, Turn::Install(_)) {
+                self.slots.close();
+            }
+            let Some(handed_out) = self.slots.hand_out() else { return busy };
+            busy = true;
+            let turn = self.turns.pop_front().expect("it was just there");
+            self.leave_view();
+            match turn {
+                Turn::Install(view) => self.install(view, handed_out, out),
+                Turn::Drop(epoch, trims) => self.drop_out(epoch, trims.as_ref(), handed_out, out),
+                Turn::End(reason) => {
+                    // Of one that leaves it is known how far the others deliver.
+                    let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
+                    for (shard, HandedOut { undelivered, .. }) in handed_out {
+                        let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)));
+                        out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
+                    }
+                    self.is_ended = true;
+                    out.push(CoreEffect::Ended(reason));
+                }
+            }
+        }
+        busy
+    }
+
+    /// Closes what belongs to the view that is over.
+    fn leave_view(&mut self) {
+        self.slots.disconnect(&mut self.fabric);
+        self.slots = Slots::default();
+        self.owners.retain(|_, owner| matches!(owner, Owner::Membership));
+        (self.is_connected, self.is_cleaning) = (true, false);
+    }
+
+    fn install(&mut self, view: Arc<View>, mut handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+        let node = self.fabric.node();
+        // Itself first: where others are depends on where it is.
+        let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
+        me.into_iter().chain(others).for_each(|member| self.fabric.learn(member));
+        self.membership.install(&mut self.fabric, &mut self.effects);
+        self.own_membership();
+        self.view = Some(Arc::clone(&view));
+        for members in view.shards.iter().filter(|shard| shard.rank_of(node).is_some()) {
+            let shard = members.shard;
+            let config = self.configs.get(&shard).copied().unwrap_or_default();
+            let (submitter, part, deliverer) = match squall_ordered::create(&mut self.fabric, &view, shard, &config) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    let reason = match error {
+                        CreateError::Register(error) => EndReason::NoMemory(error),
+                        other => EndReason::Incompatible { node, why: other.to_string() },
+                    };
+                    self.membership.input(Input::Failed(reason), &mut self.effects);
+                    return;
+                }
+            };
+            self.owners.extend(part.endpoints().map(|endpoint| (endpoint, Owner::Shard(shard))));
+            self.slots.add(part, members.is_complete(node));
+            let HandedOut { undelivered, fell_short } = handed_out.remove(&shard).unwrap_or_default();
+            let view = Arc::clone(&view);
+            out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
+        }
+        self.is_connected = false;
+        self.trims.clear();
+        // Those who stay have delivered as much as this node, before it gave the shard up.
+        for (shard, HandedOut { undelivered, .. }) in handed_out {
+            let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
+            out.push(CoreEffect::Dropped { shard, epoch: view.epoch, undelivered });
+        }
+        for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
+            out.push(CoreEffect::Elsewhere { shard: other.shard, members: other.members.clone() });
+        }
+    }
+
+    fn drop_out(
+        &mut self,
+        epoch: Epoch,
+        trims: Option<&Trims>,
+        handed_out: BTreeMap<ShardId, HandedOut>,
+        out: &mut Vec<CoreEffect>,
+    ) {
+        self.view = None;
+        for (shard, HandedOut { undelivered, .. }) in handed_out {
+            let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)));
+            out.push(CoreEffect::Dropped { shard, epoch, undelivered });
         }
     }
 
     /// Closes all endpoints.
     pub(crate) fn disconnect(&mut self) {
-        for slot in &mut self.shards {
-            slot.shard.disconnect(&mut self.fabric);
-        }
+        self.slots.disconnect(&mut self.fabric);
         self.membership.disconnect(&mut self.fabric);
     }
+}
+
+/// What became of messages that this node has not delivered, if the others deliver up to this trim; None if that is not known:
+/// more views have passed, or nobody stays who has the shard.
+fn with_fates(undelivered: Vec<Undelivered>, trim: Option<&Seq>) -> Vec<(Undelivered, Fate)> {
+    let fate = |message: &Undelivered| match (trim, message.place) {
+        (Some(trim), Some(place)) if place < *trim => Fate::Delivered,
+        (Some(_), _) => Fate::NotDelivered,
+        (None, _) => Fate::Unknown,
+    };
+    undelivered.into_iter().map(|message| (fate(&message), message)).map(|(fate, message)| (message, fate)).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{Settings, ShardId, ShardView};
+use squall_membership::{GroupLayout, Layout, LayoutError, Settings, ShardId};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 use squall_sst::Fingerprint;
 
@@ -16,6 +16,22 @@ pub enum PlanError {
         "the configuration has a group {0:?}, which this program does not serve: remove [groups.{0}] or declare it"
     )]
     UnknownGroup(String),
+    /// A group's shards are not those that the program has replicas for.
+    #[error(
+        "the group {name:?} has shards = {configured}, and is declared with {declared}: declare it with `NodeBuilder::sharded`, or \
+             configure as many"
+    )]
+    Shards {
+        /// The group.
+        name: String,
+        /// How many the configuration says.
+        configured: u32,
+        /// How many were declared.
+        declared: usize,
+    },
+    /// The groups' shards make no sense.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// The same group was declared twice.
     #[error("the group {0:?} is declared twice")]
     DuplicateGroup(String),
@@ -33,6 +49,9 @@ const BLOCK_BYTES: usize = 128 << 10;
 /// A small reserve still takes so many messages.
 const MESSAGES: usize = 16;
 
+/// Connections may take this long to come up, however soon a member that is silent is given up.
+const SLOWEST_CONNECT: Duration = Duration::from_millis(100);
+
 /// What a group's options come to.
 pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease: Duration) -> ShardConfig {
     let block = (group.bulk_reserve / MESSAGES).min(BLOCK_BYTES);
@@ -48,45 +67,51 @@ pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease:
 }
 
 impl Plan {
-    /// `groups` are the declared names, in their order.
+    /// `groups` are the names of what was declared, in their order: that of a group once for each shard.
     pub(crate) fn new<'a>(
         config: &Config,
         bulk_path: BulkPath,
         groups: impl Iterator<Item = &'a str>,
     ) -> Result<Plan, PlanError> {
-        let mut views = Vec::new();
+        let mut layout = Layout::default();
         let mut shards = BTreeMap::new();
         let mut agreed = Fingerprint::default();
-        let names: Vec<&str> = groups.collect();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(PlanError::DuplicateGroup(pair[0].to_owned()));
-        }
-        if let Some(unknown) = config.group_names().find(|name| !names.contains(name)) {
+        let mut declared = BTreeMap::<&str, usize>::new();
+        groups.for_each(|name| *declared.entry(name).or_default() += 1);
+        if let Some(unknown) = config.group_names().find(|name| !declared.contains_key(name)) {
             return Err(PlanError::UnknownGroup(unknown.to_owned()));
         }
-        for (index, name) in names.iter().enumerate() {
-            let shard = ShardId(index as u32);
+        let mut next = 0;
+        for (name, declared) in declared {
             let group: GroupConfig = config.group(name);
-            let senders = group.senders.clone().unwrap_or_else(|| config.members().to_vec());
+            match group.shards {
+                1 if declared > 1 => return Err(PlanError::DuplicateGroup(name.to_owned())),
+                configured if configured as usize != declared => {
+                    return Err(PlanError::Shards { name: name.to_owned(), configured, declared });
+                }
+                _ => {}
+            }
             agreed.text(name).number(u64::from(group.mode == Mode::Unordered));
             for bytes in [group.ring_bytes, group.bulk_threshold, group.bulk_reserve] {
                 agreed.number(bytes as u64);
             }
             agreed.number(config.read_lease().as_nanos() as u64);
-            for sender in &senders {
+            for sender in group.senders.iter().flatten() {
                 agreed.number(u64::from(sender.0));
             }
-            views.push(ShardView { shard, members: config.members().to_vec(), senders });
-            shards.insert(shard, shard_config(&group, bulk_path, config.read_lease()));
+            let config = shard_config(&group, bulk_path, config.read_lease());
+            shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
+            next += group.shards;
+            let GroupConfig { shards, min_replicas, max_replicas, senders, .. } = group;
+            layout.groups.push(GroupLayout { name: name.to_owned(), shards, min_replicas, max_replicas, senders });
         }
+        layout.check()?;
         let settings = Settings {
-            members: config.members().to_vec(),
-            shards: views,
+            layout,
             fingerprint: agreed.value(),
-            formation_timeout: config.formation_timeout(),
+            connect_timeout: config.failure_timeout().max(SLOWEST_CONNECT),
             failure_timeout: config.failure_timeout(),
             read_lease: config.read_lease(),
-            view_log: false,
         };
         Ok(Plan { settings, shards })
     }

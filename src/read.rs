@@ -12,13 +12,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use squall_membership::EndReason;
+use squall_ordered::Submitter;
 
 use crate::{
     blocking::{self, Applying, Patience},
     custody::Custody,
     error::ReadError,
-    intake::{Intake, Started},
+    intake::{Around, Intake, State as IntakeState},
 };
 
 /// A read as the delivering thread sees it: looks at the replica, or learns why it can't, and gives back who waits.
@@ -35,14 +35,26 @@ pub(crate) struct Reads<S> {
 }
 
 struct Queue<S> {
+    /// Of the current view, that many have been counted.
     linearizable: VecDeque<Job<S>>,
+    /// So many of those that were counted first were refused since, and will be called answerable all the same.
+    void: u64,
+    /// Where the linearizable ones are counted, or why there are none.
+    counter: Result<Submitter, ReadError>,
     peeks: VecDeque<Job<S>>,
-    ended: Option<EndReason>,
+    /// Why there are no peeks.
+    over: Option<ReadError>,
 }
 
 impl<S> Reads<S> {
     pub(crate) fn new(replica: Arc<Custody<S>>) -> Reads<S> {
-        let queue = Queue { linearizable: VecDeque::new(), peeks: VecDeque::new(), ended: None };
+        let queue = Queue {
+            linearizable: VecDeque::new(),
+            void: 0,
+            counter: Err(ReadError::NotStarted),
+            peeks: VecDeque::new(),
+            over: None,
+        };
         Reads { replica, queue: Mutex::new(queue), peeks: AtomicUsize::new(0), direct: AtomicU64::new(0) }
     }
 
@@ -62,10 +74,9 @@ impl<S> Reads<S> {
     where
         L: FnOnce(&S) -> T,
     {
-        let Some(Started { submitter, waker, clock }) = intake.started().filter(|_| intake.end_reason().is_none())
-        else {
-            return Err(look);
-        };
+        let Some(Around { waker, clock }) = intake.around() else { return Err(look) };
+        let state = intake.state();
+        let IntakeState::Open { submitter, .. } = &*state else { return Err(look) };
         let now = clock.get();
         let Some(place) = submitter.lease(now) else { return Err(look) };
         if !submitter.has_reached(place) {
@@ -82,7 +93,7 @@ impl<S> Reads<S> {
     where
         L: FnOnce(&S) -> T,
     {
-        if intake.started().is_none() {
+        if intake.around().is_none() {
             return Err(look);
         }
         self.replica.look(
@@ -103,7 +114,7 @@ impl<S> Reads<S> {
         L: FnOnce(&S) -> T,
     {
         // A look within a look would wait for itself.
-        while intake.end_reason().is_some() && !blocking::is_applying() && !self.replica.is_broken() {
+        while intake.is_ended() && !blocking::is_applying() && !self.replica.is_broken() {
             look = match self.look_here(intake, look) {
                 Ok(answer) => return Ok(answer),
                 Err(look) => look,
@@ -123,32 +134,47 @@ impl<S> Reads<S> {
     /// The shard counts reads and knows nothing of them: once it says that n may be answered, the first n of the queue are.
     /// That is right because each read is queued before it is counted. So whenever n are counted, at least n are queued; and
     /// the n-th in the queue was queued no later than the n-th was counted, so a state that is new enough for the n-th count
-    /// is new enough for the n-th in the queue.
+    /// is new enough for the n-th in the queue. Each is counted where it is queued, under one lock, so that a new view counts
+    /// each that it finds once.
     pub(crate) fn push(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
-        let started = intake.started().ok_or(ReadError::NotStarted)?;
         let mut queue = self.lock();
-        if let Some(reason) = queue.ended.clone() {
-            return Err(ReadError::Ended { reason });
-        }
-        queue.linearizable.push_back(job);
+        let Queue { linearizable, counter, .. } = &mut *queue;
+        let submitter = counter.as_ref().map_err(ReadError::clone)?;
+        linearizable.push_back(job);
+        submitter.ask_read();
         drop(queue);
-        started.submitter.ask_read();
-        started.waker.wake();
+        intake.wake();
         Ok(())
     }
 
     /// Queues a look at the replica as it is.
     pub(crate) fn push_peek(&self, intake: &Intake, job: Job<S>) -> Result<(), ReadError> {
-        let started = intake.started().ok_or(ReadError::NotStarted)?;
+        let around = intake.around().ok_or(ReadError::NotStarted)?;
         let mut queue = self.lock();
-        if let Some(reason) = queue.ended.clone() {
-            return Err(ReadError::Ended { reason });
+        if let Some(error) = &queue.over {
+            return Err(error.clone());
         }
         queue.peeks.push_back(job);
         self.peeks.store(queue.peeks.len(), Ordering::Release);
         drop(queue);
-        started.waker.wake();
+        around.waker.wake();
         Ok(())
+    }
+
+    /// Counts linearizable reads in a new view, those first that wait. There must be no more answers from the view before.
+    pub(crate) fn count_in(&self, submitter: Submitter) {
+        let mut queue = self.lock();
+        queue.void = 0;
+        queue.linearizable.iter().for_each(|_| submitter.ask_read());
+        queue.counter = Ok(submitter);
+    }
+
+    /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait.
+    pub(crate) fn refuse(&self, why: ReadError, into: &mut Vec<Job<S>>) {
+        let mut queue = self.lock();
+        queue.void += queue.linearizable.len() as u64;
+        into.extend(queue.linearizable.drain(..));
+        queue.counter = Err(why);
     }
 
     /// Whether peeks wait.
@@ -156,13 +182,16 @@ impl<S> Reads<S> {
         self.peeks.load(Ordering::Acquire) > 0
     }
 
-    /// Takes the oldest `count` linearizable reads.
+    /// Takes the oldest `count` linearizable reads, as far as they were not [refused](Reads::refuse).
     ///
     /// # Panics
     ///
     /// If there are fewer.
     pub(crate) fn take(&self, count: u64, into: &mut Vec<Job<S>>) {
         let mut queue = self.lock();
+        let void = count.min(queue.void);
+        queue.void -= void;
+        let count = count - void;
         assert!(count <= queue.linearizable.len() as u64, "each read is queued before it is counted");
         into.extend(queue.linearizable.drain(..count as usize));
     }
@@ -174,12 +203,12 @@ impl<S> Reads<S> {
         self.peeks.store(0, Ordering::Release);
     }
 
-    /// Accepts no more reads, and takes all that wait.
-    pub(crate) fn end(&self, reason: &EndReason, into: &mut Vec<Job<S>>) {
+    /// Accepts no more reads and peeks, and takes all that wait.
+    pub(crate) fn end(&self, why: ReadError, into: &mut Vec<Job<S>>) {
+        self.refuse(why.clone(), into);
         let mut queue = self.lock();
-        queue.ended.get_or_insert_with(|| reason.clone());
-        let Queue { linearizable, peeks, .. } = &mut *queue;
-        into.extend(linearizable.drain(..).chain(peeks.drain(..)));
+        into.extend(queue.peeks.drain(..));
+        queue.over = Some(why);
         self.peeks.store(0, Ordering::Release);
     }
 }

@@ -1,5 +1,7 @@
 //! What an application implements to be replicated.
 
+use std::io::{self, Read};
+
 use rkyv::{
     Archive, Archived, Serialize,
     api::high::{HighSerializer, HighValidator},
@@ -10,6 +12,8 @@ use rkyv::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
+
+use crate::{state::Snapshot, view_change::ViewChange};
 
 /// A state machine, of which every member of a group holds a replica.
 ///
@@ -22,14 +26,16 @@ use squall_membership::{Epoch, Seq};
 ///
 /// # Where it runs
 ///
-/// `apply` and the closures of reads run on the node's engine thread, which meanwhile serves nobody else; calls that take
+/// `apply`, `snapshot`, `view_changed` and the closures of reads run on the node's engine thread, which meanwhile serves nobody else; calls that take
 /// longer than the configuration's `short_limit_us` move the group to a thread of its own. They must not block for
 /// long, and must not wait for what the same node is to deliver: [`Submit::wait`](crate::Submit::wait) within them fails,
 /// while submitting is fine. A panic in `apply` leaves a replica that is like no other, so it ends the group.
 ///
 /// ```
+/// use std::io;
+///
 /// use rkyv::{Archive, Archived, Serialize};
-/// use squall::{Applied, Replicated};
+/// use squall::{Applied, Replicated, Snapshot};
 ///
 /// #[derive(Default)]
 /// struct Account {
@@ -54,6 +60,17 @@ use squall_membership::{Epoch, Seq};
 ///         };
 ///         Some(self.balance)
 ///     }
+///
+///     fn snapshot(&self) -> Snapshot {
+///         Snapshot::of_bytes(self.balance.to_le_bytes())
+///     }
+///
+///     fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+///         let mut bytes = [0; 8];
+///         from.read_exact(&mut bytes)?;
+///         self.balance = u64::from_le_bytes(bytes);
+///         Ok(())
+///     }
 /// }
 /// ```
 pub trait Replicated: Send + 'static {
@@ -64,6 +81,34 @@ pub trait Replicated: Send + 'static {
 
     /// Applies a command, in place where it was received.
     fn apply(&mut self, command: &Archived<Self::Command>, at: &Applied) -> Self::Reply;
+
+    /// Captures the replica's state, for a member that has just joined: it gets what the snapshot writes, and
+    /// [restores](Replicated::restore) it.
+    ///
+    /// Called between two commands, so it must be quick, a copy or a shared reference; what takes long belongs into the
+    /// snapshot, which is written on another thread while commands go on. A panic is reported to who asked, and the group
+    /// goes on.
+    ///
+    /// Without it nobody can join the group after it has begun, nor come back to it.
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::unsupported()
+    }
+
+    /// Replaces the state by the one that another replica's snapshot wrote; it ends where `from` does.
+    ///
+    /// It runs on a thread of its own while nobody else uses the replica. After an error the replica is not used until
+    /// another call has succeeded, with the same state from the beginning or a newer one. A panic ends the node's part
+    /// in the group.
+    fn restore(&mut self, _from: &mut dyn Read) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "the service does not implement `Replicated::restore`"))
+    }
+
+    /// Tells of a new view, in order with commands: all replicas that go on see the same change at the same place. So it may
+    /// change the replica as `apply` may, by the same rules.
+    ///
+    /// The first call tells of the view in which the group began. A replica that joins is told of the views that follow the
+    /// one in which its state was captured.
+    fn view_changed(&mut self, _change: &ViewChange) {}
 }
 
 /// A type that can travel as a message: whatever derives rkyv's `Archive` and `Serialize`. Never implemented by hand.

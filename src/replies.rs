@@ -14,6 +14,8 @@
 //!                             submitter            delivery
 //! ```
 //!
+//! In a stall, submitters abandon their slots instead of waiting.
+//!
 //! The ticket of a slot goes with the message. A slot is free again only when its message has been delivered or will never be,
 //! so a ticket that comes back always finds its own submit.
 
@@ -42,9 +44,14 @@ impl Ticket {
     }
 }
 
-/// There will be no reply any more.
+/// Why nobody waits for the reply any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost;
+pub(crate) enum Lost {
+    /// There will be none.
+    Closed,
+    /// Nobody knows when, or whether, it comes.
+    Stalled,
+}
 
 /// What a change left to be done.
 #[derive(Debug, Default)]
@@ -66,6 +73,8 @@ pub(crate) struct Replies<T> {
     missed: AtomicBool,
     /// Nothing is completed any more.
     closed: AtomicBool,
+    /// Nothing is completed for now, so that nobody shall wait.
+    stalled: AtomicBool,
 }
 
 struct Slot<T> {
@@ -100,7 +109,13 @@ impl<T> Replies<T> {
             reply: UnsafeCell::new(None),
         };
         let no = || AtomicBool::new(false);
-        Replies { slots: (0..capacity).map(slot).collect(), free: AtomicU64::new(1), missed: no(), closed: no() }
+        Replies {
+            slots: (0..capacity).map(slot).collect(),
+            free: AtomicU64::new(1),
+            missed: no(),
+            closed: no(),
+            stalled: no(),
+        }
     }
 
     fn slot(&self, ticket: u32) -> &Slot<T> {
@@ -192,9 +207,26 @@ impl<T> Replies<T> {
         }
     }
 
+    /// Lets nobody wait until it [goes on](Replies::go_on): who does gets [`Lost::Stalled`], and his slot is free once its ticket
+    /// has come back all the same. Hands each waker to `wake`.
+    pub(crate) fn stall(&self, mut wake: impl FnMut(Waker)) {
+        self.stalled.store(true, Ordering::Relaxed);
+        // As in `close`.
+        fence(Ordering::SeqCst);
+        for slot in self.slots.iter().filter(|slot| slot.state.load(Ordering::Relaxed) == WAITING) {
+            slot.waker.take().into_iter().for_each(&mut wake);
+        }
+    }
+
+    /// Ends a stall. Who has not looked meanwhile goes on waiting.
+    pub(crate) fn go_on(&self) {
+        self.stalled.store(false, Ordering::Relaxed);
+    }
+
     /// Whether [`poll`](Replies::poll) would give a reply, as far as a glance tells.
     pub(crate) fn is_ready(&self, ticket: Ticket) -> bool {
-        self.slot(ticket.get()).state.load(Ordering::Relaxed) != WAITING || self.closed.load(Ordering::Relaxed)
+        let off = self.closed.load(Ordering::Relaxed) || self.stalled.load(Ordering::Relaxed);
+        off || self.slot(ticket.get()).state.load(Ordering::Relaxed) != WAITING
     }
 
     /// Takes the reply, which frees the slot.
@@ -202,7 +234,7 @@ impl<T> Replies<T> {
         let slot = self.slot(ticket.get());
         let reply = match slot.state.load(Ordering::Acquire) {
             WAITING => return None,
-            LOST => Err(Lost),
+            LOST => Err(Lost::Closed),
             state => {
                 assert_eq!(state, DONE, "a ticket belongs to its submit until its reply is taken");
                 // SAFETY: the slot belongs to the submitter once it is Done.
@@ -220,11 +252,16 @@ impl<T> Replies<T> {
         }
         let slot = self.slot(ticket.get());
         slot.waker.register(context.waker());
-        // Pairs with the fence in `close`, which may have passed this slot before it was claimed.
+        // Pairs with the fences in `close` and `stall`, which may have passed this slot before it was claimed.
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Relaxed) {
             // Acquire: if the reply came before the end, it is taken below.
             let _ = slot.state.compare_exchange(WAITING, LOST, Ordering::AcqRel, Ordering::Acquire);
+        } else if self.stalled.load(Ordering::Relaxed)
+            && slot.state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            drop(slot.waker.take());
+            return Poll::Ready((Err(Lost::Stalled), After::default()));
         }
         match self.take(ticket) {
             Some(taken) => Poll::Ready(taken),

@@ -1,17 +1,37 @@
 //! A replica as the delivering thread sees it: something that takes messages.
 
+use std::io::{self, Read};
+
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_ordered::Message;
 
-use crate::replicated::{Applied, Replicated};
+use crate::{
+    replicated::{Applied, Replicated},
+    state::Snapshot,
+    view_change::ViewChange,
+};
 
 /// Takes a group's messages as bytes. Every [`Replicated`] is one; benchmarks, which need no commands, implement it directly.
 pub trait Service: Send + 'static {
     /// What the submitter gets.
     type Reply: Send + 'static;
 
-    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing.
-    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Self::Reply, Invalid>;
+    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing. None if it is one to which no
+    /// member's submit waits for a reply.
+    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<Self::Reply>, Invalid>;
+
+    /// As [`Replicated::snapshot`].
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::unsupported()
+    }
+
+    /// As [`Replicated::restore`].
+    fn restore(&mut self, _from: &mut dyn Read) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`Replicated::view_changed`].
+    fn view_changed(&mut self, _change: &ViewChange) {}
 }
 
 /// The bytes are no command. All members have the same bytes, so all come to this.
@@ -22,7 +42,7 @@ pub struct Invalid(#[from] rancor::Error);
 impl<R: Replicated> Service for R {
     type Reply = R::Reply;
 
-    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<R::Reply, Invalid> {
+    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
             Some(bytes) => bytes,
             // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
@@ -34,6 +54,18 @@ impl<R: Replicated> Service for R {
         };
         let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
         let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
-        Ok(self.apply(command, &at))
+        Ok(Some(self.apply(command, &at)))
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Replicated::snapshot(self)
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        Replicated::restore(self, from)
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        Replicated::view_changed(self, change);
     }
 }

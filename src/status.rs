@@ -2,18 +2,33 @@
 
 use std::sync::Arc;
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, View};
 
 /// A node's answer to the question how it is.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The current view.
-    pub view: Arc<View>,
+    /// The view that the node has installed, or installs. None while it is a member of none.
+    pub view: Option<Arc<View>>,
     /// Why the node's part in its groups is over, if it is.
     pub ended: Option<EndReason>,
-    /// The groups, in the order of their names.
+    /// The groups, in the order of their names; one that has several shards once for each, in their order.
     pub groups: Vec<GroupStatus>,
+}
+
+/// How a node came to its view: when it did what, on its own clock ([`Time::boot_clock`](squall_fabric::Time)). Zero is never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The view's epoch; 0 before the first.
+    pub epoch: u64,
+    /// It learned that the view before had to end: somebody was suspected, or asked to join or to leave.
+    pub suspected: Time,
+    /// It had wedged.
+    pub wedged: Time,
+    /// It heard what had been decided.
+    pub decided: Time,
+    /// It was connected to all members.
+    pub installed: Time,
 }
 
 /// How a group is.
@@ -21,7 +36,7 @@ pub struct Status {
 pub struct GroupStatus {
     /// Its name.
     pub name: String,
-    /// Its members, by rank.
+    /// Its members, by rank. This node knows how far they are only if it is one of them.
     pub members: Vec<MemberStatus>,
     /// Whether its application overran the limit for short calls so often that it runs on a thread of its own.
     pub own_thread: bool,

@@ -29,8 +29,8 @@ pub(crate) struct Shared<T> {
 pub(crate) enum Unapplied {
     /// It is no command.
     Invalid,
-    /// The group ended.
-    Ended(Outcome),
+    /// It was not delivered here.
+    Failed(Box<SubmitError>),
 }
 
 impl<T> Shared<T> {
@@ -46,7 +46,7 @@ impl<T> Shared<T> {
         }
     }
 
-    fn after(&self, after: After) {
+    pub(crate) fn after(&self, after: After) {
         if after.room {
             self.intake.on_slot();
         }
@@ -61,8 +61,8 @@ impl<T> Shared<T> {
             match reply {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(Unapplied::Invalid)) => Err(SubmitError::Invalid),
-                Ok(Err(Unapplied::Ended(outcome))) => Err(self.intake.ended(outcome)),
-                Err(Lost) => Err(self.intake.ended(Outcome::Unknown { held_by: Vec::new() })),
+                Ok(Err(Unapplied::Failed(error))) => Err(*error),
+                Err(Lost::Closed | Lost::Stalled) => Err(self.intake.failed(Outcome::Unknown { held_by: Vec::new() })),
             }
         })
     }

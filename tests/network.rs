@@ -155,12 +155,14 @@ fn another_node_s_keys_are_refused_at_once() {
 }
 
 #[test]
-fn who_leaves_is_noticed_and_named() {
+fn who_shuts_down_is_missed_by_nobody() {
     let cluster = Cluster::new("leaves", 2);
     let configs = (1..=2).map(|id| cluster.config(id, Security::LoopbackOnly, PATIENCE)).collect();
     let mut nodes: Vec<_> = start_all(configs).into_iter().map(|node| node.expect("the view is formed")).collect();
     let (leaving, _group) = nodes.pop().expect("two started");
     leaving.shutdown();
-    let said = nodes[0].0.wait_ended().to_string();
-    assert!(said.contains("node 2"), "{said}");
+    let (node, group) = &nodes[0];
+    let view = node.wait_view(PATIENCE, |view| view.members.len() == 1).expect("its part is not over");
+    assert!(view.is_some_and(|view| view.left == [NodeId(2)]), "{:?}", node.view());
+    assert_eq!(group.submit(&vec![7; 3]).wait(), Ok(3));
 }

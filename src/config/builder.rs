@@ -1,6 +1,6 @@
 //! Configurations made by a program.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use squall_ordered::Mode;
 
@@ -35,9 +35,40 @@ impl ConfigBuilder {
         ConfigBuilder { draft }
     }
 
-    /// Lists all members, this node among them. Required.
+    /// Lists the members of the first view. Required, unless this node [joins](ConfigBuilder::join).
     pub fn members(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
         self.draft.members = built(ids.into_iter().collect());
+        self
+    }
+
+    /// Lets this node join a group that runs, if it is not among the members: says whom it asks, each as `host:port`, or as the
+    /// id of a node that is on this host or has an address.
+    pub fn join<S: Into<String>>(mut self, contacts: impl IntoIterator<Item = S>) -> ConfigBuilder {
+        self.draft.membership.join = built(contacts.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets the directory for this node's part of the view log. `{id}` in it stands for the node's id.
+    pub fn storage(mut self, directory: impl Into<PathBuf>) -> ConfigBuilder {
+        self.draft.membership.storage = built(directory.into());
+        self
+    }
+
+    /// Lists who votes in the view log, whatever the view: an odd number.
+    pub fn voters(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
+        self.draft.membership.voters = built(ids.into_iter().collect());
+        self
+    }
+
+    /// Lists nodes that take part in the view log alone.
+    pub fn witnesses(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
+        self.draft.membership.witnesses = built(ids.into_iter().collect());
+        self
+    }
+
+    /// Says where this node stands: nodes of one rack may fail together.
+    pub fn rack(mut self, name: impl Into<String>) -> ConfigBuilder {
+        self.draft.membership.rack = built(name.into());
         self
     }
 
@@ -162,6 +193,20 @@ impl GroupBuilder<'_> {
     /// Lists those of the members that may send.
     pub fn senders(&mut self, ids: impl IntoIterator<Item = u32>) -> &mut Self {
         self.group.senders = built(ids.into_iter().collect());
+        self
+    }
+
+    /// Sets how many shards the group has.
+    pub fn shards(&mut self, count: u32) -> &mut Self {
+        self.group.shards = built(count);
+        self
+    }
+
+    /// Sets how many members a shard has: with fewer than `min` that hold its whole state it refuses work, and it has at most
+    /// `max`, all if that is None.
+    pub fn replicas(&mut self, min: u32, max: Option<u32>) -> &mut Self {
+        self.group.min_replicas = built(min);
+        self.group.max_replicas = max.and_then(built);
         self
     }
 

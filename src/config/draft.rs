@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 use squall_ordered::Mode;
 use squall_sst::ring;
 
-use super::{Config, ConfigError, GroupConfig, Place, Spin, bytes, network::NetworkDraft};
+use super::{Config, ConfigError, GroupConfig, Place, Spin, bytes, membership::MembershipDraft, network::NetworkDraft};
 use crate::transport::Carrier;
 
 /// The most members that a cluster may have.
@@ -20,6 +20,9 @@ const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How long a lease lasts where nothing else is said.
 const READ_LEASE: Duration = Duration::from_millis(15);
+
+/// The most shards of a group: each takes memory, and a turn of its members' threads.
+const MAX_SHARDS: u32 = 1024;
 
 /// The most submits that may wait: a slot is kept for each.
 const MAX_WAITING: usize = 1 << 24;
@@ -47,6 +50,7 @@ pub(super) struct Draft {
     pub(super) read_lease: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
+    pub(super) membership: MembershipDraft,
     pub(super) network: NetworkDraft,
     pub(super) groups: BTreeMap<String, Given<GroupDraft>>,
 }
@@ -59,6 +63,9 @@ pub(super) struct GroupDraft {
     pub(super) bulk_reserve: Option<Given<usize>>,
     pub(super) senders: Option<Given<Vec<u32>>>,
     pub(super) max_waiting: Option<Given<usize>>,
+    pub(super) shards: Option<Given<u32>>,
+    pub(super) min_replicas: Option<Given<u32>>,
+    pub(super) max_replicas: Option<Given<u32>>,
 }
 
 impl<T> Given<T> {
@@ -83,6 +90,7 @@ impl Draft {
             read_lease: None,
             spin: None,
             short_limit: None,
+            membership: MembershipDraft::default(),
             network: NetworkDraft::default(),
             groups: BTreeMap::new(),
         }
@@ -101,25 +109,28 @@ impl Draft {
         let id = self.id.as_ref().ok_or_else(|| {
             missing("id", "give this node's number, `id = ...`, or set the environment variable SQUALL_ID")
         })?;
-        let addressed = self.network.members();
-        let members =
-            self.members.as_ref().or(addressed.as_ref()).ok_or_else(|| {
-                missing("members", "list all nodes, `members = [1, 2, 3]`, or give them `[addresses]`")
-            })?;
-        if members.value.is_empty() || members.value.len() > MAX_MEMBERS {
+        let is_open = self.membership.is_open();
+        let (addressed, nobody) = (self.network.members(), Given { value: Vec::new(), place: self.place.clone() });
+        let members = match (&self.members, &addressed) {
+            (Some(members), _) => members,
+            // Who joins may know the address of nobody but itself.
+            (None, _) if is_open => &nobody,
+            (None, Some(addressed)) => addressed,
+            (None, None) => {
+                let remedy = "list all nodes, `members = [1, 2, 3]`, or give them `[addresses]`";
+                return Err(missing("members", remedy));
+            }
+        };
+        if members.value.len() > MAX_MEMBERS || (members.value.is_empty() && (self.members.is_some() || !is_open)) {
             let problem = format!("lists {} nodes: list 1 to {MAX_MEMBERS}", members.value.len());
             return Err(members.error("members", problem));
         }
         let ids = node_ids(members, "members")?;
-        if !ids.contains(&NodeId(id.value)) {
-            let list = if self.members.is_some() { "members" } else { "[addresses]" };
-            let problem = format!(
-                "is {}, which is not among the members {:?}: add it to `{list}`, or give the id of one of them",
-                id.value, members.value
-            );
-            return Err(id.error("id", problem));
+        let mut membership = self.membership.check(id, &ids)?;
+        let network = self.network.check(&self.place, NodeId(id.value), &ids, &mut membership, is_open)?;
+        if network.carrier == Carrier::Shm {
+            membership.check_on_host(&self.membership, &self.place)?;
         }
-        let network = self.network.check(&self.place, NodeId(id.value), &ids)?;
         let formation_timeout = positive(&self.formation_timeout, "formation_timeout_ms", Duration::from_secs(30))?;
         let failure_timeout = positive(&self.failure_timeout, "failure_timeout_ms", Duration::from_secs(1))?;
         if let Some(given) = self.failure_timeout.as_ref().filter(|given| given.value < MIN_FAILURE_TIMEOUT) {
@@ -143,12 +154,15 @@ impl Draft {
         let groups = self
             .groups
             .into_iter()
-            .map(|(name, group)| Ok((name.clone(), group.value.check(&name, &group.place, &ids, network.carrier)?)))
+            .map(|(name, group)| {
+                Ok((name.clone(), group.value.check(&name, &group.place, &ids, is_open, network.carrier)?))
+            })
             .collect::<Result<_, ConfigError>>()?;
         Ok(Config {
             cluster: cluster.value.clone(),
             id: NodeId(id.value),
             members: ids,
+            membership,
             formation_timeout,
             failure_timeout,
             read_lease,
@@ -166,6 +180,7 @@ impl GroupDraft {
         name: &str,
         place: &Place,
         members: &[NodeId],
+        is_open: bool,
         carrier: Carrier,
     ) -> Result<GroupConfig, ConfigError> {
         let key = |field: &str| format!("groups.{name}.{field}");
@@ -208,7 +223,7 @@ impl GroupDraft {
                     let problem = "lists nobody: name at least one member, or leave it out if all may send";
                     return Err(given.error(key("senders"), problem));
                 }
-                if let Some(stranger) = senders.iter().find(|sender| !members.contains(sender)) {
+                if let Some(stranger) = senders.iter().find(|sender| !is_open && !members.contains(sender)) {
                     let problem =
                         format!("lists {}, which is not among the members: add it there or remove it", stranger.0);
                     return Err(given.error(key("senders"), problem));
@@ -220,6 +235,7 @@ impl GroupDraft {
             let problem = format!("is {}: give 1 to {MAX_WAITING}", given.value);
             return Err(given.error(key("max_waiting"), problem));
         }
+        let (shards, min_replicas, max_replicas) = self.check_replicas(key)?;
         Ok(GroupConfig {
             mode: self.mode.map_or(default.mode, |given| given.value),
             ring_bytes: self.ring_bytes.map_or(default.ring_bytes, |given| given.value),
@@ -227,12 +243,34 @@ impl GroupDraft {
             bulk_reserve: self.bulk_reserve.map_or(default.bulk_reserve, |given| given.value),
             senders,
             max_waiting: self.max_waiting.map_or(default.max_waiting, |given| given.value),
+            shards,
+            min_replicas,
+            max_replicas,
         })
+    }
+
+    fn check_replicas(&self, key: impl Fn(&str) -> String) -> Result<(u32, u32, Option<u32>), ConfigError> {
+        let shards = self.shards.as_ref().map_or(1, |given| given.value);
+        if let Some(given) = self.shards.as_ref().filter(|given| !(1..=MAX_SHARDS).contains(&given.value)) {
+            return Err(given.error(key("shards"), format!("is {}: give 1 to {MAX_SHARDS}", given.value)));
+        }
+        let fewest = self.min_replicas.as_ref().map_or(1, |given| given.value);
+        for (given, name) in [(&self.min_replicas, "min_replicas"), (&self.max_replicas, "max_replicas")] {
+            if let Some(given) = given.as_ref().filter(|given| !(1..=MAX_MEMBERS as u32).contains(&given.value)) {
+                return Err(given.error(key(name), format!("is {}: give 1 to {MAX_MEMBERS}", given.value)));
+            }
+        }
+        if let Some(given) = self.max_replicas.as_ref().filter(|given| given.value < fewest) {
+            let problem =
+                format!("is {}, fewer than min_replicas, which is {fewest}: give at least as many", given.value);
+            return Err(given.error(key("max_replicas"), problem));
+        }
+        Ok((shards, fewest, self.max_replicas.as_ref().map(|given| given.value)))
     }
 }
 
 /// In ascending order, so that nodes whose lists differ only in order agree.
-fn node_ids(given: &Given<Vec<u32>>, key: &str) -> Result<Vec<NodeId>, ConfigError> {
+pub(super) fn node_ids(given: &Given<Vec<u32>>, key: &str) -> Result<Vec<NodeId>, ConfigError> {
     let mut ids: Vec<NodeId> = given.value.iter().copied().map(NodeId).collect();
     ids.sort_unstable();
     match ids.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -249,7 +287,7 @@ fn positive(given: &Option<Given<Duration>>, key: &str, default: Duration) -> Re
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
         return Err(format!("is {name:?}: give a name of 1 to {MAX_NAME} letters, digits, `.`, `_` and `-` (ASCII)"));

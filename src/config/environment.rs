@@ -28,6 +28,12 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)
     })?;
+    environment.set(&mut draft.membership.join, "SQUALL_JOIN", "join", |text| Ok(list(text, ',')))?;
+    environment.set(&mut draft.membership.storage, "SQUALL_STORAGE", "storage", path)?;
+    environment.set(&mut draft.membership.rack, "SQUALL_RACK", "rack", |text| Ok(text.to_owned()))?;
+    let ids = |text: &str| list(text, ',').iter().map(|id| number(id, "ids of nodes, such as `1,2,3`")).collect();
+    environment.set(&mut draft.membership.voters, "SQUALL_VOTERS", "voters", ids)?;
+    environment.set(&mut draft.membership.witnesses, "SQUALL_WITNESSES", "witnesses", ids)?;
     environment.set(&mut draft.network.backend, "SQUALL_FABRIC", "fabric.backend", network::backend)?;
     let device = |text: &str| Ok(text.to_owned());
     environment.set(&mut draft.network.device, "SQUALL_VERBS_DEVICE", "fabric.verbs.device", device)?;

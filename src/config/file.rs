@@ -17,6 +17,7 @@ use toml::Spanned;
 use super::{
     ConfigError, Place, bytes,
     draft::{self, Draft, Given, GroupDraft, value_error},
+    membership::MembershipDraft,
     network::{self, NetworkDraft},
     security,
 };
@@ -28,6 +29,11 @@ struct File {
     id: Option<Spanned<u32>>,
     members: Option<Spanned<Vec<u32>>>,
     addresses: Option<Spanned<BTreeMap<String, Spanned<Listed>>>>,
+    join: Option<Spanned<Contacts>>,
+    storage: Option<Spanned<PathBuf>>,
+    voters: Option<Spanned<Vec<u32>>>,
+    witnesses: Option<Spanned<Vec<u32>>>,
+    rack: Option<Spanned<String>>,
     listen: Option<Spanned<Listed>>,
     security: Option<Spanned<Security>>,
     formation_timeout_ms: Option<Spanned<u64>>,
@@ -89,6 +95,21 @@ enum Listed {
     Many(Vec<String>),
 }
 
+/// Addresses and ids, or one.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected an address such as \"10.0.0.1:7700\", an id, or a list of such")]
+enum Contacts {
+    One(Contact),
+    Many(Vec<Contact>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected an address such as \"10.0.0.1:7700\", or an id")]
+enum Contact {
+    Id(u32),
+    Text(String),
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Group {
@@ -98,6 +119,9 @@ struct Group {
     bulk_reserve: Option<Spanned<Size>>,
     senders: Option<Spanned<Vec<u32>>>,
     max_waiting: Option<Spanned<usize>>,
+    shards: Option<Spanned<u32>>,
+    min_replicas: Option<Spanned<u32>>,
+    max_replicas: Option<Spanned<u32>>,
 }
 
 /// A number of bytes, or a text such as "4MiB".
@@ -140,6 +164,16 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
+    draft.membership = MembershipDraft {
+        join: file.join.map(|value| given(value, at, Contacts::list)),
+        storage: file.storage.map(|value| {
+            let place = at(value.span());
+            given(value, at, |path| place.beside(path))
+        }),
+        voters: file.voters.map(|value| given(value, at, |ids| ids)),
+        witnesses: file.witnesses.map(|value| given(value, at, |ids| ids)),
+        rack: file.rack.map(|value| given(value, at, |name| name)),
+    };
     draft.network = network(file.addresses, file.listen, file.security, file.fabric, at)?;
     for (name, group) in file.groups {
         let place = at(group.span());
@@ -155,6 +189,9 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
             bulk_reserve: size(group.bulk_reserve, "bulk_reserve")?,
             senders: group.senders.map(|value| given(value, at, |ids| ids)),
             max_waiting: group.max_waiting.map(|value| given(value, at, |count| count)),
+            shards: group.shards.map(|value| given(value, at, |count| count)),
+            min_replicas: group.min_replicas.map(|value| given(value, at, |count| count)),
+            max_replicas: group.max_replicas.map(|value| given(value, at, |count| count)),
         };
         draft.groups.insert(name, Given { value, place });
     }
@@ -218,6 +255,19 @@ impl Listed {
         match self {
             Listed::One(text) => vec![text],
             Listed::Many(list) => list,
+        }
+    }
+}
+
+impl Contacts {
+    fn list(self) -> Vec<String> {
+        let text = |contact| match contact {
+            Contact::Id(id) => id.to_string(),
+            Contact::Text(text) => text,
+        };
+        match self {
+            Contacts::One(contact) => vec![text(contact)],
+            Contacts::Many(list) => list.into_iter().map(text).collect(),
         }
     }
 }

@@ -11,10 +11,13 @@
 //!                              # for virtual machines whose clocks stop while they are paused or moved
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
+//! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
+//! # rack = "a"                 # where this node stands: replicas are spread over racks
+//! # voters = [1, 2, 3]         # who decides on views; an odd number of the members of the view, at most 5
 //!
 //! [fabric]
 //! backend = "auto"             # "shm" with members on this host; with others RDMA where both have a device, else TCP. Or for
-//!                              # all: "shm", "tcp", "verbs"
+//!                              # all: "shm" (of one host for good), "tcp", "verbs"
 //!
 //! [groups.accounts]
 //! mode = "ordered"             # or "unordered"
@@ -24,6 +27,36 @@
 //!                              # messages, and a message may have a quarter of the ring
 //! senders = [1, 2, 3]          # who may send; all members
 //! max_waiting = 65536          # how many submits of this node may wait for their replies
+//! shards = 1                   # each has an order and a state of its own
+//! min_replicas = 1             # a shard with fewer complete members refuses work
+//! # max_replicas = 3           # how many members a shard has at most; all
+//! ```
+//!
+//! # Joining
+//!
+//! `members` are those of the first view: they wait for each other. A node that is not among them joins a group that runs. It
+//! asks one of those whom `join` names: by their addresses, or by their ids if they are on one host, or have
+//! addresses here. One file may be for all: `join` is of no concern to those in `members`, who join by themselves if the
+//! group is there already.
+//!
+//! ```toml
+//! cluster = "bank"
+//! id = 4
+//! join = ["10.0.0.1:7700", "10.0.0.2:7700"]
+//! security = "none"
+//! addresses.4 = "10.0.0.4:7700"   # where the others find this node; without it, it dials them
+//! ```
+//!
+//! A group that may grow beyond one host needs addresses from the first: members without any have no ports, and can be joined on
+//! their host alone.
+//!
+//! A *witness* votes on views and has no part in any group: with one, two members survive the loss of either.
+//!
+//! ```toml
+//! cluster = "bank"
+//! id = 3                       # a process of `squall witness`
+//! members = [1, 2]
+//! witnesses = [3]              # then voters = [1, 2, 3], if nothing else is said
 //! ```
 //!
 //! # Members on several hosts
@@ -84,7 +117,8 @@
 //! `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together), `SQUALL_LISTEN`
 //! (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`, `SQUALL_CERTIFICATE`, `SQUALL_KEY`,
 //! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`,
-//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
+//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`), `SQUALL_STORAGE`, `SQUALL_RACK`,
+//! `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
 
 mod address;
 mod builder;
@@ -93,6 +127,9 @@ mod draft;
 mod environment;
 mod error;
 mod file;
+mod membership;
+#[cfg(all(test, not(squall_loom)))]
+mod membership_tests;
 mod network;
 #[cfg(all(test, not(squall_loom)))]
 mod network_tests;
@@ -105,13 +142,14 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode};
 
-use self::network::Network;
+use self::{membership::Membership, network::Network};
 use crate::{plan, transport::Carrier};
 
 pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, Place},
+    membership::Contact,
     security::{KeyFiles, Security},
 };
 
@@ -130,15 +168,16 @@ pub enum Spin {
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The best that reaches all members: [`Backend::Shm`] if all are on one host, else [`Backend::Tcp`]. Two are on one host
-    /// if their addresses say so, or if none has an address.
+    /// Shared memory alone if nobody has an address: then all run on one host, and so does whoever joins. With addresses each node
+    /// has a port, at which others can join from other hosts, and any two meet in shared memory if their addresses say that
+    /// they are on one host, else on the network: by RDMA where both have a device and there are no keys, else TCP.
     #[default]
     Auto,
     /// Shared memory: all members run on one host.
     Shm,
     /// TCP, with TLS if there are keys.
     Tcp,
-    /// RDMA, in programs that were built with the feature `verbs`. Never a part of [`Backend::Auto`].
+    /// RDMA, in programs that were built with the feature `verbs`.
     Verbs,
 }
 
@@ -168,6 +207,7 @@ pub struct Config {
     cluster: String,
     id: NodeId,
     members: Vec<NodeId>,
+    membership: Membership,
     formation_timeout: Duration,
     failure_timeout: Duration,
     read_lease: Duration,
@@ -191,10 +231,16 @@ pub struct GroupConfig {
     /// The memory for each sender's bulk messages, in bytes, at each member, of which what has held none takes
     /// none. No message may be larger. 0 for no bulk messages; then a message may have a quarter of the ring.
     pub bulk_reserve: usize,
-    /// Who may send, in ascending order; None for all members.
+    /// Who may send, in ascending order; None for all members of a shard.
     pub senders: Option<Vec<NodeId>>,
     /// How many submits of this node may wait for their replies; further ones wait for room.
     pub max_waiting: usize,
+    /// How many shards the group has: each has an order, members and a state of its own.
+    pub shards: u32,
+    /// With fewer members that hold its whole state, a shard refuses work.
+    pub min_replicas: u32,
+    /// How many members a shard has at most; None for all.
+    pub max_replicas: Option<u32>,
 }
 
 impl Default for GroupConfig {
@@ -208,6 +254,9 @@ impl Default for GroupConfig {
             bulk_reserve: 64 << 20,
             senders: None,
             max_waiting: 1 << 16,
+            shards: 1,
+            min_replicas: 1,
+            max_replicas: None,
         }
     }
 }
@@ -266,7 +315,8 @@ impl Config {
         self.id
     }
 
-    /// All members, this node among them, in ascending order. That is their order in the first view, however they were listed.
+    /// The members of the first view, in ascending order. That is their order in it, however they were listed. Nothing if that
+    /// is not said, as a node need not know that joins.
     pub fn members(&self) -> &[NodeId] {
         &self.members
     }

@@ -7,6 +7,7 @@ use squall_fabric::NodeId;
 use super::{
     Address, Backend, Config, ConfigError, KeyFiles, Place, Security, TcpOptions, VerbsOptions, bytes,
     draft::{Given, value_error},
+    membership::Membership,
     security::Protection,
 };
 use crate::transport::{self, Addresses, Carrier, Route};
@@ -54,11 +55,27 @@ impl NetworkDraft {
         Some(Given { value: given.value.keys().copied().collect(), place: given.place.clone() })
     }
 
-    /// `place` is where something that is missing should have been.
-    pub(super) fn check(&self, place: &Place, me: NodeId, members: &[NodeId]) -> Result<Network, ConfigError> {
+    /// `place` is where something that is missing should have been. Contacts of `membership` that are known by their
+    /// addresses become those of nodes. With `is_open`, nodes that are not listed may have addresses, for when they join.
+    pub(super) fn check(
+        &self,
+        place: &Place,
+        me: NodeId,
+        members: &[NodeId],
+        membership: &mut Membership,
+        is_open: bool,
+    ) -> Result<Network, ConfigError> {
         let backend = self.backend.as_ref().map(|given| given.value).unwrap_or_default();
-        let addresses = self.check_addresses(members)?;
-        let carrier = transport::carrier(backend, &addresses, members);
+        let addresses = self.check_addresses(&membership.known(me, members), is_open)?;
+        let owner =
+            |address: &Address| addresses.iter().find(|(_, list)| list.contains(address)).map(|(&node, _)| node);
+        let is_elsewhere = membership.resolve(owner);
+        let known = membership.known(me, members);
+        let carrier = match transport::carrier(backend, &addresses) {
+            // What is dialed has a port.
+            Carrier::Shm if backend == Backend::Auto && is_elsewhere => Carrier::Mixed,
+            carrier => carrier,
+        };
         let own = addresses.get(&me).cloned().unwrap_or_default();
         let listen = match &self.listen {
             Some(given) => parse_all(given, "listen")?,
@@ -66,7 +83,9 @@ impl NetworkDraft {
         };
         let security = self.check_security(me)?;
         if carrier != Carrier::Shm {
-            self.check_reachable(place, members, &addresses)?;
+            if membership.join.is_empty() {
+                self.check_reachable(place, &known, &addresses)?;
+            }
             if let Some(given) = self.listen.as_ref().filter(|_| listen.is_empty() && !own.is_empty()) {
                 let problem = format!(
                     "is empty, but the others dial {}: leave it out, or remove this node's address from `[addresses]`",
@@ -93,11 +112,11 @@ impl NetworkDraft {
         Ok(Network { backend, carrier, addresses, listen, security, tcp, verbs })
     }
 
-    fn check_addresses(&self, members: &[NodeId]) -> Result<Addresses, ConfigError> {
+    fn check_addresses(&self, known: &[NodeId], is_open: bool) -> Result<Addresses, ConfigError> {
         let mut addresses = Addresses::new();
         for (&id, given) in self.addresses.iter().flat_map(|given| &given.value) {
             let key = format!("addresses.{id}");
-            if !members.contains(&NodeId(id)) {
+            if !known.contains(&NodeId(id)) && !is_open {
                 let problem = "is of no member: add the id to `members`, or remove the address";
                 return Err(given.error(key, problem));
             }

@@ -45,7 +45,7 @@ fn the_bulk_threshold_over_tcp_is_that_of_shared_memory_unless_one_is_given() {
         assert_eq!(config.group(group).bulk_threshold, threshold, "{group}");
     }
     let local = Config::builder("bank", 1).addresses(1, ["[::1]:1"]).addresses(2, ["localhost:2"]).build().unwrap();
-    assert_eq!((local.carrier(), local.group("a").bulk_threshold), (Carrier::Shm, 256 << 10));
+    assert_eq!((local.carrier(), local.group("a").bulk_threshold), (Carrier::Mixed, 256 << 10));
     let tcp = Config::builder("bank", 1).addresses(1, ["[::1]:1"]).addresses(2, ["localhost:2"]).backend(Backend::Tcp);
     assert_eq!(tcp.build().unwrap().carrier(), Carrier::Tcp, "it was asked for");
 }

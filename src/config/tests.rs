@@ -85,12 +85,16 @@ fn the_module_s_example_is_valid() {
         .filter_map(|rest| rest.split("//! ```\n").next())
         .map(|text| text.lines().map(|line| format!("{}\n", line.trim_start_matches("//!").trim_start())).collect())
         .collect();
-    let [example, network, options] = &examples[..] else { panic!("{} examples", examples.len()) };
+    let [example, joining, witness, network, options] = &examples[..] else { panic!("{} examples", examples.len()) };
     let config = Config::from_toml(example).unwrap();
     let defaults = Config::builder("bank", 1).members([1, 2, 3]).build().unwrap();
     let everyone = GroupConfig { senders: Some(config.members().to_vec()), ..GroupConfig::default() };
     assert_eq!(config.group("accounts"), everyone);
     assert_eq!(Config { groups: BTreeMap::new(), ..config }, defaults, "it shows the defaults");
+    let config = Config::from_toml(joining).unwrap();
+    assert_eq!((config.join().len(), config.carrier()), (2, Carrier::Mixed));
+    let config = Config::from_toml(witness).unwrap();
+    assert_eq!((config.is_witness(), config.voters()), (true, Some(&[NodeId(1), NodeId(2), NodeId(3)][..])));
     let config = Config::from_toml(&format!("{network}{options}")).unwrap();
     assert_eq!(config.members().len(), 3);
     assert_eq!(config.tcp().send_buffer_bytes, Some(4 << 20));
@@ -102,11 +106,13 @@ fn the_module_s_example_is_valid() {
 fn the_readme_s_examples_are_valid() {
     let page = include_str!("../../README.md");
     let examples: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 2);
-    for example in examples {
+    assert_eq!(examples.len(), 3);
+    for example in &examples[..2] {
         let config = Config::from_toml(&format!("id = 3\n{example}")).unwrap();
         assert_eq!(config.members().len(), 3, "{example}");
     }
+    let joins = Config::from_toml(examples[2]).unwrap();
+    assert_eq!((joins.id(), joins.join().len()), (NodeId(4), 1));
 }
 
 #[test]
@@ -163,8 +169,8 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
     }
     assert_eq!(
         wrong("cluster = \"bank\"\nmembers = [1, 2]\nid = 7\n"),
-        "configuration, line 3: `id` is 7, which is not among the members [1, 2]: add it to `members`, or give the id of one \
-         of them"
+        "configuration, line 3: `id` is 7, which is not among the members [1, 2]: add it to `members`, give the id of one \
+         of them, or let it join a group that runs, `join = [\"10.0.0.1:7700\"]`"
     );
     assert_eq!(
         wrong("cluster = \"bank\"\nid = 1\nmembers = [1, 2, 1]\n"),
@@ -268,8 +274,8 @@ fn an_error_of_the_environment_names_the_variable() {
         (
             "SQUALL_ID",
             "9",
-            "environment variable SQUALL_ID: `id` is 9, which is not among the members [3, 1, 2]: add it to `members`, or give \
-             the id of one of them",
+            "environment variable SQUALL_ID: `id` is 9, which is not among the members [1, 2, 3]: add it to `members`, give \
+             the id of one of them, or let it join a group that runs, `join = [\"10.0.0.1:7700\"]`",
         ),
         (
             "SQUALL_MEMBERS",

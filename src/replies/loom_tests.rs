@@ -118,8 +118,45 @@ fn nobody_waits_beyond_the_end() {
             thread::spawn(move || replies.close(Waker::wake))
         };
         let ticket = replies.claim().unwrap();
-        assert_eq!(wait(&replies, ticket), Err(Lost));
+        assert_eq!(wait(&replies, ticket), Err(Lost::Closed));
         delivering.join().unwrap();
+    });
+}
+
+#[test]
+fn nobody_waits_through_a_stall_and_the_ticket_still_comes_back() {
+    model(|| {
+        let replies = Arc::new(Replies::<u32>::new(1));
+        let ticket = replies.claim().unwrap();
+        let delivering = {
+            let replies = Arc::clone(&replies);
+            thread::spawn(move || {
+                replies.stall(Waker::wake);
+                wake(replies.complete(ticket.get(), 7));
+            })
+        };
+        assert!(matches!(wait(&replies, ticket), Ok(7) | Err(Lost::Stalled)));
+        delivering.join().unwrap();
+        assert_eq!(replies.claim(), Some(ticket), "the slot is free again");
+    });
+}
+
+#[test]
+fn who_is_woken_by_a_stall_that_is_over_still_gets_the_reply() {
+    model(|| {
+        let replies = Arc::new(Replies::<u32>::new(1));
+        let ticket = replies.claim().unwrap();
+        let delivering = {
+            let replies = Arc::clone(&replies);
+            thread::spawn(move || {
+                replies.stall(Waker::wake);
+                replies.go_on();
+                wake(replies.complete(ticket.get(), 7));
+            })
+        };
+        assert!(matches!(wait(&replies, ticket), Ok(7) | Err(Lost::Stalled)));
+        delivering.join().unwrap();
+        assert_eq!(replies.claim(), Some(ticket), "the slot is free again");
     });
 }
 

@@ -6,29 +6,50 @@ use std::{
 };
 
 use crossbeam::{
-    channel::{Receiver, Sender, TryRecvError, bounded},
+    channel::{Receiver, Sender, TryRecvError, bounded, unbounded},
     sync::{Parker, Unparker},
 };
-use squall_fabric::{Time, Waker};
-use squall_membership::{EndReason, ShardId};
+use squall_fabric::{NodeId, Time, Waker};
+use squall_membership::{EndReason, Epoch, ShardId};
 use squall_ordered::Undelivered;
 
 use super::engine::Request;
-use crate::delivery::Task;
+use crate::delivery::{Fate, Installed, Task};
 
 /// How many turns a thread delivers before it publishes how far it is.
 const BATCH: usize = 64;
 
-/// The last thing that a delivery thread is told.
-struct End {
-    undelivered: Vec<Undelivered>,
-    reason: EndReason,
+/// What befalls a group, in the order in which it does.
+pub(super) enum Change {
+    /// It has a part in a new view.
+    Install(Box<Installed>),
+    /// It has none any more.
+    Dropped(Vec<(Undelivered, Fate)>, Epoch),
+    /// It has none in the view at hand, and these have.
+    Elsewhere(Vec<NodeId>),
+    /// Nothing can be decided.
+    Stalled,
+    /// The last: fail whatever waits.
+    End(Vec<(Undelivered, Fate)>, EndReason),
+}
+
+impl Change {
+    /// Tells a task.
+    pub(super) fn tell(self, task: &mut dyn Task) {
+        match self {
+            Change::Install(installed) => task.install(*installed),
+            Change::Dropped(undelivered, epoch) => task.dropped(undelivered, epoch),
+            Change::Elsewhere(members) => task.elsewhere(members),
+            Change::Stalled => task.stalled(),
+            Change::End(undelivered, reason) => task.end(undelivered, &reason),
+        }
+    }
 }
 
 /// The engine's side of a delivery thread.
 #[derive(Debug)]
 pub(crate) struct DeliveryThread {
-    end: Sender<End>,
+    changes: Sender<Change>,
     unparker: Unparker,
     thread: Option<JoinHandle<()>>,
 }
@@ -41,19 +62,19 @@ impl DeliveryThread {
         requests: Sender<Request>,
         waker: Waker,
     ) -> Result<DeliveryThread, Box<dyn Task>> {
-        let (end, ends) = bounded(1);
+        let (changes, to_task) = unbounded();
         let (hand_over, handed_over) = bounded::<Box<dyn Task>>(1);
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
         let body = move || {
             if let Ok(task) = handed_over.recv() {
-                run(shard, task, &ends, &parker, &requests, &waker);
+                run(shard, task, &to_task, &parker, &requests, &waker);
             }
         };
         match thread::Builder::new().name(format!("squall-{}", task.name())).spawn(body) {
             Ok(thread) => {
                 hand_over.send(task).expect("the thread waits for it");
-                Ok(DeliveryThread { end, unparker, thread: Some(thread) })
+                Ok(DeliveryThread { changes, unparker, thread: Some(thread) })
             }
             Err(error) => {
                 tracing::error!(%error, group = task.name(), "no thread for a slow group: it stays on the engine's");
@@ -67,18 +88,18 @@ impl DeliveryThread {
         self.unparker.unpark();
     }
 
-    /// Fails whatever waits, and ends the thread once the application's current call returns.
-    pub(crate) fn end(&self, undelivered: Vec<Undelivered>, reason: EndReason) {
-        // The channel has room for the one end that there is; without a receiver the thread has ended already.
-        let _ = self.end.try_send(End { undelivered, reason });
+    /// Tells the task, once the application's current call returns. After the end, the thread ends.
+    pub(super) fn tell(&self, change: Change) {
+        // Without a receiver the thread has ended already.
+        let _ = self.changes.send(change);
         self.unparker.unpark();
     }
 }
 
 impl Drop for DeliveryThread {
     fn drop(&mut self) {
-        let (end, _) = bounded(1);
-        self.end = end;
+        let (changes, _) = bounded(1);
+        self.changes = changes;
         self.unparker.unpark();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -91,15 +112,19 @@ impl Drop for DeliveryThread {
 fn run(
     shard: ShardId,
     mut task: Box<dyn Task>,
-    ends: &Receiver<End>,
+    changes: &Receiver<Change>,
     parker: &Parker,
     requests: &Sender<Request>,
     waker: &Waker,
 ) {
     let mut stuck = false;
     loop {
-        match ends.try_recv() {
-            Ok(End { undelivered, reason }) => return task.end(&undelivered, &reason),
+        match changes.try_recv() {
+            Ok(end @ Change::End(..)) => return end.tell(&mut *task),
+            Ok(change) => {
+                change.tell(&mut *task);
+                waker.wake();
+            }
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {}
         }

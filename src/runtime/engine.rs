@@ -3,21 +3,28 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
-use squall_fabric::{Fabric, Time, Wait, Waker};
-use squall_membership::{EndReason, ShardId};
-use squall_ordered::{DeliverError, Undelivered};
+use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
+use squall_membership::{EndReason, Epoch, ShardId};
+use squall_ordered::DeliverError;
+use squall_view_log::Monitor;
 
 use super::{
-    delivery_thread::DeliveryThread,
+    delivery_thread::{Change, DeliveryThread},
+    fetcher::Fetcher,
     idle::{Idle, Rest},
     run_delay::RunDelay,
 };
 use crate::{
-    delivery::Task,
+    admin::StatusReport,
+    control::Caller,
+    delivery::{Installed, Task},
+    fabric::Learn,
     group::GroupControl,
-    node::Outside,
     node_core::{CoreEffect, NodeCore},
+    outside::Outside,
     status::{BulkStatus, GroupStatus, MemberStatus, Status},
+    transfer::Standing,
+    view_log,
 };
 
 /// How many turns the engine delivers before it looks at the fabric again.
@@ -30,13 +37,25 @@ const OVERRUNS: u32 = 3;
 /// call, which only a look at the kernel's count, before and after, can tell; too dear for every call.
 const WATCH: Duration = Duration::from_secs(10);
 
+/// What is to be done when nothing can be decided.
+const LAST_RESORT: &str = "it goes on by itself once more of them are back; if these are lost for ever, `squall recover --force` \
+                           lets this node go on without them";
+
 /// What other threads ask of the engine.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// End the node's part in all groups, and the thread.
     Stop,
+    /// Leave the group.
+    Leave,
+    /// An operator says that a member is gone.
+    Suspect(NodeId),
     /// Say how things are.
     Status(Sender<Status>),
+    /// Say to an operator how things are, besides what is known of the view log.
+    Report(Box<StatusReport>, Sender<StatusReport>),
+    /// An operator lets this node go on alone, for this reason. The answer is the view that it will be in.
+    Recover(String, Sender<Result<Epoch, String>>),
     /// A delivery thread met a faulty sender.
     Faulty(ShardId, DeliverError),
 }
@@ -48,6 +67,10 @@ pub(crate) struct GroupSlot {
     /// Overruns since it has been watched.
     overruns: u32,
     watched_until: Time,
+    /// Gets the replica's state, where this node lacks it, for this need.
+    fetcher: Option<(u32, Fetcher)>,
+    /// Those who do so in vain, until they have noticed.
+    retired: Vec<Fetcher>,
 }
 
 /// Where a group's application runs.
@@ -61,18 +84,39 @@ enum Home {
 
 impl GroupSlot {
     pub(crate) fn new(task: Box<dyn Task>, control: Arc<dyn GroupControl>) -> GroupSlot {
-        GroupSlot { control, home: Home::Engine(task), overruns: 0, watched_until: Time::ZERO }
+        GroupSlot {
+            control,
+            home: Home::Engine(task),
+            overruns: 0,
+            watched_until: Time::ZERO,
+            fetcher: None,
+            retired: Vec::new(),
+        }
     }
 
-    fn end(&mut self, undelivered: Vec<Undelivered>, reason: EndReason) {
+    /// Needs no state any more, or another one.
+    fn retire(&mut self) {
+        if let Some((_, fetcher)) = self.fetcher.take() {
+            fetcher.stop();
+            self.retired.push(fetcher);
+        }
+        if !self.retired.is_empty() {
+            self.retired.retain(|fetcher| !fetcher.is_over());
+        }
+    }
+
+    fn tell(&mut self, change: Change) {
+        let is_end = matches!(change, Change::End(..));
         match &mut self.home {
-            Home::Engine(task) | Home::Stuck(task) => {
-                task.end(&undelivered, &reason);
-                self.home = Home::Ended;
-            }
+            // Who met a faulty sender goes no further, whatever follows.
+            Home::Stuck(task) if is_end => change.tell(&mut **task),
+            Home::Stuck(_) | Home::Ended => return,
+            Home::Engine(task) => change.tell(&mut **task),
             // The thread stays until the node goes, since its application may be in the middle of a call.
-            Home::Thread(thread) => thread.end(undelivered, reason),
-            Home::Ended => {}
+            Home::Thread(thread) => return thread.tell(change),
+        }
+        if is_end {
+            self.home = Home::Ended;
         }
     }
 }
@@ -81,17 +125,24 @@ impl GroupSlot {
 pub(crate) struct Engine<F> {
     pub(crate) core: NodeCore<F>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
+    pub(crate) monitor: Monitor,
+    /// Dials other members.
+    pub(crate) caller: Caller,
     pub(crate) requests: Receiver<Request>,
     /// For delivery threads.
     pub(crate) to_self: Sender<Request>,
     pub(crate) outside: Arc<Outside>,
+    /// Whether the node is one of those who found the group.
+    pub(crate) founds: bool,
+    /// Why nothing can be decided, while that is so.
+    pub(crate) stalled: Option<String>,
     pub(crate) waker: Waker,
     pub(crate) idle: Idle,
     pub(crate) short_limit: Duration,
     pub(crate) effects: Vec<CoreEffect>,
 }
 
-impl<F: Fabric + Wait> Engine<F> {
+impl<F: Fabric + Wait + Learn> Engine<F> {
     /// Runs until the node is asked to stop. A group that ended before stays, so that callers learn why.
     pub(crate) fn run(mut self) {
         let span = tracing::info_span!("engine", node = self.core.fabric().node().0);
@@ -134,14 +185,30 @@ impl<F: Fabric + Wait> Engine<F> {
         let mut busy = self.core.step(now, &mut self.effects);
         busy |= self.carry_out();
         busy |= self.deliver(now, run_delay);
+        self.look_after_states();
+        if !self.core.is_ended()
+            && let Some(failure) = self.monitor.failure()
+        {
+            let node = self.core.fabric().node();
+            self.core.fail(view_log::end_reason(node, failure), &mut self.effects);
+            busy = true;
+        }
         let mut stop = false;
         while let Ok(request) = self.requests.try_recv() {
             busy = true;
             match request {
                 Request::Stop => stop = true,
+                Request::Leave => self.core.leave(&mut self.effects),
+                Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
                 Request::Status(reply) => {
                     // Who asked may have gone.
                     let _ = reply.send(self.status());
+                }
+                Request::Report(known, reply) => {
+                    let _ = reply.send(self.report(*known, now));
+                }
+                Request::Recover(reason, reply) => {
+                    let _ = reply.send(self.recover(reason));
                 }
                 Request::Faulty(shard, error) => self.core.faulty(shard, &error, &mut self.effects),
             }
@@ -154,8 +221,27 @@ impl<F: Fabric + Wait> Engine<F> {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
-                CoreEffect::Created { .. } => unreachable!("shards are created when the node starts"),
-                CoreEffect::Formed(view) => self.outside.formed(view),
+                CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
+                    let installed = Installed { view, shard, submitter, deliverer, resubmit, fell_short };
+                    self.tell(shard, Change::Install(Box::new(installed)));
+                }
+                CoreEffect::Installed(view) => {
+                    self.stalled = None;
+                    self.outside.installed(view, self.core.last_change());
+                }
+                CoreEffect::Dropped { shard, epoch, undelivered } => {
+                    self.stalled = None;
+                    self.outside.interrupted("it was dropped from the group, and joins it again");
+                    self.tell(shard, Change::Dropped(undelivered, epoch));
+                }
+                CoreEffect::Elsewhere { shard, members } => self.tell(shard, Change::Elsewhere(members)),
+                CoreEffect::Stalled(why) => {
+                    let why = format!("{why}; {LAST_RESORT}");
+                    tracing::warn!(%why, "the group stands still");
+                    self.outside.interrupted(&why);
+                    self.stalled = Some(why);
+                    self.groups.values_mut().for_each(|group| group.tell(Change::Stalled));
+                }
                 CoreEffect::Deliver(shard) => {
                     if let Some(Home::Thread(thread)) = self.groups.get(&shard).map(|group| &group.home) {
                         thread.wake();
@@ -172,15 +258,47 @@ impl<F: Fabric + Wait> Engine<F> {
                     }
                 }
                 CoreEffect::End { shard, undelivered, reason } => {
-                    if let Some(group) = self.groups.get_mut(&shard) {
-                        group.end(undelivered, reason);
-                    }
+                    self.tell(shard, Change::End(undelivered, reason));
                 }
-                CoreEffect::Ended(reason) => self.outside.ended(reason),
+                CoreEffect::Ended(reason) => {
+                    for group in self.groups.values_mut() {
+                        group.tell(Change::End(Vec::new(), reason.clone()));
+                    }
+                    self.outside.ended(reason);
+                }
             }
         }
         self.effects = effects;
         any
+    }
+
+    /// Gets what replicas lack, and says what they have.
+    fn look_after_states(&mut self) {
+        for (&shard, group) in &mut self.groups {
+            match group.control.standing() {
+                Standing::Outside => group.retire(),
+                Standing::Complete => {
+                    group.retire();
+                    self.core.complete(shard, &mut self.effects);
+                }
+                Standing::Incomplete { fetch } => {
+                    if group.fetcher.as_ref().is_some_and(|(number, fetcher)| *number == fetch && !fetcher.is_over()) {
+                        continue;
+                    }
+                    group.retire();
+                    let Some(view) = self.core.view() else { continue };
+                    let control = Arc::clone(&group.control);
+                    let started = Fetcher::start(self.caller.clone(), control, shard, Arc::clone(view));
+                    group.fetcher = started.map(|fetcher| (fetch, fetcher));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, shard: ShardId, change: Change) {
+        if let Some(group) = self.groups.get_mut(&shard) {
+            group.tell(change);
+        }
     }
 
     /// Runs the applications that live on this thread, and wakes those that don't if somebody asked them something.
@@ -236,7 +354,8 @@ impl<F: Fabric + Wait> Engine<F> {
     fn status(&self) -> Status {
         let view = self.core.view();
         let groups = self.groups.iter().map(|(&shard, group)| {
-            let members = view.shard(shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
+            let members =
+                view.and_then(|view| view.shard(shard)).map(|shard| shard.members.as_slice()).unwrap_or_default();
             let row = |&node| {
                 let row = self.core.row(shard, node).unwrap_or_default();
                 MemberStatus { node, sent: row.sent, received: row.received, delivered: row.delivered }
@@ -250,7 +369,7 @@ impl<F: Fabric + Wait> Engine<F> {
                 counts: group.control.counts(),
             }
         });
-        Status { view: Arc::clone(view), ended: self.outside.end_reason(), groups: groups.collect() }
+        Status { view: view.cloned(), ended: self.outside.end_reason(), groups: groups.collect() }
     }
 
     fn stop(&mut self, run_delay: &RunDelay) {
@@ -267,7 +386,7 @@ impl<F: Fabric + Wait> Engine<F> {
         }
         self.carry_out();
         for group in self.groups.values_mut() {
-            group.end(Vec::new(), EndReason::ShutDown);
+            group.tell(Change::End(Vec::new(), EndReason::ShutDown));
         }
         self.outside.ended(EndReason::ShutDown);
         self.core.disconnect();

@@ -2,7 +2,9 @@
 
 mod delivery_thread;
 mod engine;
+mod fetcher;
 mod idle;
+mod report;
 mod run_delay;
 
 pub(crate) use engine::{Engine, GroupSlot, Request};

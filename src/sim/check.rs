@@ -1,8 +1,9 @@
 //! What must hold of a run, whatever happened in it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use squall_fabric::NodeId;
+use squall_membership::{Epoch, View};
 
 /// An entry of a replica's log: the message that it applied there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,29 +16,93 @@ pub(super) struct Applied {
     pub(super) intact: bool,
 }
 
-/// Of two logs, one must be the beginning of the other.
-pub(super) fn same_order(logs: &BTreeMap<NodeId, Vec<Applied>>) -> Result<(), String> {
-    let Some((longest, reference)) = logs.iter().max_by_key(|(_, log)| log.len()) else { return Ok(()) };
-    for (node, log) in logs {
+/// What one replica has seen, in one life of its node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Book {
+    /// What it applied, that before its state was captured elsewhere included.
+    pub(super) entries: Vec<Applied>,
+    /// How many entries it had when a view began.
+    pub(super) views: BTreeMap<Epoch, usize>,
+    /// The first thing that it saw and must not.
+    pub(super) wrong: Option<String>,
+}
+
+impl Book {
+    /// Takes another's state in place of the own. It may be an older one: whoever needs a state serves nobody until it has caught
+    /// up.
+    pub(super) fn replace(&mut self, entries: Vec<Applied>, views: BTreeMap<Epoch, usize>) {
+        if !entries.starts_with(&self.entries) && !self.entries.starts_with(&entries) {
+            let why = format!("a state of {} entries took the place of {} others", entries.len(), self.entries.len());
+            self.wrong.get_or_insert(why);
+        }
+        (self.entries, self.views) = (entries, views);
+    }
+
+    /// Takes note of a view.
+    pub(super) fn view(&mut self, epoch: Epoch) {
+        if self.views.last_key_value().is_some_and(|(&last, _)| last >= epoch) {
+            self.wrong.get_or_insert(format!("{epoch} was announced after {:?}", self.views));
+        }
+        self.views.insert(epoch, self.entries.len());
+    }
+}
+
+/// Of two logs, one must be the beginning of the other; and views begin at the same place in all.
+pub(super) fn same_order<'a>(books: impl Iterator<Item = (NodeId, &'a Book)> + Clone) -> Result<(), String> {
+    let Some((longest, reference)) = books.clone().max_by_key(|(_, book)| book.entries.len()) else { return Ok(()) };
+    let mut begins: BTreeMap<Epoch, (NodeId, usize)> = BTreeMap::new();
+    for (node, Book { entries: log, views, wrong }) in books {
+        if let Some(wrong) = wrong {
+            return Err(format!("{node}: {wrong}"));
+        }
+        let reference = &reference.entries;
         if let Some(at) = (0..log.len()).find(|&i| log[i] != reference[i]) {
             return Err(format!("{node} applied {:?} at {at}, where {longest} applied {:?}", log[at], reference[at]));
+        }
+        for (&epoch, &at) in views {
+            let &mut (other, there) = begins.entry(epoch).or_insert((node, at));
+            if at != there {
+                return Err(format!("{epoch} began after {at} entries at {node}, and after {there} at {other}"));
+            }
         }
     }
     Ok(())
 }
 
-/// Each client's messages are applied in its order, each once, without a gap, and as they were submitted.
-pub(super) fn order_of_clients(node: NodeId, log: &[Applied]) -> Result<(), String> {
+/// Each client's messages are applied in its order, each once, without a gap but for those that it `may_lack`, and as they were
+/// submitted.
+pub(super) fn order_of_clients(
+    node: NodeId,
+    log: &[Applied],
+    may_lack: impl Fn(&Applied) -> bool,
+) -> Result<(), String> {
     let mut next: BTreeMap<(NodeId, u32), u64> = BTreeMap::new();
     for (at, entry) in log.iter().enumerate() {
         if !entry.intact {
             return Err(format!("{node} applied {entry:?} at {at} with other bytes than were submitted"));
         }
         let expected = next.entry((entry.sender, entry.client)).or_default();
+        while *expected < entry.number && may_lack(&Applied { number: *expected, ..*entry }) {
+            *expected += 1;
+        }
         if entry.number != *expected {
             return Err(format!("{node} applied {entry:?} at {at}, where number {expected} of that client was due"));
         }
         *expected += 1;
+    }
+    Ok(())
+}
+
+/// There is one view of each epoch.
+pub(super) fn one_view_per_epoch<'a>(
+    decided: impl Iterator<Item = &'a Arc<View>>,
+    installed: impl Iterator<Item = (NodeId, &'a Arc<View>)>,
+) -> Result<(), String> {
+    let decided: BTreeMap<Epoch, &View> = decided.map(|view| (view.epoch, &**view)).collect();
+    for (node, view) in installed {
+        if decided.get(&view.epoch) != Some(&&**view) {
+            return Err(format!("{node} installed {view:?}, and {:?} was decided", decided.get(&view.epoch)));
+        }
     }
     Ok(())
 }
@@ -50,29 +115,53 @@ mod tests {
         Applied { sender: NodeId(sender), client: 0, number, intact: true }
     }
 
-    fn logs(logs: &[&[Applied]]) -> BTreeMap<NodeId, Vec<Applied>> {
-        (1..).map(NodeId).zip(logs.iter().map(|log| log.to_vec())).collect()
+    /// What a member applied, and at which of its entries its views began.
+    type Log<'a> = (&'a [Applied], &'a [(u64, usize)]);
+
+    fn order(logs: &[Log<'_>]) -> Result<(), String> {
+        let book = |(log, views): &Log<'_>| Book {
+            entries: log.to_vec(),
+            views: views.iter().map(|&(epoch, at)| (Epoch(epoch), at)).collect(),
+            wrong: None,
+        };
+        let books: Vec<(NodeId, Book)> = (1..).map(NodeId).zip(logs.iter().map(book)).collect();
+        same_order(books.iter().map(|(node, book)| (*node, book)))
     }
 
     #[test]
     fn a_log_that_differs_is_found_and_a_shorter_one_is_not_blamed() {
         let (a, b, c) = (entry(1, 0), entry(2, 0), entry(1, 1));
-        assert!(same_order(&logs(&[&[a, b, c], &[a, b], &[]])).is_ok());
-        assert!(same_order(&logs(&[&[a, b, c], &[b, a]])).is_err());
+        assert!(order(&[(&[a, b, c], &[]), (&[a, b], &[]), (&[], &[])]).is_ok());
+        assert!(order(&[(&[a, b, c], &[]), (&[b, a], &[])]).is_err());
+    }
+
+    #[test]
+    fn a_view_that_begins_elsewhere_is_found() {
+        let log = [entry(1, 0), entry(2, 0)];
+        assert!(order(&[(&log, &[(1, 0), (2, 1)]), (&log[..1], &[(2, 1)])]).is_ok());
+        assert!(order(&[(&log, &[(1, 0), (2, 1)]), (&log, &[(2, 2)])]).is_err());
+    }
+
+    #[test]
+    fn a_state_of_another_order_is_found() {
+        let mut book = Book { entries: vec![entry(1, 0), entry(2, 0)], ..Book::default() };
+        book.replace(vec![entry(2, 0)], BTreeMap::new());
+        assert!(book.wrong.is_some());
     }
 
     #[test]
     fn other_bytes_are_found() {
         let damaged = Applied { intact: false, ..entry(1, 0) };
-        assert!(order_of_clients(NodeId(9), &[damaged]).is_err());
+        assert!(order_of_clients(NodeId(9), &[damaged], |_| false).is_err());
     }
 
     #[test]
     fn gaps_repetitions_and_swaps_are_found() {
         let ok = [entry(1, 0), entry(2, 0), entry(1, 1)];
-        assert!(order_of_clients(NodeId(9), &ok).is_ok());
+        assert!(order_of_clients(NodeId(9), &ok, |_| false).is_ok());
         for bad in [[entry(1, 0), entry(1, 2)], [entry(1, 0), entry(1, 0)], [entry(1, 1), entry(1, 0)]] {
-            assert!(order_of_clients(NodeId(9), &bad).is_err(), "{bad:?}");
+            assert!(order_of_clients(NodeId(9), &bad, |_| false).is_err(), "{bad:?}");
         }
+        assert!(order_of_clients(NodeId(9), &[entry(1, 0), entry(1, 2)], |lacks| lacks.number == 1).is_ok());
     }
 }

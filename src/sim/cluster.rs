@@ -4,31 +4,31 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use fastrand::Rng;
 use squall_fabric::{
-    NodeId, Time, Waker,
-    sim::{SimConfig, SimFabric, SimNet},
+    NodeId, Time,
+    sim::{SimConfig, SimNet},
 };
-use squall_membership::{EndReason, ShardId};
+use squall_membership::{EndReason, Incarnation, Member, Proposal, ShardId, View, VoterId};
 use squall_ordered::BulkPath;
 
-use super::{clock::Clock, view_log::Script};
+use super::{
+    clock::Clock,
+    node::{Act, Launch, Node, State},
+    view_log::{Pace, Script},
+};
 use crate::{
-    clock::Now,
     config::Config,
-    delivery::Task,
-    group::{Group, GroupControl, GroupSpec, new_group},
-    node_core::{CoreEffect, NodeCore},
+    group::{Group, GroupSpec, new_group},
+    node_core::CoreEffect,
     plan::{Plan, PlanError},
     replicated::Replicated,
+    sharded::Sharded,
 };
 
 /// What a simulated cluster is like.
@@ -40,11 +40,22 @@ pub struct Options {
     pub step_delay: Duration,
     /// An application is called within this time after a message may be delivered, at random.
     pub delivery_delay: Duration,
+    /// A replica's state takes within this time from one node to another, at random.
+    pub transfer_delay: Duration,
     /// By how much the rate of a node's clock is off at most, in millionths; clocks also begin anywhere within a minute.
     pub clock_drift: u32,
-    /// Whether a view that wedges gets a successor from a scripted view log, so that it is cleaned up to one trim. Else it
-    /// just ends, as a real node's does in this version.
-    pub view_log: bool,
+    /// The view log takes within this time for a question or an answer, at random.
+    pub log_delay: Duration,
+    /// What decides on views.
+    pub view_log: Decider,
+}
+
+/// What decides on views in a simulated cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decider {
+    /// A script, that decides as long as a majority of voters reach each other.
+    #[default]
+    Scripted,
 }
 
 impl Default for Options {
@@ -53,8 +64,10 @@ impl Default for Options {
             net: SimConfig::fast(),
             step_delay: Duration::from_micros(1),
             delivery_delay: Duration::from_micros(3),
+            transfer_delay: Duration::from_micros(500),
             clock_drift: 83_000,
-            view_log: false,
+            log_delay: Duration::from_micros(100),
+            view_log: Decider::Scripted,
         }
     }
 }
@@ -65,12 +78,12 @@ pub enum NotStarted {
     /// The declared groups do not fit the configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A size of the configuration is impossible.
-    #[error("a node's memory could not be set up: {0}")]
-    Memory(String),
-    /// The first view was not formed.
+    /// A node's part was over before the first view was formed.
     #[error(transparent)]
     NotFormed(EndReason),
+    /// The first view took too long.
+    #[error("the first view was not formed within {0:?}")]
+    Late(Duration),
 }
 
 /// A cluster of simulated nodes that run real services over the real protocols; only time, the network and the order in
@@ -79,163 +92,142 @@ pub enum NotStarted {
 /// Declare groups, [start](Cluster::start), then use the [`Group`] handles as in earnest; nothing moves until virtual time
 /// does, by [`run_for`](Cluster::run_for), [`run_until`](Cluster::run_until) or [`wait`](Cluster::wait). A blocking call
 /// such as `Submit::wait` would wait for ever.
+///
+/// Nodes [crash](Cluster::crash), [leave](Cluster::leave) and come back, and others join: [declare](Cluster::declare) their
+/// groups, then [launch](Cluster::launch) them.
 pub struct Cluster {
-    config: Config,
-    options: Options,
-    net: SimNet,
-    rng: Rng,
+    pub(super) config: Config,
+    pub(super) options: Options,
+    pub(super) net: SimNet,
+    pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
-    nodes: BTreeMap<NodeId, Node>,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
     /// Breaks ties of the agenda in the order of its entries.
     entries: u64,
     script: Option<Script>,
+    /// When the script looks again.
+    look_at: Time,
+    /// Which nodes were started before.
+    known: Vec<NodeId>,
+    /// What nodes had installed in lives that are over.
+    past: Vec<(NodeId, Arc<View>)>,
     ready: Vec<NodeId>,
-    effects: Vec<CoreEffect>,
-    steps: u64,
+    pub(super) effects: Vec<CoreEffect>,
+    pub(super) steps: u64,
 }
 
-/// What a node does at some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Act {
-    Step,
-    Deliver(ShardId),
-}
-
-struct Node {
-    core: NodeCore<SimFabric>,
-    groups: BTreeMap<ShardId, Home>,
-    /// Somebody woke its engine from outside.
-    poked: Arc<AtomicBool>,
-    state: State,
-    /// What it would have done while it was paused.
-    missed: Vec<Act>,
-    /// When its next step is on the agenda, at the latest.
-    step_at: Time,
-    formed: bool,
-    ended: Option<EndReason>,
-    clock: Clock,
-    /// What its clock says, for the threads of its applications.
-    reads: Arc<AtomicU64>,
-    /// What its engine read from the clock just before it was paused.
-    stale: Option<Time>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Running,
-    Paused,
-    Crashed,
-}
-
-struct Home {
-    task: Box<dyn Task>,
-    control: Arc<dyn GroupControl>,
-    /// A delivery is on the agenda at this time.
-    due_at: Option<Time>,
-    /// It ended, or met a faulty sender.
-    over: bool,
-}
+/// Whose turn it is where no node acts.
+const NOBODY: NodeId = NodeId(0);
 
 impl Cluster {
     /// A cluster of the configuration's members, that has not started. The configuration's own id does not matter.
     pub fn new(config: Config, options: Options, seed: u64) -> Cluster {
         let mut rng = Rng::with_seed(seed);
         let net = SimNet::new(options.net.clone(), rng.u64(..));
-        let script = options.view_log.then(|| {
-            let delay = 10 * options.net.latency + Duration::from_micros(50);
-            Script::new(config.members().to_vec(), delay, rng.fork())
-        });
-        let specs = config.members().iter().map(|&node| (node, Vec::new())).collect();
         Cluster {
             config,
             options,
             net,
             rng,
-            specs,
+            specs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agenda: BinaryHeap::new(),
             entries: 0,
-            script,
+            script: None,
+            look_at: Time::MAX,
+            known: Vec::new(),
+            past: Vec::new(),
             ready: Vec::new(),
             effects: Vec::new(),
             steps: 0,
         }
     }
 
-    /// Declares a group, with each node's replica of its service. Returns each node's handle, in the order of the members.
+    /// Declares a group, with each member's replica of its service. Returns each member's handle, in the order of the
+    /// members.
     ///
     /// # Panics
     ///
     /// If the cluster has started.
     pub fn group<R: Replicated>(&mut self, name: &str, mut service: impl FnMut(NodeId) -> R) -> Vec<Group<R>> {
-        assert!(self.nodes.is_empty(), "groups are declared before the cluster starts");
-        let mut handles = Vec::new();
-        for &node in self.config.members() {
-            let (group, spec) = new_group(name, service(node), &self.config);
-            self.specs.get_mut(&node).expect("a list for each member").push(spec);
-            handles.push(group);
-        }
-        handles
+        let members = self.config.members().to_vec();
+        members.into_iter().map(|node| self.declare(node, name, service(node))).collect()
     }
 
-    /// Starts all nodes, and runs until each has formed the first view.
+    /// Declares a group of one node that does not run.
+    ///
+    /// # Panics
+    ///
+    /// If it runs.
+    pub fn declare<R: Replicated>(&mut self, node: NodeId, name: &str, service: R) -> Group<R> {
+        assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
+        let (group, spec) = new_group(name, service, &self.config);
+        self.specs.entry(node).or_default().push(spec);
+        group
+    }
+
+    /// Declares a group of several shards, as many as the configuration says, with each member's replicas. Returns each member's
+    /// handles, in the order of the members.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster has started.
+    pub fn sharded<R: Replicated>(&mut self, name: &str, mut service: impl FnMut(NodeId, u32) -> R) -> Vec<Sharded<R>> {
+        let (members, shards) = (self.config.members().to_vec(), self.config.group(name).shards);
+        let mut of = |node| (0..shards).map(|shard| self.declare(node, name, service(node, shard))).collect();
+        members.into_iter().map(|node| Sharded::new(name, of(node))).collect()
+    }
+
+    /// Starts all members of the configuration, and runs until each has installed the first view.
     pub fn start(&mut self) -> Result<(), NotStarted> {
-        for (node, mut specs) in std::mem::take(&mut self.specs) {
-            specs.sort_by(|a, b| a.name().cmp(b.name()));
-            let mut plan = Plan::new(&self.config, BulkPath::Network, specs.iter().map(|spec| spec.name()))?;
-            plan.settings.view_log = self.script.is_some();
-            let mut effects = Vec::new();
-            let fabric = self.net.fabric(node);
-            let clock = Clock::random(self.options.clock_drift, &mut self.rng);
-            let log = self.script.as_ref().map(|script| script.log(node, clock));
-            let now = clock.at(self.net.now());
-            let reads = Arc::new(AtomicU64::new(now.as_nanos()));
-            let core = NodeCore::start(fabric, now, plan.settings, &plan.shards, log, &mut effects)
-                .map_err(|error| NotStarted::Memory(error.to_string()))?;
-            let poked = Arc::new(AtomicBool::new(false));
-            let waker = {
-                let poked = Arc::clone(&poked);
-                Waker::new(move || poked.store(true, Ordering::Relaxed))
-            };
-            let mut groups = BTreeMap::new();
-            let mut specs = specs.into_iter();
-            let mut formed = false;
-            for effect in effects {
-                match effect {
-                    CoreEffect::Created { shard, submitter, deliverer } => {
-                        let spec = specs.next().expect("a shard for each group");
-                        let (task, control) =
-                            spec.attach(submitter, deliverer, waker.clone(), Now::Virtual(Arc::clone(&reads)));
-                        groups.insert(shard, Home { task, control, due_at: None, over: false });
-                    }
-                    CoreEffect::Formed(_) => formed = true,
-                    other => unreachable!("a node that starts does no more than {other:?}"),
-                }
-            }
-            let node_state = Node {
-                core,
-                groups,
-                poked,
-                state: State::Running,
-                missed: Vec::new(),
-                step_at: Time::MAX,
-                formed,
-                ended: None,
-                clock,
-                reads,
-                stale: None,
-            };
-            self.nodes.insert(node, node_state);
-            // Nodes don't start at the same moment.
-            self.step_within(node, Duration::from_micros(100));
+        let members = self.config.members().to_vec();
+        for &node in &members {
+            self.launch(node)?;
         }
         let limit = self.config.formation_timeout() + Duration::from_secs(1);
-        self.run_until(limit, |cluster| cluster.nodes.values().all(|node| node.formed || node.ended.is_some()));
+        let came = |node: &Node| node.installed.is_some() || node.ended.is_some();
+        let formed = self.run_until(limit, |cluster| cluster.nodes.values().all(came));
         match self.nodes.values().find_map(|node| node.ended.clone()) {
             Some(reason) => Err(NotStarted::NotFormed(reason)),
-            None => Ok(()),
+            None if formed => Ok(()),
+            None => Err(NotStarted::Late(limit)),
         }
+    }
+
+    /// Starts a node: for the first time, or again after it [crashed](Cluster::crash), as a process that knows nothing of its
+    /// earlier life. It joins the group that there is.
+    ///
+    /// # Panics
+    ///
+    /// If it runs, or no group was declared for it.
+    pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
+        assert!(!self.nodes.contains_key(&id), "{id} runs");
+        let mut specs = self.specs.remove(&id).expect("its groups were declared");
+        specs.sort_by(|a, b| a.name().cmp(b.name()));
+        let plan = Plan::new(&self.config, BulkPath::Network, specs.iter().map(|spec| spec.name()))?;
+        let fabric = if self.known.contains(&id) {
+            self.net.restart(id)
+        } else {
+            self.known.push(id);
+            self.net.fabric(id)
+        };
+        let now = self.net.now();
+        let clock = Clock::random(self.options.clock_drift, &mut self.rng);
+        let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
+        let (config, options, rng) = (&self.config, &self.options, &mut self.rng);
+        let script = self.script.get_or_insert_with(|| {
+            let delay = options.log_delay;
+            let pace = Pace { delay, election: 20 * delay, patience: 2 * config.failure_timeout() };
+            Script::new(config.members().to_vec(), plan.settings.layout.clone(), pace, rng.fork())
+        });
+        let view_log = script.log(me.clone(), clock, now);
+        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs });
+        self.nodes.insert(id, node);
+        // Nodes don't start at the same moment.
+        self.step_within(id, Duration::from_micros(100));
+        self.look();
+        Ok(())
     }
 
     /// Virtual time.
@@ -258,18 +250,49 @@ impl Cluster {
         self.nodes.get(&node)?.ended.as_ref()
     }
 
-    /// What the scripted view log has decided to follow the first view.
-    pub(super) fn successor(&self) -> Option<squall_membership::Proposal> {
-        self.script.as_ref()?.successor(squall_membership::Epoch::FIRST)
+    /// The view that a node has installed last, if it runs and was not dropped since.
+    pub fn view(&self, node: NodeId) -> Option<&Arc<View>> {
+        self.nodes.get(&node)?.installed.as_ref()
+    }
+
+    /// Whether a node's process exists.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
+    /// All views that nodes have installed, each with who did.
+    pub(super) fn installed(&self) -> Vec<(NodeId, Arc<View>)> {
+        let all =
+            |(&id, node): (&NodeId, &Node)| node.views.iter().map(|view| (id, Arc::clone(view))).collect::<Vec<_>>();
+        self.past.iter().cloned().chain(self.nodes.iter().flat_map(all)).collect()
+    }
+
+    /// Whether a node runs, is a member with all that goes with it, and has been since it first was in this life.
+    pub(super) fn serves(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(Node::serves)
+    }
+
+    /// What the view log has decided, in order.
+    pub(super) fn history(&self) -> Vec<Proposal> {
+        self.script.as_ref().map_or_else(Vec::new, Script::history)
+    }
+
+    /// Whether those who decide on views reach each other.
+    pub fn has_quorum(&self) -> bool {
+        self.script.as_ref().is_some_and(|script| script.has_quorum(|a, b| self.reach(a, b)))
+    }
+
+    /// Whether two nodes run, and what they send reaches each other.
+    pub(super) fn reach(&self, a: NodeId, b: NodeId) -> bool {
+        let runs = |node| self.nodes.get(&node).is_some_and(|node| node.state == State::Running);
+        runs(a) && runs(b) && !self.net.is_cut(a, b) && !self.net.is_cut(b, a)
     }
 
     /// Stops a node's threads, until [`resume`](Cluster::resume). Its memory stays, and its NIC goes on.
     pub fn pause(&mut self, node: NodeId) {
         let now = self.net.now();
         if let Some(paused) = self.nodes.get_mut(&node).filter(|node| node.state == State::Running) {
-            paused.state = State::Paused;
-            // It may stop anywhere, so also between a look at the clock and what follows from it.
-            paused.stale = Some(paused.clock.at(now));
+            paused.pause(now);
             self.net.pause(node);
         }
     }
@@ -280,8 +303,7 @@ impl Cluster {
         paused.state = State::Running;
         let now = self.net.now();
         for act in std::mem::take(&mut paused.missed) {
-            self.entries += 1;
-            self.agenda.push(Reverse((now, self.entries, node, act)));
+            self.put(now, node, act);
         }
         self.net.resume(node);
         self.step_within(node, self.options.step_delay);
@@ -289,13 +311,24 @@ impl Cluster {
 
     /// Ends a node's process at once. What its callers wait for fails.
     pub fn crash(&mut self, node: NodeId) {
-        let Some(crashed) = self.nodes.get_mut(&node).filter(|node| node.state != State::Crashed) else { return };
-        crashed.state = State::Crashed;
+        let Some(crashed) = self.nodes.remove(&node) else { return };
         self.net.crash(node);
-        for group in crashed.groups.values_mut().filter(|group| !group.over) {
-            group.over = true;
-            group.task.end(&[], &EndReason::ShutDown);
+        if let Some(script) = &self.script {
+            script.crash(node);
         }
+        self.past.extend(crashed.views.iter().map(|view| (node, Arc::clone(view))));
+        crashed.crash();
+        self.look();
+    }
+
+    /// Asks a node to leave the group. Once it has, its part is over: [`end_reason`](Cluster::end_reason).
+    pub fn leave(&mut self, node: NodeId) {
+        self.with_core(node, |core, effects| core.leave(effects));
+    }
+
+    /// Says to a node, as an operator does, that another is gone.
+    pub fn suspect(&mut self, node: NodeId, gone: NodeId) {
+        self.with_core(node, |core, effects| core.suspect(gone, effects));
     }
 
     /// Lets virtual time pass.
@@ -338,9 +371,8 @@ impl Cluster {
         if self.net.now() < next {
             let mut ready = std::mem::take(&mut self.ready);
             self.net.advance(next.min(until), &mut ready);
-            for node in self.nodes.values() {
-                node.reads.store(node.clock.at(self.net.now()).as_nanos(), Ordering::Relaxed);
-            }
+            let now = self.net.now();
+            self.nodes.values().for_each(|node| node.set_clock(now));
             let any = !ready.is_empty();
             for node in ready.drain(..) {
                 self.step_within(node, self.options.step_delay);
@@ -360,136 +392,86 @@ impl Cluster {
     }
 
     fn take_pokes(&mut self) {
-        let poked = |node: &Node| node.poked.swap(false, Ordering::Relaxed);
-        let poked: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| poked(node)).map(|(&id, _)| id).collect();
+        let poked: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.is_poked()).map(|(&id, _)| id).collect();
         for node in poked {
             self.step_within(node, self.options.step_delay);
         }
     }
 
-    fn random(&mut self, most: Duration) -> Duration {
+    pub(super) fn random(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
     }
 
+    /// Puts something on the agenda.
+    pub(super) fn put(&mut self, at: Time, node: NodeId, act: Act) {
+        self.entries += 1;
+        self.agenda.push(Reverse((at, self.entries, node, act)));
+    }
+
     /// Puts a step of a node on the agenda, unless there is one as early.
-    fn step_within(&mut self, node: NodeId, delay: Duration) {
+    pub(super) fn step_within(&mut self, node: NodeId, delay: Duration) {
         let at = self.net.now() + self.random(delay);
         self.step_at(node, at);
     }
 
-    fn step_at(&mut self, id: NodeId, at: Time) {
+    pub(super) fn step_at(&mut self, id: NodeId, at: Time) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if at < node.step_at {
             node.step_at = at;
-            self.entries += 1;
-            self.agenda.push(Reverse((at, self.entries, id, Act::Step)));
+            self.put(at, id, Act::Step);
         }
     }
 
     fn act(&mut self, id: NodeId, act: Act) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        match node.state {
-            State::Crashed => return,
-            State::Paused => {
-                if !node.missed.contains(&act) {
-                    node.missed.push(act);
-                }
-                return;
+        if act == Act::Look {
+            if self.look_at <= self.net.now() {
+                self.look();
             }
-            State::Running => {}
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.state == State::Paused {
+            if !node.missed.contains(&act) {
+                node.missed.push(act);
+            }
+            return;
         }
         match act {
             // A step came before it, that found all that this one would.
             Act::Step if node.step_at > self.net.now() => {}
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
+            Act::Fetch(shard) => self.fetch(id, shard),
+            Act::Restore(shard) => self.restore(id, shard),
+            Act::Look => unreachable!("no node's"),
         }
     }
 
-    fn step(&mut self, id: NodeId) {
-        self.steps += 1;
-        let now = self.net.now();
-        let node = self.nodes.get_mut(&id).expect("the caller has looked");
-        if node.step_at <= now {
-            node.step_at = Time::MAX;
+    /// Lets the script look at what is pending.
+    fn look(&mut self) {
+        let Some(script) = &self.script else { return };
+        let mut wakes = Vec::new();
+        let next = script.look(self.net.now(), |a, b| self.reach(a, b), &mut wakes);
+        self.look_at = next.unwrap_or(Time::MAX);
+        if let Some(next) = next {
+            self.put(next, NOBODY, Act::Look);
         }
-        let mut effects = std::mem::take(&mut self.effects);
-        let busy = node.core.step(node.stale.take().unwrap_or(node.clock.at(now)), &mut effects);
-        self.carry_out(id, &mut effects);
-        self.effects = effects;
-        if let Some(script) = &self.script {
-            for (at, node) in script.decide(now) {
-                self.step_at(node, at);
-            }
-        }
-        self.schedule_deliveries(id);
-        let node = &self.nodes[&id];
-        let deadline = node.clock.when(node.core.deadline());
-        if busy {
-            self.step_within(id, self.options.step_delay);
-        } else if deadline != Time::MAX {
-            self.step_at(id, deadline.max(now + Duration::from_nanos(1)));
+        for (at, node) in wakes {
+            self.step_at(node, at);
         }
     }
 
-    fn carry_out(&mut self, id: NodeId, effects: &mut Vec<CoreEffect>) {
-        let node = self.nodes.get_mut(&id).expect("the caller has looked");
-        for effect in effects.drain(..) {
-            match effect {
-                CoreEffect::Created { .. } => unreachable!("shards are created when a node starts"),
-                CoreEffect::Formed(_) => node.formed = true,
-                // What is due is found by asking.
-                CoreEffect::Deliver(_) => {}
-                CoreEffect::Freed(shard) => node.groups[&shard].control.on_freed(),
-                CoreEffect::FreedBulk(shard) => node.groups[&shard].control.on_freed_bulk(),
-                CoreEffect::End { shard, undelivered, reason } => {
-                    if let Some(group) = node.groups.get_mut(&shard) {
-                        group.over = true;
-                        group.task.end(&undelivered, &reason);
-                    }
-                }
-                CoreEffect::Ended(reason) => node.ended = Some(reason),
-            }
+    /// After something that may have asked the script for something.
+    pub(super) fn look_if_asked(&mut self) {
+        if self.script.as_ref().is_some_and(Script::is_fresh) {
+            self.look();
         }
     }
 
-    /// Puts on the agenda what a node's applications have to do.
-    fn schedule_deliveries(&mut self, id: NodeId) {
-        let now = self.net.now();
-        let node = self.nodes.get_mut(&id).expect("the caller has looked");
-        for (&shard, group) in node.groups.iter_mut().filter(|(_, group)| !group.over) {
-            let at = if group.task.is_due() {
-                now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
-            } else if let Some(deadline) = group.task.deadline() {
-                node.clock.when(deadline).max(now)
-            } else {
-                continue;
-            };
-            if group.due_at.is_none_or(|due| at < due) {
-                group.due_at = Some(at);
-                self.entries += 1;
-                self.agenda.push(Reverse((at, self.entries, id, Act::Deliver(shard))));
-            }
-        }
-    }
-
-    fn deliver(&mut self, id: NodeId, shard: ShardId) {
-        let now = self.net.now();
-        // Mostly few turns at a time, so that the node acts while its application is behind.
-        let max = if self.rng.bool() { self.rng.usize(1..=4) } else { 64 };
-        let node = self.nodes.get_mut(&id).expect("the caller has looked");
-        let Some(group) = node.groups.get_mut(&shard).filter(|group| !group.over) else { return };
-        if group.due_at.is_some_and(|due| due <= now) {
-            group.due_at = None;
-        }
-        if let Err(error) = group.task.step(node.clock.at(now), max) {
-            group.over = true;
-            let mut effects = std::mem::take(&mut self.effects);
-            node.core.faulty(shard, &error, &mut effects);
-            self.carry_out(id, &mut effects);
-            self.effects = effects;
-        }
-        self.schedule_deliveries(id);
-        self.step_within(id, self.options.step_delay);
+    /// The shards of a view that a node is to get the state of, and from whom.
+    pub(super) fn sources(&self, node: NodeId, shard: ShardId) -> Vec<NodeId> {
+        let view = self.nodes.get(&node).and_then(|node| node.core.view());
+        let complete = view.and_then(|view| view.shard(shard)).map_or(&[][..], |shard| &shard.complete);
+        complete.iter().copied().filter(|&source| source != node && self.reach(node, source)).collect()
     }
 }

@@ -38,8 +38,10 @@ pub mod bulk;
 mod check;
 mod clock;
 mod cluster;
+mod node;
 pub mod scenario;
+mod transfer;
 mod view_log;
 
-pub use cluster::{Cluster, NotStarted, Options};
+pub use cluster::{Cluster, Decider, NotStarted, Options};
 pub use squall_fabric::sim::{SimConfig, SimNet};

@@ -1,76 +1,160 @@
-//! A view log that is scripted: the first proposal for an epoch wins, and every node hears of it some time later. One that is
-//! dropped may hear of it much later: it is dropped since it can't be reached.
+//! A view log that is scripted: one [`Register`] for all nodes, that changes while a majority of voters can reach each other.
+//!
+//! It does what the real one may do, at random: questions and news take their time, a node that is out of reach hears of
+//! nothing and is told later, in part of what it missed or only of the last; leaders change; without a majority nothing is
+//! decided.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Proposal, ViewEvent, ViewLog};
+use squall_membership::{
+    Applied, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
+    ViewEvent, ViewLog, VoterId,
+};
 
 use super::clock::Clock;
 
-/// How long it may take until a node that was dropped hears of it.
-const LATE: Duration = Duration::from_millis(50);
+/// How often the script looks again while something is pending.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Who asks to join and can't be reached for so long asks no more.
+const WITHDRAWN_AFTER: Duration = Duration::from_millis(40);
+
+/// The most voters that there are.
+const MAX_VOTERS: usize = 5;
+
+/// What the script is like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// A message takes at most this.
+    pub(super) delay: Duration,
+    /// So does the choice of a new leader.
+    pub(super) election: Duration,
+    /// A proposal that is not decided within this time has no quorum.
+    pub(super) patience: Duration,
+}
 
 /// What all nodes' view logs of one cluster share.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(super) struct Script {
     shared: Arc<Mutex<Shared>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     rng: Rng,
-    nodes: Vec<NodeId>,
-    decided: BTreeMap<Epoch, Proposal>,
-    /// What each node still has to hear, and when.
-    news: Vec<(Time, NodeId, Epoch)>,
-    /// Proposed since the cluster last asked.
-    proposed: Vec<Proposal>,
-    delay: Duration,
+    pace: Pace,
+    layout: Layout,
+    founders: Vec<NodeId>,
+    register: Register,
+    history: BTreeMap<Epoch, Proposal>,
+    voters: Vec<(NodeId, VoterId)>,
+    /// The leader, and when it has been chosen.
+    leader: Option<(NodeId, Time)>,
+    /// Changes of who asks to join.
+    candidacies: u64,
+    seats: BTreeMap<NodeId, Seat>,
+    /// Reports that were sent since the last look.
+    reports: Vec<(NodeId, Vec<NodeId>, Report)>,
+    /// Something was asked since the last look.
+    is_fresh: bool,
+}
+
+/// One node's side.
+#[derive(Debug)]
+struct Seat {
+    clock: Clock,
+    me: Member,
+    /// What it asks for, and when the leader gets it; None before the script has looked.
+    joins: Option<(Option<Time>, Member)>,
+    proposes: Option<(Option<Time>, Proposal)>,
+    /// Since when it waits for a decision.
+    waits_since: Time,
+    /// The last time that the leader reached it.
+    reached: Time,
+    told: Option<Epoch>,
+    told_candidacies: u64,
+    /// When it hears the last of what is on its way to it.
+    last_news: Time,
+    news: VecDeque<(Time, ViewEvent)>,
 }
 
 impl Script {
-    /// A script for these nodes, that decides within `delay`.
-    pub(crate) fn new(nodes: Vec<NodeId>, delay: Duration, rng: Rng) -> Script {
-        let shared = Shared { rng, nodes, decided: BTreeMap::new(), news: Vec::new(), proposed: Vec::new(), delay };
+    /// A script for a cluster that these nodes begin.
+    pub(super) fn new(founders: Vec<NodeId>, layout: Layout, pace: Pace, rng: Rng) -> Script {
+        let shared = Shared {
+            rng,
+            pace,
+            layout,
+            founders,
+            register: Register::default(),
+            history: BTreeMap::new(),
+            voters: Vec::new(),
+            leader: None,
+            candidacies: 0,
+            seats: BTreeMap::new(),
+            reports: Vec::new(),
+            is_fresh: false,
+        };
         Script { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// The side of one node, which has this clock.
-    pub(crate) fn log(&self, node: NodeId, clock: Clock) -> Box<dyn ViewLog> {
-        Box::new(ScriptedLog { node, clock, shared: Arc::clone(&self.shared) })
-    }
-
-    /// Decides on what was proposed since the last call, and returns when which nodes will hear of it.
-    pub(crate) fn decide(&self, now: Time) -> Vec<(Time, NodeId)> {
+    /// The side of one node that starts, which has this clock. It is to be a member.
+    pub(super) fn log(&self, me: Member, clock: Clock, now: Time) -> Box<dyn ViewLog> {
+        let node = me.node;
+        let seat = Seat {
+            clock,
+            joins: Some((None, me.clone())),
+            me,
+            proposes: None,
+            waits_since: now,
+            reached: now,
+            told: None,
+            told_candidacies: 0,
+            last_news: now,
+            news: VecDeque::new(),
+        };
         let mut shared = lock(&self.shared);
-        let mut wakes = Vec::new();
-        for proposal in std::mem::take(&mut shared.proposed) {
-            let epoch = proposal.view.epoch;
-            if shared.decided.contains_key(&epoch) {
-                continue;
-            }
-            let soon = shared.delay.as_nanos() as u64;
-            for node in shared.nodes.clone() {
-                let stays = proposal.view.rank_of(node).is_some();
-                let most = if stays { soon } else { soon.max(LATE.as_nanos() as u64) };
-                let at = now + Duration::from_nanos(shared.rng.u64(1..=most));
-                shared.news.push((at, node, epoch));
-                wakes.push((at, node));
-            }
-            shared.decided.insert(epoch, proposal);
-        }
-        wakes
+        shared.seats.insert(node, seat);
+        shared.is_fresh = true;
+        Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
     }
 
-    /// What follows this epoch, if that is decided.
-    pub(crate) fn successor(&self, of: Epoch) -> Option<Proposal> {
-        lock(&self.shared).decided.get(&Epoch(of.0 + 1)).cloned()
+    /// A node's process is gone.
+    pub(super) fn crash(&self, node: NodeId) {
+        lock(&self.shared).seats.remove(&node);
+    }
+
+    /// Whether somebody asked for something since the last look.
+    pub(super) fn is_fresh(&self) -> bool {
+        lock(&self.shared).is_fresh
+    }
+
+    /// Looks at what is pending. `reach` says whether two nodes run and reach each other. Returns when it must look again, and
+    /// appends when which nodes hear of something.
+    pub(super) fn look(
+        &self,
+        now: Time,
+        reach: impl Fn(NodeId, NodeId) -> bool,
+        wakes: &mut Vec<(Time, NodeId)>,
+    ) -> Option<Time> {
+        lock(&self.shared).look(now, &reach, wakes)
+    }
+
+    /// The decided views, in their order.
+    pub(super) fn history(&self) -> Vec<Proposal> {
+        lock(&self.shared).history.values().cloned().collect()
+    }
+
+    /// Whether those who decide can reach each other.
+    pub(super) fn has_quorum(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> bool {
+        let shared = lock(&self.shared);
+        shared.register.view().is_none() || shared.voters.iter().any(|&(node, _)| shared.can_lead(node, &reach))
     }
 }
 
@@ -78,24 +162,308 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Shared {
+    fn look(
+        &mut self,
+        now: Time,
+        reach: &dyn Fn(NodeId, NodeId) -> bool,
+        wakes: &mut Vec<(Time, NodeId)>,
+    ) -> Option<Time> {
+        self.is_fresh = false;
+        self.send_reports(now, reach, wakes);
+        self.begin(reach);
+        self.elect(now, reach);
+        for node in self.seats.keys().copied().collect::<Vec<_>>() {
+            self.schedule(now, node);
+        }
+        if let Some((leader, since)) = self.leader
+            && since <= now
+        {
+            self.take(now, leader, reach);
+            self.withdraw(now, leader, reach);
+            self.reconcile(reach, leader);
+            self.tell(now, leader, reach, wakes);
+        }
+        self.complain(now, wakes);
+        self.next_look(now)
+    }
+
+    fn random(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.rng.u64(1..=most.as_nanos().max(1) as u64))
+    }
+
+    /// The first view, once all founders are there and ask.
+    fn begin(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool) {
+        if self.register.view().is_some() {
+            return;
+        }
+        let founder = self.founders[0];
+        let asks = |node: &NodeId| self.seats.contains_key(node) && reach(founder, *node);
+        if !self.founders.iter().all(asks) {
+            return;
+        }
+        let members: Vec<Member> = self.founders.iter().map(|node| self.seats[node].me.clone()).collect();
+        let odd = members.len().min(MAX_VOTERS) - usize::from(members.len().min(MAX_VOTERS).is_multiple_of(2));
+        self.voters = members[..odd].iter().map(|member| (member.node, member.voter)).collect();
+        let first = Entry::First { cluster: ClusterId(self.rng.u64(..)), layout: self.layout.clone(), members };
+        self.apply(first);
+    }
+
+    fn apply(&mut self, entry: Entry) -> Applied {
+        let applied = self.register.apply(entry);
+        if let Applied::View(proposal) = &applied {
+            self.history.insert(proposal.view.epoch, proposal.clone());
+        }
+        if matches!(applied, Applied::View(_) | Applied::Candidates) {
+            self.candidacies += 1;
+        }
+        applied
+    }
+
+    /// Whether a node is a voter that runs, and reaches a majority.
+    fn can_lead(&self, node: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) -> bool {
+        let lives = |&&(other, voter): &&(NodeId, VoterId)| {
+            self.seats.get(&other).is_some_and(|seat| seat.me.voter == voter) && reach(node, other)
+        };
+        let itself = self.voters.iter().find(|(other, _)| *other == node);
+        itself.as_ref().is_some_and(lives) && 2 * self.voters.iter().filter(lives).count() > self.voters.len()
+    }
+
+    fn elect(&mut self, now: Time, reach: &dyn Fn(NodeId, NodeId) -> bool) {
+        if self.leader.is_some_and(|(leader, _)| self.can_lead(leader, reach)) {
+            return;
+        }
+        let able: Vec<NodeId> =
+            self.voters.iter().map(|&(node, _)| node).filter(|&node| self.can_lead(node, reach)).collect();
+        self.leader = match able.len() {
+            0 => None,
+            some => {
+                let leader = able[self.rng.usize(0..some)];
+                Some((leader, now + self.random(self.pace.election)))
+            }
+        };
+    }
+
+    /// Says when the leader gets what a node has just asked for.
+    fn schedule(&mut self, now: Time, node: NodeId) {
+        let delays = [self.random(self.pace.delay), self.random(self.pace.delay)];
+        let Some(seat) = self.seats.get_mut(&node) else { return };
+        if let Some((at @ None, _)) = &mut seat.joins {
+            *at = Some(now + delays[0]);
+        }
+        if let Some((at @ None, _)) = &mut seat.proposes {
+            *at = Some(now + delays[1]);
+        }
+    }
+
+    /// Takes what the leader has got.
+    fn take(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
+        for node in self.seats.keys().copied().collect::<Vec<_>>() {
+            if !reach(leader, node) {
+                continue;
+            }
+            let Some(seat) = self.seats.get_mut(&node) else { continue };
+            seat.reached = now;
+            let is_due = |at: &Option<Time>| at.is_some_and(|at| at <= now);
+            if let Some((_, proposal)) = seat.proposes.take_if(|(at, _)| is_due(at)) {
+                self.apply(Entry::Successor(proposal));
+            }
+            let Some(seat) = self.seats.get(&node) else { continue };
+            if let Some((_, me)) = seat.joins.clone().filter(|(at, _)| is_due(at)) {
+                self.take_candidate(me);
+            }
+        }
+    }
+
+    fn take_candidate(&mut self, me: Member) {
+        let node = me.node;
+        // It goes on asking until it has been told: it may be dropped again before.
+        let members = self.register.view().map_or(&[][..], |view| &view.members);
+        if members.contains(&me) || self.register.candidates().contains(&me) {
+            return;
+        }
+        if let Applied::Refused(Refused::Rule(_)) = self.apply(Entry::Candidate(me)) {
+            // It has been known in a later life: one beyond that asks in its place.
+            let candidates = self.register.candidates().iter().filter(|member| member.node == node);
+            let known = candidates.map(|member| member.incarnation).chain(self.register.newest(node));
+            let beyond = known.map(|incarnation| incarnation.0).max().map_or(1, |last| last + 1);
+            let seat = self.seats.get_mut(&node).expect("it asks");
+            seat.me.incarnation = Incarnation(beyond.max(seat.me.incarnation.0));
+            seat.joins = Some((None, seat.me.clone()));
+        }
+    }
+
+    fn withdraw(&mut self, now: Time, leader: NodeId, reach: &dyn Fn(NodeId, NodeId) -> bool) {
+        for candidate in self.register.candidates().to_vec() {
+            let gone = match self.seats.get(&candidate.node) {
+                None => true,
+                Some(seat) => !reach(leader, candidate.node) && now.since(seat.reached) > WITHDRAWN_AFTER,
+            };
+            if gone {
+                self.apply(Entry::Withdraw(candidate.node, candidate.incarnation));
+            }
+        }
+    }
+
+    /// A voter that is no member any more gives way to a member that is no voter.
+    fn reconcile(&mut self, reach: &dyn Fn(NodeId, NodeId) -> bool, leader: NodeId) {
+        let Some(view) = self.register.view().cloned() else { return };
+        let fresh = |voters: &[(NodeId, VoterId)]| {
+            let new = |member: &&Member| !voters.contains(&(member.node, member.voter)) && reach(leader, member.node);
+            view.members.iter().filter(new).map(|member| (member.node, member.voter)).collect::<Vec<_>>()
+        };
+        let stays = |&(node, voter): &(NodeId, VoterId)| {
+            view.members.iter().any(|member| (member.node, member.voter) == (node, voter))
+        };
+        if let Some(left) = self.voters.iter().position(|voter| !stays(voter)) {
+            if let Some(&next) = fresh(&self.voters).first() {
+                self.voters[left] = next;
+            }
+            return;
+        }
+        let fresh = fresh(&self.voters);
+        if self.voters.len() + 2 <= view.members.len().min(MAX_VOTERS) && fresh.len() >= 2 {
+            self.voters.extend(&fresh[..2]);
+        }
+    }
+
+    fn tell(
+        &mut self,
+        now: Time,
+        leader: NodeId,
+        reach: &dyn Fn(NodeId, NodeId) -> bool,
+        wakes: &mut Vec<(Time, NodeId)>,
+    ) {
+        let Some(view) = self.register.view().cloned() else { return };
+        let (current, is_in) = (view.epoch, |me: &Member| view.members.contains(me));
+        for node in self.seats.keys().copied().filter(|&node| reach(leader, node)).collect::<Vec<_>>() {
+            // A snapshot says nothing of what came before it.
+            let skips = self.rng.u8(0..4) == 0;
+            let told = self.seats[&node].told;
+            let first = match told {
+                Some(told) if !skips => Epoch(told.0 + 1),
+                _ => current,
+            };
+            let mut events = Vec::new();
+            if told.is_none_or(|told| told < current) {
+                events.extend(self.history.range(first..).map(|(_, next)| ViewEvent::Committed(next.clone())));
+            }
+            if self.seats[&node].told_candidacies < self.candidacies {
+                events.push(ViewEvent::Candidates(self.register.candidates().to_vec()));
+            }
+            for event in events {
+                let delay = self.random(self.pace.delay);
+                self.send(now + delay, node, event, wakes);
+            }
+            let candidacies = self.candidacies;
+            let seat = self.seats.get_mut(&node).expect("it was just there");
+            (seat.told, seat.told_candidacies) = (Some(current), candidacies);
+            seat.joins.take_if(|(_, me)| is_in(me));
+            if seat.proposes.as_ref().is_some_and(|(_, proposal)| proposal.view.epoch <= current) {
+                seat.proposes = None;
+            }
+        }
+    }
+
+    fn send(&mut self, at: Time, node: NodeId, event: ViewEvent, wakes: &mut Vec<(Time, NodeId)>) {
+        let Some(seat) = self.seats.get_mut(&node) else { return };
+        seat.last_news = seat.last_news.max(at);
+        seat.news.push_back((seat.last_news, event));
+        wakes.push((seat.last_news, node));
+    }
+
+    fn send_reports(&mut self, now: Time, reach: &dyn Fn(NodeId, NodeId) -> bool, wakes: &mut Vec<(Time, NodeId)>) {
+        for (from, to, report) in std::mem::take(&mut self.reports) {
+            for node in to {
+                if node != from && reach(from, node) {
+                    let delay = self.random(self.pace.delay);
+                    self.send(now + delay, node, ViewEvent::Reported(report.clone()), wakes);
+                }
+            }
+        }
+    }
+
+    /// Tells those whose proposals wait for too long.
+    fn complain(&mut self, now: Time, wakes: &mut Vec<(Time, NodeId)>) {
+        let patience = self.pace.patience;
+        for node in self.seats.keys().copied().collect::<Vec<_>>() {
+            let seat = self.seats.get_mut(&node).expect("it was just there");
+            if seat.proposes.is_none() {
+                seat.waits_since = now;
+            } else if now.since(seat.waits_since) >= patience {
+                seat.waits_since = now;
+                self.send(now, node, ViewEvent::NoQuorum, wakes);
+            }
+        }
+    }
+
+    fn next_look(&self, now: Time) -> Option<Time> {
+        let current = self.register.view().map(|view| view.epoch);
+        let waits = |seat: &Seat| {
+            seat.proposes.is_some()
+                || seat.joins.is_some()
+                || seat.told < current
+                || seat.told_candidacies < self.candidacies
+        };
+        let pending = self.seats.values().any(waits) || !self.register.candidates().is_empty();
+        if !pending {
+            return None;
+        }
+        let asked = self.seats.values().flat_map(|seat| {
+            [seat.joins.as_ref().and_then(|(at, _)| *at), seat.proposes.as_ref().and_then(|(at, _)| *at)]
+        });
+        let elected = self.leader.map(|(_, at)| at);
+        asked.flatten().chain(elected).filter(|&at| at > now).chain([now + TICK]).min()
+    }
+}
+
 #[derive(Debug)]
 struct ScriptedLog {
     node: NodeId,
-    clock: Clock,
     shared: Arc<Mutex<Shared>>,
+}
+
+impl ScriptedLog {
+    fn ask(&mut self, ask: impl FnOnce(&mut Seat)) {
+        let mut shared = lock(&self.shared);
+        if let Some(seat) = shared.seats.get_mut(&self.node) {
+            ask(seat);
+            shared.is_fresh = true;
+        }
+    }
 }
 
 impl ViewLog for ScriptedLog {
     fn propose(&mut self, proposal: Proposal) {
-        lock(&self.shared).proposed.push(proposal);
+        self.ask(|seat| seat.proposes = Some((None, proposal)));
+    }
+
+    fn join(&mut self, me: Member) {
+        self.ask(|seat| {
+            seat.me = me.clone();
+            seat.joins = Some((None, me));
+        });
+    }
+
+    fn report(&mut self, to: &View, report: Report) {
+        let mut shared = lock(&self.shared);
+        shared.reports.push((self.node, to.nodes(), report));
+        shared.is_fresh = true;
     }
 
     fn peer_gone(&mut self, _node: NodeId) {}
 
+    fn deadline(&self) -> Time {
+        let shared = lock(&self.shared);
+        let Some(seat) = shared.seats.get(&self.node) else { return Time::MAX };
+        seat.news.front().map_or(Time::MAX, |(at, _)| seat.clock.at(*at))
+    }
+
     fn poll(&mut self, now: Time) -> Option<ViewEvent> {
         let mut shared = lock(&self.shared);
-        let due = shared.news.iter().position(|&(at, node, _)| node == self.node && self.clock.at(at) <= now)?;
-        let (_, _, epoch) = shared.news.swap_remove(due);
-        Some(ViewEvent::Committed(shared.decided[&epoch].clone()))
+        let seat = shared.seats.get_mut(&self.node)?;
+        let clock = seat.clock;
+        let (_, event) = seat.news.pop_front_if(|(at, _)| clock.at(*at) <= now)?;
+        Some(event)
     }
 }

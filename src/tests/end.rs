@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Outcome, ReadError, SubmitError};
 
-const REASON: EndReason = EndReason::CleanedUp { epoch: Epoch::FIRST };
+const REASON: EndReason = EndReason::Panicked;
 
 fn ended(outcome: Outcome) -> SubmitError {
     SubmitError::Ended { reason: REASON, outcome }
@@ -21,7 +21,7 @@ fn the_end_fails_whatever_waits_and_whatever_comes_later() {
     let mut read = solo.group.read(|_| ());
     assert!(poll_for(&mut read, &tasks[2]).is_pending());
 
-    solo.end(&REASON);
+    solo.end(&REASON, Fate::NotDelivered);
     assert!(tasks.iter().all(|task| task.count() == 1), "all are woken");
     assert_eq!(poll(&mut delivered), Poll::Ready(Ok(1)), "what was delivered stays so");
     assert_eq!(poll(&mut accepted), Poll::Ready(Err(ended(Outcome::NotDelivered))));
@@ -38,7 +38,8 @@ fn the_end_fails_whatever_waits_and_whatever_comes_later() {
 fn what_was_accepted_and_cut_off_without_a_clean_up_is_unknown() {
     let mut solo = Solo::new(|_| ());
     let mut submit = solo.group.submit(&Entry::Add(1));
-    solo.end(&EndReason::ShutDown);
+    solo.step_shard();
+    solo.end(&EndReason::ShutDown, Fate::Unknown);
     let Poll::Ready(Err(error)) = poll(&mut submit) else { panic!("{submit:?}") };
     let outcome = Outcome::Unknown { held_by: Vec::new() };
     assert_eq!(error, SubmitError::Ended { reason: EndReason::ShutDown, outcome });
@@ -54,7 +55,7 @@ fn an_unordered_submit_that_is_cut_off_names_who_has_it() {
     let mut submit = solo.group.submit(&Entry::Add(1));
     solo.settle();
     assert!(poll(&mut submit).is_pending(), "node 2 does not have it");
-    solo.end(&EndReason::ShutDown);
+    solo.end(&EndReason::ShutDown, Fate::Unknown);
     let outcome = Outcome::Unknown { held_by: vec![NodeId(1)] };
     assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Ended { reason: EndReason::ShutDown, outcome })));
 }
@@ -86,7 +87,7 @@ fn who_meets_a_closed_ring_before_the_reason_is_known_waits_for_it() {
     assert_eq!(solo.group.try_send(&Entry::Add(1)), Err(SubmitError::Full));
     let mut sending = solo.group.send(&Entry::Add(1));
     assert!(poll(&mut sending).is_pending());
-    solo.end(&REASON);
+    solo.end(&REASON, Fate::NotDelivered);
     assert_eq!(poll(&mut sending), Poll::Ready(Err(ended(Outcome::NotAccepted))));
 }
 
@@ -110,7 +111,7 @@ fn look_on(solo: &Solo<Ledger>) -> (std::sync::mpsc::Sender<()>, std::thread::Jo
 fn after_the_end_the_last_state_is_shown_also_to_two_at_once() {
     let mut solo = Solo::new(|_| ());
     solo.settle();
-    solo.end(&REASON);
+    solo.end(&REASON, Fate::NotDelivered);
     let (go_on, reader) = look_on(&solo);
     let group = solo.group.clone();
     let (begin, begins) = std::sync::mpsc::channel();
@@ -135,6 +136,6 @@ fn what_the_delivering_thread_wanted_before_the_end_keeps_nobody_off_after_it() 
     drop(go_on);
     reader.join().unwrap();
     // The end comes before the delivering thread's next look.
-    solo.end(&REASON);
+    solo.end(&REASON, Fate::NotDelivered);
     assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(0));
 }

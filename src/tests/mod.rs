@@ -2,11 +2,14 @@
 
 mod allocation;
 mod end;
+mod join;
 mod read;
 mod stress;
 mod submit;
+mod views;
 
 use std::{
+    io,
     pin::Pin,
     sync::{
         Arc, OnceLock,
@@ -21,14 +24,14 @@ use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKey, RegionKind, RegisterError,
     Time, Token, Waker,
 };
-use squall_membership::{EndReason, Epoch, Incarnation, Member, ShardId, ShardView, View};
-use squall_ordered::{BulkPath, Shard, Undelivered};
+use squall_membership::{EndReason, Epoch, Incarnation, Member, ShardId, ShardState, ShardView, View};
+use squall_ordered::{BulkPath, Shard, ShardConfig, Undelivered};
 
 use crate::{
-    Applied, Config, Group, Replicated,
+    Applied, Config, Group, Replicated, Snapshot, ViewChange,
     clock::Now,
     config::GroupBuilder,
-    delivery::Task,
+    delivery::{Fate, Installed, Task},
     group::{GroupControl, GroupSpec, new_group},
     service::Service,
 };
@@ -72,6 +75,8 @@ struct Ledger {
     sum: u64,
     applied: usize,
     texts: Vec<String>,
+    /// The views that it was told of, each with how much had been applied before.
+    views: Vec<(Epoch, usize)>,
     /// Called in the middle of `apply`.
     inside: Option<fn(&Group<Ledger>)>,
     own: Arc<OnceLock<Group<Ledger>>>,
@@ -88,7 +93,7 @@ impl Replicated for Ledger {
     type Reply = u64;
 
     fn apply(&mut self, entry: &Archived<Entry>, at: &Applied) -> u64 {
-        assert_eq!((at.epoch, at.sender), (Epoch::FIRST, NodeId(1)));
+        assert_eq!(Some(at.epoch), self.views.last().map(|(epoch, _)| *epoch), "a view is told before its messages");
         self.applied += 1;
         match entry {
             Archived::<Entry>::Add(number) => self.sum += number.to_native(),
@@ -99,12 +104,40 @@ impl Replicated for Ledger {
         }
         self.sum
     }
+
+    fn snapshot(&self) -> Snapshot {
+        let (epochs, counts): (Vec<u64>, Vec<u64>) = self.views.iter().map(|&(e, n)| (e.0, n as u64)).unzip();
+        let words = [self.sum, self.applied as u64]
+            .into_iter()
+            .chain(epochs.into_iter().zip(counts).flat_map(<[u64; 2]>::from));
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        Snapshot::of_bytes(bytes)
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes)?;
+        let mut words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
+        let mut next = || words.next().ok_or(io::ErrorKind::UnexpectedEof);
+        (self.sum, self.applied) = (next()?, next()? as usize);
+        self.views.clear();
+        while let Ok(epoch) = next() {
+            self.views.push((Epoch(epoch), next()? as usize));
+        }
+        Ok(())
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.views.push((change.epoch, self.applied));
+    }
 }
 
 /// One node's part in a group.
 struct Solo<S: Service> {
     clock: Arc<AtomicU64>,
     fabric: Alone,
+    shard_config: ShardConfig,
+    view: View,
     shard: Shard,
     task: Box<dyn Task>,
     control: Arc<dyn GroupControl>,
@@ -114,9 +147,22 @@ struct Solo<S: Service> {
     woken: Arc<AtomicUsize>,
 }
 
+const SHARD: ShardId = ShardId(0);
+
 fn config(set: impl FnOnce(&mut GroupBuilder<'_>)) -> Config {
     // Without a lease every read takes the long way; some tests are about the short one.
     Config::builder("test", 1).members([1]).read_lease(Duration::ZERO).group("ledger", set).build().unwrap()
+}
+
+/// The first view of some members, all of whom hold the state.
+fn first_view(members: &[NodeId], senders: &[NodeId]) -> View {
+    View {
+        epoch: Epoch::FIRST,
+        members: members.iter().map(|&node| Member::new(node, Incarnation(1))).collect(),
+        shards: vec![ShardView::whole(SHARD, members.to_vec(), senders.to_vec())],
+        joined: members.to_vec(),
+        left: Vec::new(),
+    }
 }
 
 impl Solo<Ledger> {
@@ -139,26 +185,20 @@ impl<S: Service> Solo<S> {
         members: &[NodeId],
         senders: &[NodeId],
     ) -> Self {
-        let view = View {
-            epoch: Epoch::FIRST,
-            members: members.iter().map(|&node| Member { node, incarnation: Incarnation(1) }).collect(),
-            shards: vec![ShardView { shard: ShardId(0), members: members.to_vec(), senders: senders.to_vec() }],
-            joined: Vec::new(),
-            left: Vec::new(),
-        };
+        let view = first_view(members, senders);
         let options = config.group(spec.name());
         let shard_config = crate::plan::shard_config(&options, BulkPath::Network, config.read_lease());
-        let mut fabric = Alone::default();
-        let (submitter, shard, deliverer) =
-            squall_ordered::create(&mut fabric, &view, ShardId(0), &shard_config).unwrap();
         let woken = Arc::new(AtomicUsize::new(0));
         let waker = {
             let woken = Arc::clone(&woken);
             Waker::new(move || _ = woken.fetch_add(1, Ordering::SeqCst))
         };
         let clock = Arc::new(AtomicU64::new(0));
-        let (task, control) = spec.attach(submitter, deliverer, waker, Now::Virtual(Arc::clone(&clock)));
-        Solo { clock, fabric, shard, task, control, group, now: Time::ZERO, woken }
+        let (mut task, control) = spec.attach(NodeId(1), waker, Now::Virtual(Arc::clone(&clock)));
+        let mut fabric = Alone::default();
+        let shard = install(&mut fabric, &view, &shard_config, &mut *task, Vec::new());
+        woken.store(0, Ordering::SeqCst);
+        Solo { clock, fabric, shard_config, view, shard, task, control, group, now: Time::ZERO, woken }
     }
 
     /// Steps the shard as the engine does, without delivering.
@@ -195,13 +235,60 @@ impl<S: Service> Solo<S> {
         self.settle();
     }
 
+    /// Ends the view as the node's core does: delivers all that this node has received, and returns what it has not.
+    fn end_view(&mut self) -> Vec<Undelivered> {
+        let trim = self.shard.wedge();
+        self.shard.clean_up(trim, true);
+        while !self.shard.is_ended() {
+            self.step();
+        }
+        loop {
+            match self.shard.undelivered() {
+                Some(undelivered) => return undelivered,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Installs the view after the current one, once `change` has changed it.
+    fn install_next(&mut self, undelivered: Vec<Undelivered>, change: impl FnOnce(&mut View)) {
+        self.view.epoch = Epoch(self.view.epoch.0 + 1);
+        self.view.joined.clear();
+        change(&mut self.view);
+        self.shard = install(&mut self.fabric, &self.view, &self.shard_config, &mut *self.task, undelivered);
+    }
+
+    /// Ends the view, and installs one alike.
+    fn next_view(&mut self) {
+        let undelivered = self.end_view();
+        self.install_next(undelivered, |_| ());
+    }
+
     /// Ends the group as the node's core does.
-    fn end(&mut self, reason: &EndReason) {
+    fn end(&mut self, reason: &EndReason, fate: Fate) {
         self.shard.wedge();
         self.shard.close();
-        let undelivered: Vec<Undelivered> = self.shard.undelivered().unwrap();
-        self.task.end(&undelivered, reason);
+        let undelivered = self.shard.undelivered().unwrap();
+        self.task.end(with_fate(undelivered, fate), reason);
     }
+}
+
+/// Creates a node's part of a view's shard, and hands it to the task.
+fn install<F: Fabric>(
+    fabric: &mut F,
+    view: &View,
+    config: &ShardConfig,
+    task: &mut dyn Task,
+    resubmit: Vec<Undelivered>,
+) -> Shard {
+    let (submitter, shard, deliverer) = squall_ordered::create(fabric, view, SHARD, config).unwrap();
+    let view = Arc::new(view.clone());
+    task.install(Installed { view, shard: SHARD, submitter, deliverer, resubmit, fell_short: false });
+    shard
+}
+
+fn with_fate(messages: Vec<Undelivered>, fate: Fate) -> Vec<(Undelivered, Fate)> {
+    messages.into_iter().map(|message| (message, fate)).collect()
 }
 
 /// A task that counts how often it is woken.

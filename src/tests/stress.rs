@@ -50,6 +50,64 @@ fn blocking_producers_share_a_tiny_ring_and_few_slots() {
     assert_eq!(solo.control.counts().applied, (PRODUCERS * EACH) as u64);
 }
 
+/// Views follow each other while threads submit, send, read and wait for room: each message is applied once, in its thread's
+/// order, and each read sees what was acknowledged before.
+#[test]
+fn threads_work_on_while_views_change() {
+    const PRODUCERS: u64 = 3;
+    const EACH: u64 = 1500;
+    const VIEWS: u64 = 40;
+    let mut solo = Solo::new(|group| _ = group.ring_bytes(1024).max_waiting(4));
+    let group = solo.group.clone();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let driver = scope.spawn(|| {
+            let mut steps = 0u64;
+            while !stop.load(Ordering::Relaxed) || solo.view.epoch.0 < VIEWS {
+                steps += 1;
+                if steps.is_multiple_of(200) && solo.view.epoch.0 < VIEWS {
+                    let undelivered = solo.end_view();
+                    // Threads meet a view that is over.
+                    thread::yield_now();
+                    solo.install_next(undelivered, |_| ());
+                }
+                if !solo.step() {
+                    thread::yield_now();
+                }
+            }
+            solo.settle();
+            solo
+        });
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|producer| {
+                let group = &group;
+                scope.spawn(move || {
+                    for i in 0..EACH {
+                        let text = Entry::Text(format!("{producer} {i}"));
+                        if i.is_multiple_of(3) {
+                            group.submit(&text).wait().unwrap();
+                            let applied = group.read(move |ledger| ledger.applied).wait().unwrap();
+                            assert!(applied as u64 > i);
+                        } else {
+                            group.send(&text).wait().unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        producers.into_iter().for_each(|producer| producer.join().unwrap());
+        group.read(|_| ()).wait().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        let solo = driver.join().unwrap();
+        let texts = solo.group.peek(|ledger| ledger.texts.clone()).wait().unwrap();
+        for producer in 0..PRODUCERS {
+            let prefix = format!("{producer} ");
+            let own: Vec<_> = texts.iter().filter_map(|text| text.strip_prefix(&prefix)).collect();
+            assert_eq!(own, (0..EACH).map(|i| i.to_string()).collect::<Vec<_>>());
+        }
+    });
+}
+
 /// The group ends at some moment, with or without knowledge of what was not delivered, while threads submit, read and wait
 /// for room: none of them waits for ever, and what got a reply was applied.
 #[test]
@@ -71,7 +129,7 @@ fn nobody_is_forgotten_at_the_end() {
             let mut solo = driver.join().unwrap();
             if round % 2 == 0 {
                 // As when the node's core could not finish in time: the ring is open, and nothing is known.
-                solo.task.end(&[], &EndReason::ShutDown);
+                solo.task.end(Vec::new(), &EndReason::ShutDown);
             } else {
                 solo.shard.wedge();
                 solo.shard.close();
@@ -81,7 +139,7 @@ fn nobody_is_forgotten_at_the_end() {
                         None => thread::yield_now(),
                     }
                 };
-                solo.task.end(&undelivered, &EndReason::CleanedUp { epoch: Epoch::FIRST });
+                solo.task.end(with_fate(undelivered, Fate::NotDelivered), &EndReason::Panicked);
             }
             let replies: u64 = submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum();
             reader.join().unwrap();

@@ -24,8 +24,6 @@ near() {
 }
 
 serves() { [ "$(at "$1" PING)" = PONG ]; }
-# Writes, which only fails once the replica knows that its group has ended.
-refuses() { [[ $(near "$1" SET key value) == *CLUSTERDOWN* ]]; }
 
 # start_replicas SECURITY: none or tls. Waits until all serve; `replicas` has their processes, by number.
 start_replicas() {

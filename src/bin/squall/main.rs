@@ -1,13 +1,20 @@
-//! The `squall` command: keys for a cluster and a look at what a machine can do, benchmarks, copies to many nodes, simulated
-//! clusters, and multicast schedules to look at.
+//! The `squall` command: keys for a cluster and a look at what a machine can do, a look at a cluster that runs and orders to
+//! it, benchmarks, copies to many nodes, simulated clusters, and multicast schedules to look at.
 
 mod bench;
 mod cp;
 mod doctor;
 mod keys;
+mod leave;
 mod plot;
 mod rdmc;
+mod recover;
+mod signals;
 mod sim;
+mod status;
+mod suspect;
+mod target;
+mod witness;
 
 use std::{
     fmt::Display,
@@ -38,8 +45,13 @@ enum Command {
     Cp(cp::CpCommand),
     Doctor(doctor::DoctorArgs),
     Keys(keys::KeysCommand),
+    Leave(leave::LeaveArgs),
     Rdmc(rdmc::RdmcCommand),
+    Recover(recover::RecoverArgs),
     Sim(sim::SimCommand),
+    Status(status::StatusArgs),
+    Suspect(suspect::SuspectArgs),
+    Witness(witness::WitnessArgs),
 }
 
 /// Why the command did not do what was asked: one sentence, with what to do about it.
@@ -66,7 +78,12 @@ fn main() -> ExitCode {
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
         Command::Bench(_) | Command::Cp(_) | Command::Doctor(_) | Command::Keys(_) | Command::Rdmc(_) => "warn",
+        Command::Leave(_) | Command::Recover(_) | Command::Status(_) | Command::Suspect(_) | Command::Witness(_) => {
+            "warn"
+        }
     };
+    // What Raft says of nodes that can't be reached is said better elsewhere.
+    let quiet = format!("{quiet},openraft=error");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let done = match cli.command {
@@ -76,6 +93,11 @@ fn main() -> ExitCode {
         Command::Doctor(doctor) => doctor.run(),
         Command::Keys(keys) => keys.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Leave(leave) => leave.run(),
+        Command::Recover(recover) => recover.run(),
+        Command::Status(status) => status.run(),
+        Command::Suspect(suspect) => suspect.run(),
+        Command::Witness(witness) => witness.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,8 +20,9 @@ use squall_fabric::Waker;
 use super::{
     ToSource,
     frame::{self, FrameError},
-    stream::{Stream, Voice},
+    stream::Stream,
 };
+use crate::control::StreamWriter;
 
 /// What came from whom. `peer` is the caller's number for the conversation; an error is its end.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct Heard<T> {
 
 /// The writing half of a conversation. Dropping it ends both halves.
 pub(crate) struct Link {
-    to: BufWriter<Box<dyn Voice>>,
+    to: BufWriter<StreamWriter>,
 }
 
 impl Link {
@@ -91,7 +92,7 @@ pub(crate) fn refuse(stream: Stream, message: &ToSource) {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.to.get_ref().hang_up();
+        self.to.get_ref().hang_up_now();
     }
 }
 

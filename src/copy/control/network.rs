@@ -9,11 +9,11 @@ use crossbeam::channel::Receiver;
 use squall_fabric::{
     NodeId,
     mixed::{MixedFabric, Transport},
-    net::{DialError, NetConfig, Security, ServiceDial, ServiceId, ServiceStream, ServiceWriter, dial_service},
+    net::{DialError, NetConfig, Security, ServiceDial, ServiceId, ServiceStream, dial_service},
     tcp::{TcpConfig, TcpError, TcpFabric},
 };
 
-use super::stream::{Stream, Voice, WRITE_LIMIT};
+use super::stream::Stream;
 
 /// How long a receiver may take to answer a call.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub(crate) fn open_receiver(
     let mut config = config(cluster, &network.security);
     config.listen.clone_from(&network.listen);
     let node = config.node;
-    let mut fabric = TcpFabric::open(TcpConfig::new(config))?;
+    let fabric = TcpFabric::open(TcpConfig::new(config))?;
     let calls = fabric.take_service(COPIES);
     Ok((MixedFabric::new(node, Transport::Tcp).with_tcp(fabric), calls))
 }
@@ -83,20 +83,5 @@ impl Caller {
             timeout: PATIENCE,
         })?;
         Ok((call.peer(), call.into()))
-    }
-}
-
-impl From<ServiceStream> for Stream {
-    fn from(call: ServiceStream) -> Stream {
-        let (from, to) = call.split();
-        // Without the limit, a peer that reads nothing is given up later.
-        let _ = to.set_timeout(Some(WRITE_LIMIT));
-        Stream { from: Box::new(from), to: Box::new(to) }
-    }
-}
-
-impl Voice for ServiceWriter {
-    fn hang_up(&self) {
-        ServiceWriter::hang_up(self);
     }
 }

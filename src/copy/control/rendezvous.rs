@@ -4,19 +4,14 @@
 //! of the same user are talked to. Its node id in the fabric is the first 4 bytes of the BLAKE3 of `CLUSTER\0NAME`, under the
 //! context `squall cp 1 node id`, little-endian.
 
-use std::{
-    io,
-    os::{
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener, UnixStream},
-    },
-};
+use std::{io, os::unix::net::UnixStream};
 
-use rustix::{
-    net::{Shutdown, shutdown, sockopt::socket_peercred},
-    process::geteuid,
-};
 use squall_fabric::NodeId;
+
+use crate::control::local::{self, LocalError, LocalListener};
+
+/// The kind of a receiver's name.
+const KIND: &str = "squall-cp";
 
 /// The longest name of a cluster or receiver, in bytes: both are part of a socket's name, which the system limits.
 const NAME_BYTES: usize = 32;
@@ -86,62 +81,44 @@ pub(crate) fn fabric_cluster(cluster: &str) -> String {
     format!("cp/{cluster}")
 }
 
-fn address(cluster: &str, name: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("squall-cp/{}/{cluster}/{name}", geteuid().as_raw()))
-}
-
-fn is_same_user(stream: &UnixStream) -> bool {
-    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
-}
-
 /// Connects to a receiver.
 pub(crate) fn dial(cluster: &str, name: &str) -> Result<UnixStream, RendezvousError> {
     check_name("cluster", cluster)?;
     check_name("receiver", name)?;
-    let connected = address(cluster, name).and_then(|address| UnixStream::connect_addr(&address));
-    let stream = connected.map_err(|cause| match cause.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-            RendezvousError::Absent { name: name.to_owned(), cluster: cluster.to_owned() }
-        }
-        _ => RendezvousError::System { name: name.to_owned(), cause },
-    })?;
-    if !is_same_user(&stream) {
-        return Err(RendezvousError::Stranger { name: name.to_owned() });
+    local::dial(KIND, &format!("{cluster}/{name}")).map_err(|error| no_rendezvous(error, cluster, name))
+}
+
+fn no_rendezvous(error: LocalError, cluster: &str, name: &str) -> RendezvousError {
+    let (name, cluster) = (name.to_owned(), cluster.to_owned());
+    match error {
+        LocalError::Absent => RendezvousError::Absent { name, cluster },
+        LocalError::Taken => RendezvousError::Taken { name, cluster },
+        LocalError::Stranger => RendezvousError::Stranger { name },
+        LocalError::System(cause) => RendezvousError::System { name, cause },
     }
-    Ok(stream)
 }
 
 /// A name that sources can connect to.
 #[derive(Debug)]
-pub(crate) struct Listener(UnixListener);
+pub(crate) struct Listener(LocalListener);
 
 impl Listener {
     /// Takes the name.
     pub(crate) fn bind(cluster: &str, name: &str) -> Result<Listener, RendezvousError> {
         check_name("cluster", cluster)?;
         check_name("receiver", name)?;
-        let bound = address(cluster, name).and_then(|address| UnixListener::bind_addr(&address));
-        bound.map(Listener).map_err(|cause| match cause.kind() {
-            io::ErrorKind::AddrInUse => RendezvousError::Taken { name: name.to_owned(), cluster: cluster.to_owned() },
-            _ => RendezvousError::System { name: name.to_owned(), cause },
-        })
+        let bound = LocalListener::bind(KIND, &format!("{cluster}/{name}"));
+        bound.map(Listener).map_err(|error| no_rendezvous(error, cluster, name))
     }
 
     /// Ends the thread that waits for sources.
     pub(crate) fn close(&self) {
-        // It may have ended already.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        self.0.close();
     }
 
     /// Waits for the next source of the same user; strangers are hung up on.
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
-        loop {
-            let (stream, _) = self.0.accept()?;
-            if is_same_user(&stream) {
-                return Ok(stream);
-            }
-            tracing::warn!("a process of another user was refused");
-        }
+        self.0.accept()
     }
 }
 

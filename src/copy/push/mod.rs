@@ -257,7 +257,7 @@ pub fn push(
     let (mut fabric, finder) = open_fabric(options)?;
     let peers = Peers::dial(options, &finder, fabric.node(), fabric.waker())?;
     for (node, address) in peers.addresses() {
-        fabric.set_peer(node, vec![address.to_owned()]);
+        fabric.learn(node, &[address.to_owned()]);
     }
     let bulk = Bulk::new(fabric, Spin::Auto, options.to.len() + 1);
     let files = manifest.files();

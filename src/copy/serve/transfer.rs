@@ -237,7 +237,7 @@ impl<'r> Transfer<'r> {
             return Err(End::Refused(format!("{} receivers are more than {MAX_RECEIVERS}", offer.receivers.len())));
         }
         for Address { node, at } in std::mem::take(&mut offer.receivers) {
-            self.bulk.fabric().set_peer(NodeId(node), vec![at]);
+            self.bulk.fabric().learn(NodeId(node), &[at]);
         }
         let manifest = Manifest::new(std::mem::take(&mut offer.entries));
         let manifest = Arc::new(manifest.map_err(|error| End::Refused(error.to_string()))?);

@@ -1,161 +1,217 @@
-//! What goes wrong in a scenario, and when: nodes that are paused, cut off from others, or killed.
+//! What goes wrong in a scenario, and when.
 
 use std::time::Duration;
 
-use fastrand::Rng;
-use squall_fabric::{NodeId, Time};
+use squall_fabric::{NodeId, Time, sim::Link};
 
-use super::Teller;
-use crate::sim::cluster::Cluster;
+use super::{
+    Peer, Scenario,
+    ledger::{Ledger, Log},
+};
 
-#[derive(Clone, Copy, Debug)]
+/// The highest id of a node that may join.
+pub(super) const LAST_JOINER: u32 = 9;
+
+#[derive(Clone, Debug)]
 enum Fault {
-    Pause(NodeId, Duration),
-    Cut(NodeId, NodeId, Duration),
-    /// Cut off from all others, and running.
-    Isolate(NodeId, Duration),
+    Pause(NodeId),
+    Resume(NodeId),
+    /// Nodes are cut off from each other.
+    Cut(Vec<(NodeId, NodeId)>),
+    /// What the first sends does not reach the second.
+    CutOneWay(NodeId, NodeId),
+    Heal(Vec<(NodeId, NodeId)>),
+    /// What the first sends to the second takes so much longer.
+    Slow(NodeId, NodeId, Duration),
     Crash(NodeId),
+    /// A node starts, for the first time or again.
+    Launch(NodeId),
+    Leave(NodeId),
 }
 
 /// The faults of a scenario.
+#[derive(Debug, Default)]
 pub(super) struct Faults {
-    nodes: Vec<NodeId>,
     planned: Vec<(Time, Fault)>,
-    healings: Vec<(Time, Fault)>,
     injected: usize,
-    /// By index of the node.
-    paused: Vec<bool>,
-    crashed: Vec<bool>,
 }
 
 impl Faults {
-    pub(super) fn none(nodes: &[NodeId]) -> Faults {
-        Faults {
-            nodes: nodes.to_vec(),
-            planned: Vec::new(),
-            healings: Vec::new(),
-            injected: 0,
-            paused: vec![false; nodes.len()],
-            crashed: vec![false; nodes.len()],
-        }
-    }
-
     /// How many there were.
     pub(super) fn injected(&self) -> usize {
         self.injected
     }
 
-    pub(super) fn is_paused(&self, node: usize) -> bool {
-        self.paused[node]
-    }
-
-    pub(super) fn is_crashed(&self, node: usize) -> bool {
-        self.crashed[node]
-    }
-
-    /// Whether some will be over by themselves later.
-    pub(super) fn will_heal(&self) -> bool {
-        !self.healings.is_empty()
-    }
-
     /// Whether there are none to come, and none that will be over.
     pub(super) fn are_over(&self) -> bool {
-        self.planned.is_empty() && self.healings.is_empty()
+        self.planned.is_empty()
     }
 
-    fn any_node(&self, rng: &mut Rng) -> NodeId {
-        self.nodes[rng.usize(0..self.nodes.len())]
+    fn plan(&mut self, at: Time, fault: Fault) {
+        self.planned.push((at, fault));
+    }
+}
+
+impl Scenario<'_> {
+    fn any_node(&mut self) -> NodeId {
+        self.peers[self.rng.usize(0..self.peers.len())].node
     }
 
-    fn index(&self, node: NodeId) -> usize {
-        self.nodes.iter().position(|&n| n == node).expect("it is a member")
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_micros(self.rng.u64(from * 1000..=to * 1000))
     }
 
-    /// Plans random ones from `begin` on, `within` so long. While all is calm, only such as must not harm.
-    pub(super) fn plan(&mut self, begin: Time, within: Duration, calm: bool, rng: &mut Rng) {
-        let members = self.nodes.len();
-        let mut faults = Vec::new();
-        for _ in 0..rng.usize(0..=2) {
+    /// Plans random ones from now on. While all is calm, only such as must not harm.
+    pub(super) fn plan_faults(&mut self, within: Duration) {
+        let begin = self.cluster.now();
+        for _ in 0..self.rng.usize(0..=2) {
+            let (node, at) = (self.any_node(), begin + self.within(within));
             // Shorter than the failure timeout, so it must not harm.
-            let pause = Duration::from_micros(rng.u64(1..=10_000));
-            faults.push(Fault::Pause(self.any_node(rng), pause));
+            let over = at + self.millis(0, 8);
+            self.faults.plan(at, Fault::Pause(node));
+            self.faults.plan(over, Fault::Resume(node));
         }
-        if !calm {
-            for _ in 0..rng.usize(1..=members / 2) {
-                let node = self.any_node(rng);
-                faults.push(match rng.u8(0..8) {
-                    0 => Fault::Pause(node, Duration::from_millis(rng.u64(30..=60))),
-                    1 => Fault::Cut(node, self.any_node(rng), Duration::from_millis(rng.u64(1..=60))),
-                    2 | 3 => Fault::Isolate(node, Duration::from_millis(rng.u64(1..=60))),
-                    _ => Fault::Crash(node),
-                });
+        if self.calm {
+            return;
+        }
+        // Some at the same moment, some after the group has got over the ones before.
+        let lasts = [within, Duration::from_millis(30), Duration::from_millis(100)][self.rng.usize(0..3)];
+        let mut joiner = self.peers.len() as u32 + 1;
+        for _ in 0..self.rng.usize(1..=4) {
+            let at = begin + self.within(lasts);
+            let node = self.any_node();
+            match self.rng.u8(0..16) {
+                0 | 1 => {
+                    let over = at + self.millis(30, 60);
+                    self.faults.plan(at, Fault::Pause(node));
+                    self.faults.plan(over, Fault::Resume(node));
+                }
+                2..=4 => self.plan_cut(at, node),
+                5 => {
+                    let (other, by) = (self.any_node(), self.millis(0, 3));
+                    self.faults.plan(at, Fault::Slow(node, other, by));
+                }
+                6 => self.faults.plan(at, Fault::Leave(node)),
+                7 | 8 if self.ordered && joiner <= LAST_JOINER => {
+                    self.faults.plan(at, Fault::Launch(NodeId(joiner)));
+                    joiner += 1;
+                }
+                _ => {
+                    self.faults.plan(at, Fault::Crash(node));
+                    if self.ordered && self.rng.bool() {
+                        let again = at + self.millis(0, 60);
+                        self.faults.plan(again, Fault::Launch(node));
+                    }
+                }
             }
         }
-        for fault in faults {
-            let at = begin + Duration::from_nanos(rng.u64(0..=within.as_nanos() as u64));
-            self.planned.push((at, fault));
+    }
+
+    fn within(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
+    }
+
+    fn plan_cut(&mut self, at: Time, node: NodeId) {
+        let nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
+        let other = self.any_node();
+        if node == other {
+            return;
+        }
+        let over = at + self.millis(1, 60);
+        match self.rng.u8(0..4) {
+            0 => {
+                self.faults.plan(at, Fault::CutOneWay(node, other));
+                self.faults.plan(over, Fault::Heal(vec![(node, other)]));
+            }
+            1 => {
+                // A link that comes and goes.
+                let (mut at, period) = (at, self.millis(1, 10));
+                for _ in 0..self.rng.usize(1..=6) {
+                    self.faults.plan(at, Fault::Cut(vec![(node, other)]));
+                    self.faults.plan(at + period / 2, Fault::Heal(vec![(node, other)]));
+                    at = at + period;
+                }
+            }
+            2 => {
+                let (here, there): (Vec<_>, Vec<_>) = nodes.iter().copied().partition(|_| self.rng.bool());
+                let links: Vec<_> = here.iter().flat_map(|&a| there.iter().map(move |&b| (a, b))).collect();
+                self.faults.plan(at, Fault::Cut(links.clone()));
+                self.faults.plan(over, Fault::Heal(links));
+            }
+            _ => {
+                let links: Vec<_> = nodes.iter().filter(|&&n| n != node).map(|&n| (node, n)).collect();
+                self.faults.plan(at, Fault::Cut(links.clone()));
+                self.faults.plan(over, Fault::Heal(links));
+            }
         }
     }
 
     /// Carries out the faults that are due.
-    pub(super) fn inject(&mut self, cluster: &mut Cluster, teller: &mut Teller<'_>) {
-        let now = cluster.now();
-        for (at, fault) in std::mem::take(&mut self.healings) {
-            if at > now {
-                self.healings.push((at, fault));
-                continue;
+    pub(super) fn inject(&mut self) -> Result<(), String> {
+        let now = self.cluster.now();
+        let mut due: Vec<(Time, Fault)> = self.faults.planned.extract_if(.., |(at, _)| *at <= now).collect();
+        due.sort_by_key(|(at, _)| *at);
+        for (_, fault) in due {
+            self.tell(|| format!("{fault:?}"));
+            self.faults.injected += usize::from(!matches!(fault, Fault::Resume(_) | Fault::Heal(_)));
+            self.carry_out(fault)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, fault: Fault) -> Result<(), String> {
+        match fault {
+            Fault::Pause(node) => {
+                if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
+                    peer.is_paused = true;
+                    self.cluster.pause(node);
+                }
             }
-            teller.tell(now, || format!("over: {fault:?}"));
-            match fault {
-                Fault::Pause(node, _) => {
-                    let index = self.index(node);
-                    self.paused[index] = false;
-                    cluster.resume(node);
+            Fault::Resume(node) => {
+                if let Some(peer) = self.peer(node).filter(|peer| peer.is_paused) {
+                    peer.is_paused = false;
+                    self.cluster.resume(node);
                 }
-                Fault::Cut(a, b, _) => cluster.net().heal(a, b),
-                Fault::Isolate(node, _) => {
-                    for &other in self.nodes.iter().filter(|&&other| other != node) {
-                        cluster.net().heal(node, other);
-                    }
+            }
+            Fault::Cut(links) => links.iter().for_each(|&(a, b)| self.cluster.net().cut(a, b)),
+            Fault::CutOneWay(a, b) => self.cluster.net().cut_one_way(a, b),
+            Fault::Heal(links) => links.iter().for_each(|&(a, b)| self.cluster.net().heal(a, b)),
+            Fault::Slow(a, b, by) => {
+                let link = Link { latency: Some(by), ..Link::default() };
+                self.cluster.net().set_link(a, b, link);
+            }
+            Fault::Crash(node) => {
+                if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
+                    (peer.is_up, peer.is_paused, peer.leaves) = (false, false, false);
+                    self.cluster.crash(node);
                 }
-                Fault::Crash(_) => {}
+            }
+            Fault::Launch(node) => self.launch(node)?,
+            Fault::Leave(node) => {
+                if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
+                    peer.leaves = true;
+                    self.cluster.leave(node);
+                }
             }
         }
-        for (at, fault) in std::mem::take(&mut self.planned) {
-            if at > now {
-                self.planned.push((at, fault));
-                continue;
-            }
-            match fault {
-                Fault::Pause(node, time) => {
-                    let index = self.index(node);
-                    if self.paused[index] || self.crashed[index] {
-                        continue;
-                    }
-                    self.paused[index] = true;
-                    cluster.pause(node);
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Cut(a, b, _) if a == b => continue,
-                Fault::Cut(a, b, time) => {
-                    cluster.net().cut(a, b);
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Isolate(node, time) => {
-                    for &other in self.nodes.iter().filter(|&&other| other != node) {
-                        cluster.net().cut(node, other);
-                    }
-                    self.healings.push((now + time, fault));
-                }
-                Fault::Crash(node) => {
-                    let index = self.index(node);
-                    self.crashed[index] = true;
-                    self.paused[index] = false;
-                    cluster.crash(node);
-                }
-            }
-            self.injected += 1;
-            teller.tell(now, || format!("{fault:?}"));
+        Ok(())
+    }
+
+    fn launch(&mut self, node: NodeId) -> Result<(), String> {
+        if self.cluster.is_up(node) {
+            return Ok(());
         }
+        let log = Log::default();
+        let group = self.cluster.declare(node, "ledger", Ledger(log.clone()));
+        self.cluster.launch(node).map_err(|error| format!("{node} did not start: {error}"))?;
+        let peer = Peer { node, group, log, is_up: true, is_paused: false, leaves: false };
+        match self.peer(node) {
+            Some(before) => {
+                let before = std::mem::replace(before, peer);
+                self.past.push((node, before.log));
+            }
+            None => self.peers.push(peer),
+        }
+        Ok(())
     }
 }

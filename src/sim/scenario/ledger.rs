@@ -1,14 +1,21 @@
 //! The replica that scenarios run: it keeps a log of all that it applied. And the messages for it, of all lengths.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use fastrand::Rng;
 use rkyv::{Archive, Archived, Deserialize, Serialize};
 use squall_fabric::NodeId;
+use squall_membership::Epoch;
 
 use crate::{
     replicated::{self, Replicated},
-    sim::check::Applied,
+    sim::check::{Applied, Book},
+    state::Snapshot,
+    view_change::ViewChange,
 };
 
 /// What a client submits.
@@ -26,12 +33,23 @@ pub(super) fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> V
     bytes
 }
 
-/// Everything that one replica applied; it outlives the replica.
-pub(super) type Log = Arc<Mutex<Vec<Applied>>>;
+/// Everything that one replica has seen; it outlives the replica.
+#[derive(Clone, Default)]
+pub(super) struct Log(Arc<Mutex<Book>>);
 
-pub(super) struct Ledger {
-    pub(super) log: Log,
-    pub(super) len: u64,
+impl Log {
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct Ledger(pub(super) Log);
+
+impl Ledger {
+    /// How many entries it has.
+    pub(super) fn len(&self) -> u64 {
+        self.0.book().entries.len() as u64
+    }
 }
 
 impl Replicated for Ledger {
@@ -42,10 +60,39 @@ impl Replicated for Ledger {
     fn apply(&mut self, append: &Archived<Append>, at: &replicated::Applied) -> u64 {
         let (client, number) = (append.client.to_native(), append.number.to_native());
         let intact = append.padding == padding(at.sender, client, number, append.padding.len());
-        let entry = Applied { sender: at.sender, client, number, intact };
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
-        self.len += 1;
-        self.len
+        self.0.book().entries.push(Applied { sender: at.sender, client, number, intact });
+        self.len()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let book = self.0.book();
+        let mut words = vec![book.views.len() as u64];
+        words.extend(book.views.iter().flat_map(|(epoch, &at)| [epoch.0, at as u64]));
+        for entry in &book.entries {
+            words.extend([u64::from(entry.sender.0), u64::from(entry.client), entry.number, u64::from(entry.intact)]);
+        }
+        Snapshot::of_bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes)?;
+        let words: Vec<u64> =
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+        let (views, entries) = words[1..].split_at(2 * words[0] as usize);
+        let views: BTreeMap<_, _> = views.chunks_exact(2).map(|view| (Epoch(view[0]), view[1] as usize)).collect();
+        let entry = |word: &[u64]| Applied {
+            sender: NodeId(word[0] as u32),
+            client: word[1] as u32,
+            number: word[2],
+            intact: word[3] != 0,
+        };
+        self.0.book().replace(entries.chunks_exact(4).map(entry).collect(), views);
+        Ok(())
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.0.book().view(change.epoch);
     }
 }
 

@@ -3,11 +3,12 @@
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use squall_fabric::Time;
 
 use super::{
@@ -48,7 +49,7 @@ pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Ve
     let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered), places)?;
     workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
-    workers.tell(Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
+    workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
     workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
         Said::Done(outcome) => Some(outcome),
         _ => None,
@@ -70,67 +71,123 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Roun
     })
 }
 
-struct Workers {
+/// The processes of one run. Those that still run when it is dropped are stopped.
+pub(crate) struct Workers {
     workers: Vec<Worker>,
-    /// What the node with this index said, or None once it says nothing more.
-    said: Receiver<(usize, Option<Said>)>,
+    /// What a process has said, or None once it says nothing more.
+    said: Receiver<(Life, Option<Said>)>,
+    say: Sender<(Life, Option<Said>)>,
 }
 
+/// A node's index, and which of its processes: 0 is the first.
+type Life = (usize, u32);
+
 struct Worker {
+    life: u32,
     child: Child,
     /// As long as it is open, the worker goes on.
     input: Option<ChildStdin>,
+    killed: bool,
 }
 
 impl Workers {
-    fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
-        let program = std::env::current_exe().map_err(RunError::Spawn)?;
+    /// Starts a process for each of these works, which are those of the nodes from 0 on.
+    pub(crate) fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
-        let mut workers = Workers { workers: Vec::new(), said };
+        let mut workers = Workers { workers: Vec::new(), said, say };
         for (node, work) in works.enumerate() {
-            let work = serde_json::to_string(&work).expect("a job is plain data");
-            let wrapper = places.wrapper(node as u32);
-            let mut command = match wrapper.split_first() {
-                None => Command::new(&program),
-                Some((first, rest)) => {
-                    let mut command = Command::new(first);
-                    command.args(rest).arg(&program);
-                    command
-                }
-            };
-            // A wrapper may stay between the worker and this process.
-            let parent = if wrapper.is_empty() { std::process::id() } else { 0 };
-            command.args(["bench", "worker", &work, &parent.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.spawn().map_err(|error| match &*wrapper {
-                [] => RunError::Spawn(error),
-                [first, ..] => RunError::Wrap { node, wrapper: first.clone(), error },
-            })?;
-            let input = child.stdin.take();
-            let output = BufReader::new(child.stdout.take().expect("its output is piped"));
-            workers.workers.push(Worker { child, input });
-            let say = say.clone();
-            thread::spawn(move || {
-                let said = output.lines().map_while(Result::ok).map_while(|line| serde_json::from_str(&line).ok());
-                // Nobody listens any more once the run is over.
-                let _ = said.map(Some).chain([None]).try_for_each(|said| say.send((node, said)));
-            });
+            let worker = workers.spawn((node, 0), &work, places)?;
+            workers.workers.push(worker);
         }
         Ok(workers)
     }
 
-    /// Waits until each worker has said something of which `take` makes a value.
-    fn until_all<T>(&mut self, limit: Duration, take: impl Fn(Said) -> Option<T>) -> Result<Vec<T>, RunError> {
+    fn spawn(&self, life: Life, work: &Work, places: &Places) -> Result<Worker, RunError> {
+        let program = std::env::current_exe().map_err(RunError::Spawn)?;
+        let node = life.0;
+        let work = serde_json::to_string(work).expect("a job is plain data");
+        let wrapper = places.wrapper(node as u32);
+        let mut command = match wrapper.split_first() {
+            None => Command::new(&program),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&program);
+                command
+            }
+        };
+        // A wrapper may stay between the worker and this process.
+        let parent = if wrapper.is_empty() { std::process::id() } else { 0 };
+        command.args(["bench", "worker", &work, &parent.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| match &*wrapper {
+            [] => RunError::Spawn(error),
+            [first, ..] => RunError::Wrap { node, wrapper: first.clone(), error },
+        })?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let say = self.say.clone();
+        thread::spawn(move || {
+            let said = output.lines().map_while(Result::ok).map_while(|line| serde_json::from_str(&line).ok());
+            // Nobody listens any more once the run is over.
+            let _ = said.map(Some).chain([None]).try_for_each(|said| say.send((life, said)));
+        });
+        Ok(Worker { life: life.1, child, input, killed: false })
+    }
+
+    /// Kills a node's process, as an accident would.
+    pub(crate) fn kill(&mut self, node: usize) {
+        let worker = &mut self.workers[node];
+        worker.killed = true;
+        // It can only fail if the process has ended, which is noticed where its words are awaited.
+        let _ = worker.child.kill();
+        let _ = worker.child.wait();
+    }
+
+    /// Starts another process of a node that was killed.
+    pub(crate) fn restart(&mut self, node: usize, work: Work, places: &Places) -> Result<(), RunError> {
+        let life = (node, self.workers[node].life + 1);
+        self.workers[node] = self.spawn(life, &work, places)?;
+        Ok(())
+    }
+
+    /// As [`until_all`](Workers::until_all), of one worker.
+    pub(crate) fn until<T>(
+        &mut self,
+        node: usize,
+        limit: Duration,
+        take: impl Fn(Said) -> Option<T>,
+    ) -> Result<T, RunError> {
+        let taken = self.until_those(limit, |other| other == node, take)?;
+        Ok(taken.into_iter().next().expect("there is one for each"))
+    }
+
+    /// Waits until each worker that was not killed has said something of which `take` makes a value.
+    pub(crate) fn until_all<T>(
+        &mut self,
+        limit: Duration,
+        take: impl Fn(Said) -> Option<T>,
+    ) -> Result<Vec<T>, RunError> {
+        let killed: Vec<bool> = self.workers.iter().map(|worker| worker.killed).collect();
+        self.until_those(limit, |node| !killed[node], take)
+    }
+
+    fn until_those<T>(
+        &mut self,
+        limit: Duration,
+        those: impl Fn(usize) -> bool,
+        take: impl Fn(Said) -> Option<T>,
+    ) -> Result<Vec<T>, RunError> {
         let until = Instant::now() + limit;
         let mut taken: Vec<Option<T>> = self.workers.iter().map(|_| None).collect();
-        while taken.iter().any(Option::is_none) {
+        while taken.iter().enumerate().any(|(node, taken)| those(node) && taken.is_none()) {
             match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((node, Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
-                Ok((node, Some(said))) => {
+                Ok(((node, life), _)) if self.workers[node].killed || self.workers[node].life != life => {}
+                Ok(((node, _), Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
+                Ok(((node, _), Some(said))) => {
                     if let Some(value) = take(said) {
                         taken[node] = Some(value);
                     }
                 }
-                Ok((node, None)) => return Err(self.died(node)),
+                Ok(((node, _), None)) => return Err(self.died(node)),
                 Err(RecvTimeoutError::Timeout) => return Err(RunError::Silent(limit)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(0)),
             }
@@ -141,7 +198,7 @@ impl Workers {
     /// A worker gave up: because another one's process died, if one did.
     fn cause(&mut self, node: usize, why: String) -> RunError {
         let mut gave_up = vec![node];
-        while let Ok((other, said)) = self.said.recv_timeout(Duration::from_millis(200)) {
+        while let Ok(((other, _), said)) = self.said.recv_timeout(Duration::from_millis(200)) {
             match said {
                 Some(Said::Failed(_)) => gave_up.push(other),
                 None if !gave_up.contains(&other) => return self.died(other),
@@ -161,8 +218,9 @@ impl Workers {
         RunError::Died { node, how }
     }
 
-    fn tell(&mut self, go: Go) {
-        let line = serde_json::to_string(&go).expect("plain data");
+    /// Tells all workers something.
+    pub(crate) fn tell(&mut self, what: &impl Serialize) {
+        let line = serde_json::to_string(what).expect("plain data");
         for input in self.workers.iter_mut().filter_map(|worker| worker.input.as_mut()) {
             // A worker that is gone is noticed by the end of its output.
             let _ = writeln!(input, "{line}");

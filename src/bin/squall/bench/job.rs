@@ -10,6 +10,7 @@ use squall::Spin;
 
 use super::{
     bulk::{BulkJob, Round},
+    failover::{FailoverJob, Recovered, Settled},
     places::Place,
 };
 
@@ -19,6 +20,7 @@ use super::{
 pub(crate) enum Work {
     Ordered(Job),
     Bulk(BulkJob),
+    Failover(FailoverJob),
 }
 
 /// Which nodes send.
@@ -124,6 +126,10 @@ pub(crate) enum Said {
     Done(Outcome),
     /// What it saw of each round of bulk data.
     Moved(Vec<Round>),
+    /// All nodes are full members of a view.
+    Settled(Settled),
+    /// Its caller goes on in a new view.
+    Recovered(Recovered),
     /// The sentence says why it gave up.
     Failed(String),
 }

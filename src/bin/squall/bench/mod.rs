@@ -5,6 +5,7 @@ mod caller;
 mod calls;
 mod cluster;
 mod copies;
+mod failover;
 mod job;
 mod latency;
 mod load;
@@ -32,6 +33,7 @@ enum Bench {
     Ordered(ordered::OrderedArgs),
     Bulk(bulk::BulkArgs),
     Calls(calls::CallsArgs),
+    Failover(failover::FailoverArgs),
     Yardsticks(YardsticksArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -57,6 +59,7 @@ impl BenchCommand {
             Bench::Ordered(args) => args.run(),
             Bench::Bulk(args) => args.run(),
             Bench::Calls(args) => args.run(),
+            Bench::Failover(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
             Bench::Worker(args) => args.run(),
         }

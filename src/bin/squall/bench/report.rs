@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{
     bulk::{Touch, Way},
+    failover::Victim,
     job::{Senders, Spinning},
     places::FabricKind,
     yardsticks::Yardstick,
@@ -92,6 +93,25 @@ pub(crate) struct BulkRow {
     pub(crate) page_faults: Option<f64>,
 }
 
+/// What one run of `bench failover` came to. Times are medians over survivors and rounds, in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FailoverRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) victim: Victim,
+    pub(crate) rounds: u32,
+    pub(crate) failure_timeout_ms: u64,
+    pub(crate) pause_ms_p50: f64,
+    pub(crate) pause_ms_max: f64,
+    pub(crate) detect_ms_p50: f64,
+    pub(crate) wedge_ms_p50: f64,
+    pub(crate) decide_ms_p50: f64,
+    pub(crate) install_ms_p50: f64,
+    pub(crate) answer_ms_p50: f64,
+}
+
 /// Where figures go: each is printed as soon as it is known.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -111,6 +131,24 @@ impl Report {
         }
         let Yardstick { name, value, unit, note, .. } = yardstick;
         print(&format!("{name:<28} {:>8} {unit:<5} {note}", figure(*value)))
+    }
+
+    pub(crate) fn failover(&mut self, row: &FailoverRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        let FailoverRow { nodes, rounds, pause_ms_p50, pause_ms_max, .. } = row;
+        let victim = if row.victim == Victim::Leader { "the leader" } else { "a follower" };
+        print(&format!("{nodes} nodes, {rounds} rounds: {victim} is killed"))?;
+        print(&format!("pause     {pause_ms_p50:>8.1} ms median, {pause_ms_max:.1} ms at most"))?;
+        let phases = [
+            ("detect", row.detect_ms_p50),
+            ("wedge", row.wedge_ms_p50),
+            ("decide", row.decide_ms_p50),
+            ("install", row.install_ms_p50),
+            ("answer", row.answer_ms_p50),
+        ];
+        phases.iter().try_for_each(|(name, ms)| print(&format!("  {name:<8}{ms:>8.1} ms")))
     }
 
     pub(crate) fn ordered(&mut self, row: &OrderedRow) -> Result<(), CommandError> {

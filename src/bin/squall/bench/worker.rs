@@ -19,12 +19,13 @@ use rustix::{
     process::{Pid, Signal, getppid, set_parent_process_death_signal},
     time::{ClockId, clock_gettime},
 };
+use serde::de::DeserializeOwned;
 use squall::{Config, FabricError, Group, Invalid, Message, Node, Service, SubmitError, config::Backend};
 use squall_fabric::{NodeId, Time};
 
 use super::{
     bulk::{BulkJob, Carrier, Mover},
-    caller,
+    caller, failover,
     job::{Go, Job, Outcome, Said, Work},
     latency, load,
     tally::Tally,
@@ -53,26 +54,35 @@ impl WorkerArgs {
         if self.parent != 0 && getppid().map(Pid::as_raw_pid) != Some(self.parent) {
             return Ok(());
         }
-        let told = listen();
         match &self.work {
-            Work::Ordered(job) => end(work(job, &told), &told),
-            Work::Bulk(job) => match job.config() {
-                Err(why) => end(Err::<(), _>(Stopped::Failed(why)), &told),
-                Ok(config) => match config.carrier() {
-                    squall::Carrier::Shm => open_and_move(job, config.open_shm(), &told),
-                    squall::Carrier::Tcp => open_and_move(job, config.open_tcp(), &told),
-                    #[cfg(feature = "verbs")]
-                    squall::Carrier::Verbs => open_and_move(job, config.open_verbs(), &told),
-                    other => end(Err::<(), _>(Stopped::Failed(format!("this program can't open {other}"))), &told),
-                },
-            },
+            Work::Ordered(job) => {
+                let told = listen();
+                end(work(job, &told), &told);
+            }
+            Work::Failover(job) => {
+                let told = listen();
+                end(failover::run_client(job, &told), &told);
+            }
+            Work::Bulk(job) => {
+                let told = listen();
+                match job.config() {
+                    Err(why) => end(Err::<(), _>(Stopped::Failed(why)), &told),
+                    Ok(config) => match config.carrier() {
+                        squall::Carrier::Shm => open_and_move(job, config.open_shm(), &told),
+                        squall::Carrier::Tcp => open_and_move(job, config.open_tcp(), &told),
+                        #[cfg(feature = "verbs")]
+                        squall::Carrier::Verbs => open_and_move(job, config.open_verbs(), &told),
+                        other => end(Err::<(), _>(Stopped::Failed(format!("this program can't open {other}"))), &told),
+                    },
+                }
+            }
         }
         Ok(())
     }
 }
 
 /// What is done is done once the parent says so.
-fn end<T>(done: Result<T, Stopped>, told: &Receiver<Go>) {
+fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
     match done {
         // Let nobody see this node go before all have measured.
         Ok(node) => drop((told.recv(), node)),
@@ -98,7 +108,7 @@ impl From<String> for Stopped {
 }
 
 /// What the parent says. Disconnected once it says nothing more.
-fn listen() -> Receiver<Go> {
+fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
     let (hear, told) = mpsc::channel();
     thread::spawn(move || {
         let lines = io::stdin().lines().map_while(Result::ok);
@@ -108,7 +118,7 @@ fn listen() -> Receiver<Go> {
     told
 }
 
-fn say(said: &Said) {
+pub(crate) fn say(said: &Said) {
     let line = serde_json::to_string(said).expect("plain data");
     // A parent that is gone does not listen; the end of the input will say so.
     let _ = writeln!(io::stdout().lock(), "{line}");
@@ -226,12 +236,12 @@ struct Reader {
 impl Service for Reader {
     type Reply = ();
 
-    fn take(&mut self, message: &Message<'_>, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
+    fn take(&mut self, message: &Message<'_>, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
         let payload = &message.payload;
         let first = payload.word(0);
         self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));
         self.tally.on_delivered();
-        let Some(expected) = &mut self.expected else { return Ok(()) };
+        let Some(expected) = &mut self.expected else { return Ok(Some(())) };
         let expected = &mut expected[message.sender.0 as usize];
         if payload.len() >= 8 && first != *expected {
             self.tally.on_garbled();
@@ -240,7 +250,7 @@ impl Service for Reader {
         if message.sender == self.me {
             self.tally.on_own_delivered(|| Time::boot_clock().as_nanos());
         }
-        Ok(())
+        Ok(Some(()))
     }
 }
 

@@ -5,14 +5,11 @@ mod protection;
 mod push;
 mod serve;
 
-use std::{
-    io,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::io;
 
 use clap::{Args, Subcommand};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
+pub(crate) use self::protection::{ProtectionArgs, Unprotected};
 use crate::CommandError;
 
 /// Copies files and directories to many nodes at once, by RDMC.
@@ -49,18 +46,6 @@ impl CpCommand {
             What::Push(args) => args.run(),
         }
     }
-}
-
-/// A flag that Ctrl-C sets; a second one ends the process at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, CommandError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let register = |signal| {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-    };
-    let registered: io::Result<()> = [SIGINT, SIGTERM].into_iter().try_for_each(|signal| register(signal).map(drop));
-    registered.map_err(|error| CommandError::Failed(format!("signals can't be handled: {error}")))?;
-    Ok(stop)
 }
 
 fn output(error: io::Error) -> CommandError {

@@ -10,20 +10,20 @@ use crate::CommandError;
 /// The options of both sides.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over a network")]
-pub(super) struct ProtectionArgs {
+pub(crate) struct ProtectionArgs {
     /// The directory with the cluster's ca.pem, and with node-N.pem and node-N.key of this side, as `squall keys` makes them
     #[arg(long, value_name = "DIR", conflicts_with = "security")]
-    keys: Option<PathBuf>,
+    pub(crate) keys: Option<PathBuf>,
     /// Which node this side is, where the directory has keys of several
     #[arg(long, value_name = "N", requires = "keys")]
-    node: Option<u32>,
+    pub(crate) node: Option<u32>,
     /// Without keys: «none» lets everybody who reaches the port send files, or get them
     #[arg(long, value_enum)]
-    security: Option<Unprotected>,
+    pub(crate) security: Option<Unprotected>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Unprotected {
+pub(crate) enum Unprotected {
     None,
 }
 
@@ -46,7 +46,7 @@ impl ProtectionArgs {
         }
     }
 
-    pub(super) fn security(&self) -> Result<Security, CommandError> {
+    pub(crate) fn security(&self) -> Result<Security, CommandError> {
         match (&self.keys, self.security) {
             (Some(directory), _) => Ok(Security::Tls(self.identity(directory)?)),
             (None, Some(Unprotected::None)) => Ok(Security::None),

@@ -11,9 +11,8 @@ use super::{
     gauge::{Gauge, Part},
     output,
     protection::ProtectionArgs,
-    stop_on_signals,
 };
-use crate::CommandError;
+use crate::{CommandError, signals::stop_on_signals};
 
 /// Sends files and directories to all receivers at once. Each is copied under its own name.
 ///

@@ -10,9 +10,8 @@ use super::{
     gauge::{Gauge, Part},
     output,
     protection::ProtectionArgs,
-    stop_on_signals,
 };
-use crate::CommandError;
+use crate::{CommandError, signals::stop_on_signals};
 
 /// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
 ///

@@ -1,0 +1,171 @@
+//! The operator's side.
+
+use std::{io::ErrorKind, time::Duration};
+
+use squall_fabric::{NodeId, net::Security};
+
+use super::{Reply, Request, StatusReport, WORDS};
+use crate::{
+    Config, FabricError,
+    config::Address,
+    control::{
+        Caller, Contact, ControlError, ControlStream, Service,
+        frame::{self, FrameError},
+    },
+};
+
+/// Which node to ask, and as whom.
+#[derive(Clone, Debug)]
+pub struct Target {
+    caller: Caller,
+    contact: Contact,
+}
+
+/// A conversation with a node.
+#[derive(Debug)]
+pub struct AdminClient {
+    stream: ControlStream,
+}
+
+/// Why a node was not asked, or did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// It was not reached.
+    #[error(transparent)]
+    Dial(#[from] ControlError),
+    /// The conversation broke off.
+    #[error("{node} did not answer: {cause}")]
+    Cut {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        cause: FrameError,
+    },
+    /// It refused.
+    #[error("{node} refuses: {why}")]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// A sentence.
+        why: String,
+    },
+    /// Its answer belongs to another question.
+    #[error("{node} gives an answer that was not asked for: run the same version at both ends")]
+    Unexpected {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+impl Target {
+    /// The node that a configuration describes, as that node itself: with its keys.
+    pub fn of(config: &Config) -> Result<Target, FabricError> {
+        Ok(Target { caller: Caller::of(config)?, contact: config.contact(config.id()) })
+    }
+
+    /// A node of a cluster in shared memory, on this host, of this user.
+    pub fn on_host(cluster: impl Into<String>, node: u32) -> Target {
+        let contact = Contact { node: Some(NodeId(node)), addresses: Vec::new() };
+        // Who asks is no node.
+        Target { caller: Caller::on_host(cluster, NodeId(u32::MAX)), contact }
+    }
+
+    /// Whoever of a cluster listens at an address, with the keys of some node of it.
+    pub fn at(cluster: impl Into<String>, address: &Address, security: Security) -> Target {
+        let node = match &security {
+            Security::Tls(identity) => identity.node(),
+            Security::LoopbackOnly | Security::None => NodeId(fastrand::u32(..u32::MAX)),
+        };
+        let contact = Contact { node: None, addresses: vec![address.to_string()] };
+        Target { caller: Caller::on_network(cluster, node, security), contact }
+    }
+
+    /// Whoever of a configuration's cluster listens at an address, as the node that it describes.
+    pub fn of_config_at(config: &Config, address: &Address) -> Result<Target, FabricError> {
+        let security = crate::fabric::net_config(config)?.security;
+        let caller = Caller::on_network(config.cluster(), config.id(), security);
+        Ok(Target { caller, contact: Contact { node: None, addresses: vec![address.to_string()] } })
+    }
+}
+
+impl AdminClient {
+    /// Calls a node. Each answer, too, may take as long as `timeout`.
+    pub fn connect(target: &Target, timeout: Duration) -> Result<AdminClient, AdminError> {
+        let stream = target.caller.dial(&target.contact, Service::Admin, timeout)?;
+        let set = stream.set_timeout(Some(timeout));
+        set.map_err(|error| AdminError::Cut { node: stream.peer, cause: error.into() })?;
+        Ok(AdminClient { stream })
+    }
+
+    /// Who answers.
+    pub fn node(&self) -> NodeId {
+        self.stream.peer
+    }
+
+    /// How the node sees its cluster.
+    pub fn status(&mut self) -> Result<StatusReport, AdminError> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(report) => Ok(*report),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Lets the node suspect a member, as if that had failed: if it runs, it is dropped from the view, and joins again.
+    pub fn suspect(&mut self, node: NodeId) -> Result<(), AdminError> {
+        self.tell(&Request::Suspect(node))
+    }
+
+    /// Lets the node leave its group, and waits until it has, for `timeout` at most.
+    pub fn leave(&mut self, timeout: Duration) -> Result<(), AdminError> {
+        self.tell(&Request::Leave)?;
+        let node = self.node();
+        self.stream.set_timeout(Some(timeout)).map_err(|error| AdminError::Cut { node, cause: error.into() })?;
+        match self.hear() {
+            Ok(Reply::Done) => Ok(()),
+            // It has left, and its process has ended before it could say so.
+            Err(AdminError::Cut { cause: FrameError::Closed, .. }) => Ok(()),
+            Ok(other) => Err(self.unexpected(other)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets the node go on with what is left of the group, without a quorum of those who decide: see `squall recover`. `reason`
+    /// is recorded in the view log: who wants it, when and why.
+    pub fn recover(&mut self, reason: impl Into<String>) -> Result<(), AdminError> {
+        self.tell(&Request::Recover(reason.into()))
+    }
+
+    fn tell(&mut self, request: &Request) -> Result<(), AdminError> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, reply: Reply) -> AdminError {
+        let node = self.node();
+        match reply {
+            Reply::Refused(why) => AdminError::Refused { node, why },
+            Reply::Status(_) | Reply::Done => AdminError::Unexpected { node },
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply, AdminError> {
+        let node = self.node();
+        frame::write(&mut self.stream.writer, request, WORDS).map_err(|cause| AdminError::Cut { node, cause })?;
+        self.hear()
+    }
+
+    fn hear(&mut self) -> Result<Reply, AdminError> {
+        let node = self.node();
+        let silent = |error: &std::io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        frame::read(&mut self.stream.reader, WORDS).map_err(|cause| match cause {
+            FrameError::System(error) if silent(&error) => {
+                let cause = std::io::Error::new(ErrorKind::TimedOut, "there was no answer in time");
+                AdminError::Cut { node, cause: cause.into() }
+            }
+            cause => AdminError::Cut { node, cause },
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands and a node that is none.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+use std::time::Duration;
+
+use super::*;
+use crate::control::{Handler, Server, Service};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A node that notes what it is told.
+#[derive(Default)]
+struct Noted {
+    told: Mutex<Vec<String>>,
+}
+
+impl Noted {
+    fn note(&self, what: String) -> Result<(), String> {
+        self.told.lock().unwrap().push(what);
+        Ok(())
+    }
+}
+
+fn row(node: u32, received: u64, delivered: u64) -> RowReport {
+    RowReport { node: NodeId(node), sender: true, complete: true, sent: received, received, delivered, lag: 0 }
+}
+
+impl Admin for Noted {
+    fn status(&self) -> StatusReport {
+        let rows = vec![row(1, 10, 9), row(2, 7, 7)];
+        let shard = ShardReport { shard: 0, group: "accounts".into(), condition: ShardCondition::Active, rows };
+        StatusReport {
+            cluster: "bank".into(),
+            node: NodeId(1),
+            version: "0".into(),
+            standing: Standing::Stalled("nobody is there".into()),
+            epoch: Some(3),
+            leader: Some(NodeId(1)),
+            members: Vec::new(),
+            joined: vec![NodeId(2)],
+            left: Vec::new(),
+            shards: vec![shard.with_lags()],
+            view_log: None,
+            candidates: Vec::new(),
+            forced: Vec::new(),
+        }
+    }
+
+    fn suspect(&self, node: NodeId) -> Result<(), String> {
+        if node == NodeId(9) { Err("node 9 is not a member".into()) } else { self.note(format!("suspect {node}")) }
+    }
+
+    fn leave(&self) -> Result<Farewell, String> {
+        self.note("leave".into())?;
+        Ok(Arc::new(Farewells::default()).hold())
+    }
+
+    fn wait_left(&self) -> Result<(), String> {
+        self.note("left".into())
+    }
+
+    fn recover(&self, reason: String) -> Result<(), String> {
+        self.note(reason)
+    }
+}
+
+/// The node, and where it is.
+fn node() -> (Server, Arc<Noted>, Target) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let cluster = format!("test-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let noted = Arc::new(Noted::default());
+    let admin = Arc::clone(&noted);
+    let handler: Handler = Arc::new(move |stream| serve(stream, &*admin));
+    let server = Server::on_host(&cluster, NodeId(1), [(Service::Admin, handler)]).unwrap();
+    (server, noted, Target::on_host(cluster, 1))
+}
+
+#[test]
+fn a_node_says_how_it_is_as_often_as_it_is_asked() {
+    let (_server, noted, target) = node();
+    let mut client = AdminClient::connect(&target, PATIENCE).unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.status().unwrap(), noted.status());
+    }
+    let lags: Vec<u64> = client.status().unwrap().shards[0].rows.iter().map(|row| row.lag).collect();
+    assert_eq!(lags, [1, 3], "10 places are received somewhere");
+}
+
+#[test]
+fn a_node_does_what_it_is_told_and_says_why_not() {
+    let (_server, noted, target) = node();
+    let mut client = AdminClient::connect(&target, PATIENCE).unwrap();
+    client.suspect(NodeId(2)).unwrap();
+    assert_eq!(client.suspect(NodeId(9)).unwrap_err().to_string(), "node 1 refuses: node 9 is not a member");
+    client.recover("by ann, since two hosts burnt").unwrap();
+    client.leave(PATIENCE).unwrap();
+    assert_eq!(*noted.told.lock().unwrap(), ["suspect node 2", "by ann, since two hosts burnt", "leave", "left"]);
+}
+
+#[test]
+fn a_node_that_does_not_run_is_named() {
+    let error = AdminClient::connect(&Target::on_host("test-admin-absent", 3), PATIENCE).unwrap_err();
+    assert!(
+        error.to_string().starts_with("node 3 of cluster \"test-admin-absent\" does not run on this host"),
+        "{error}"
+    );
+}

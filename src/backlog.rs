@@ -1,0 +1,164 @@
+//! What is delivered to a member that has not got its group's state yet.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, Seq};
+
+use crate::{state::Mark, view_change::ViewChange};
+
+/// At most so many bytes are kept; beyond, all are dropped, and only a newer state is of use.
+pub(crate) const MAX_BYTES: usize = 64 << 20;
+
+/// What an entry takes besides its bytes.
+const OVERHEAD: usize = 64;
+
+/// Something that a replica must be told once it has its state.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Message { epoch: Epoch, seq: Seq, sender: NodeId, payload: Box<[u8]> },
+    View(Arc<ViewChange>),
+}
+
+/// Messages and views without a gap from some place on.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    /// A state that lacks something before this place is of no use.
+    from: Mark,
+    /// Behind the newest entry.
+    to: Mark,
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+impl Backlog {
+    /// An empty one, of a view that begins.
+    pub(crate) fn new(epoch: Epoch, senders: usize, max_bytes: usize) -> Backlog {
+        let from = Mark::begin(epoch, senders);
+        Backlog { to: from.clone(), from, entries: VecDeque::new(), bytes: 0, max_bytes }
+    }
+
+    /// Keeps a message. False if that is too much, and all were dropped.
+    pub(crate) fn push(&mut self, epoch: Epoch, seq: Seq, sender: NodeId, payload: Box<[u8]>) -> bool {
+        self.to.pass(seq);
+        self.bytes += payload.len() + OVERHEAD;
+        self.entries.push_back(Entry::Message { epoch, seq, sender, payload });
+        let fits = self.bytes <= self.max_bytes;
+        if !fits {
+            self.from = self.to.clone();
+            self.entries = VecDeque::new();
+            self.bytes = 0;
+        }
+        fits
+    }
+
+    /// Goes on in the view that follows.
+    pub(crate) fn push_view(&mut self, change: Arc<ViewChange>) {
+        self.to = Mark::begin(change.epoch, change.senders.len());
+        self.bytes += OVERHEAD;
+        self.entries.push_back(Entry::View(change));
+    }
+
+    /// Whether it begins no later than a state ends.
+    pub(crate) fn joins(&self, state: &Mark) -> bool {
+        state.covers(&self.from)
+    }
+
+    /// Takes the oldest that a state lacks.
+    pub(crate) fn pop(&mut self, state: &Mark) -> Option<Entry> {
+        loop {
+            let entry = self.entries.pop_front()?;
+            self.bytes -= OVERHEAD;
+            let lacks = match &entry {
+                Entry::Message { epoch, seq, payload, .. } => {
+                    self.bytes -= payload.len();
+                    self.from.pass(*seq);
+                    !state.includes(*epoch, *seq)
+                }
+                Entry::View(change) => {
+                    self.from = Mark::begin(change.epoch, change.senders.len());
+                    change.epoch > state.epoch
+                }
+            };
+            if lacks {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// Whether nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Behind the newest message that was kept, or at the beginning of its view.
+    pub(crate) fn to(&self) -> &Mark {
+        &self.to
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(1);
+
+    fn mark(epoch: u64, turns: &[u64]) -> Mark {
+        Mark { epoch: Epoch(epoch), turns: turns.to_vec() }
+    }
+
+    fn view(epoch: u64) -> Arc<ViewChange> {
+        let (members, senders) = (vec![NODE], vec![NODE, NodeId(2)]);
+        Arc::new(ViewChange { epoch: Epoch(epoch), members, senders, joined: Vec::new(), left: Vec::new() })
+    }
+
+    /// Places 0, 1 and 4 of view 3, and place 1 of view 4, of two senders.
+    fn backlog(max_bytes: usize) -> Backlog {
+        let mut backlog = Backlog::new(Epoch(3), 2, max_bytes);
+        for seq in [0, 1, 4] {
+            backlog.push(Epoch(3), Seq(seq), NODE, Box::new([seq as u8]));
+        }
+        backlog.push_view(view(4));
+        backlog.push(Epoch(4), Seq(1), NODE, Box::new([11]));
+        backlog
+    }
+
+    /// What is kept beyond a state: messages by their byte, views by their epoch.
+    fn beyond(mut backlog: Backlog, state: &Mark) -> Vec<u64> {
+        let name = |entry| match entry {
+            Entry::Message { payload, .. } => u64::from(payload[0]),
+            Entry::View(change) => 100 * change.epoch.0,
+        };
+        std::iter::from_fn(|| backlog.pop(state)).map(name).collect()
+    }
+
+    #[test]
+    fn a_state_is_followed_by_what_it_lacks() {
+        for (state, lacks) in [
+            (mark(3, &[0, 0]), vec![0, 1, 4, 400, 11]),
+            (mark(3, &[1, 0]), vec![1, 4, 400, 11]),
+            (mark(3, &[3, 1]), vec![400, 11]),
+            (mark(4, &[0, 0]), vec![11]),
+            (mark(4, &[0, 1]), vec![]),
+        ] {
+            let backlog = backlog(MAX_BYTES);
+            assert!(backlog.joins(&state));
+            assert_eq!(beyond(backlog, &state), lacks, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_of_an_earlier_view_leaves_a_gap() {
+        assert!(!backlog(MAX_BYTES).joins(&mark(2, &[9, 9])));
+    }
+
+    #[test]
+    fn what_is_too_much_is_dropped_and_needs_a_newer_state() {
+        let backlog = backlog(3 * OVERHEAD);
+        assert!(!backlog.joins(&mark(3, &[2, 1])), "place 4 is gone");
+        let state = mark(3, &[3, 1]);
+        assert!(backlog.joins(&state));
+        assert_eq!(beyond(backlog, &state), [400, 11]);
+    }
+}

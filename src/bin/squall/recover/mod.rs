@@ -1,0 +1,82 @@
+//! `squall recover`: what is left of a group goes on without those who would have to agree.
+
+use std::{
+    io::{self, BufRead, IsTerminal, Write},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use clap::Args;
+
+use crate::{
+    CommandError,
+    target::{TargetArgs, failed},
+};
+
+const HELP: &str = "\
+Example:
+  squall recover --force --config squall.toml --reason \"hosts 1 and 2 burnt\"
+
+For when most of those who decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
+only down, or cut off, comes back with what it has.
+
+With --force, the node that is asked begins a new life of the group, of which it is the first member; others join it. What only the
+lost ones had delivered is lost. If some of them still run, there are TWO groups from then on, with different states, and
+nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and `squall status` shows
+it.";
+
+/// Lets a node go on alone when most of those who decide are lost for ever.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RecoverArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Do it
+    #[arg(long, required = true)]
+    force: bool,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Don't ask whether this is meant
+    #[arg(long)]
+    yes: bool,
+}
+
+impl RecoverArgs {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let mut client = self.target.connect()?;
+        let node = client.node();
+        eprintln!(
+            "squall: {node} will go on without those who are missing, and count on it that they never come back: end their \
+             processes first. What only they have delivered is lost."
+        );
+        if !self.yes && !confirmed()? {
+            return Err(CommandError::Failed("nothing was done".into()));
+        }
+        client.recover(record(&self.reason)).map_err(failed)?;
+        crate::say(format_args!("{node} goes on, the first member of a new life of the group: let others join it"));
+        Ok(())
+    }
+}
+
+/// Whether who sits at the terminal means it.
+fn confirmed() -> Result<bool, CommandError> {
+    if !io::stdin().is_terminal() {
+        return Err(CommandError::Usage("there is no terminal to ask whether this is meant: give --yes".into()));
+    }
+    eprint!("squall: type `recover` to go on: ");
+    let _ = io::stderr().flush();
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| CommandError::Failed(format!("the terminal could not be read: {error}")))?;
+    Ok(line.trim() == "recover")
+}
+
+/// Who does it, where and when, and why.
+fn record(reason: &str) -> String {
+    let user = std::env::var("USER").unwrap_or_else(|_| format!("user {}", rustix::process::geteuid().as_raw()));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = time::OffsetDateTime::from_unix_timestamp(now.cast_signed()).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    let (hour, minute, second) = now.to_hms();
+    format!("{user} on {host}, {} {hour:02}:{minute:02}:{second:02} UTC: {reason}", now.date())
+}

@@ -1,0 +1,213 @@
+//! A status as a page of text.
+
+use std::fmt::{self, Write};
+
+use squall::{
+    NodeId,
+    admin::{MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport, ViewLogReport},
+};
+
+/// The page.
+pub(super) fn of(report: &StatusReport) -> String {
+    let mut page = String::new();
+    write(&mut page, report).expect("a string takes all");
+    page
+}
+
+fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
+    let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
+    writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, standing(&report.standing))?;
+    if !report.joined.is_empty() || !report.left.is_empty() {
+        writeln!(page, "joined in this view: {}; left: {}", ids(&report.joined), ids(&report.left))?;
+    }
+    if !report.members.is_empty() {
+        let rows = report.members.iter().map(|member| self::member(report, member));
+        let head = ["MEMBER", "RACK", "ADDRESS", "INCARNATION", "HEARTBEAT", "STATE"];
+        table(page, head, rows.collect())?;
+    }
+    for shard in &report.shards {
+        writeln!(page, "\nshard {} of {:?}: {}", shard.shard, shard.group, condition(&shard.condition))?;
+        table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "LAG"], rows(shard))?;
+    }
+    if let Some(log) = &report.view_log {
+        writeln!(page, "\n{}", view_log(log))?;
+    }
+    for candidate in &report.candidates {
+        let from = if candidate.addresses.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", candidate.addresses.join(", "))
+        };
+        writeln!(page, "{} asks to join{from}", candidate.node)?;
+    }
+    for forced in &report.forced {
+        writeln!(page, "forced by {forced}")?;
+    }
+    Ok(())
+}
+
+fn standing(standing: &Standing) -> String {
+    match standing {
+        Standing::Forming => "waits for the other members of the first view".into(),
+        Standing::Joining => "asks to join".into(),
+        Standing::Member => "is a member".into(),
+        Standing::Wedged => "waits for the next view".into(),
+        Standing::Stalled(why) => format!("can't go on: {why}"),
+        Standing::Ended(why) => format!("has ended: {why}"),
+        Standing::Witness => "is a witness".into(),
+    }
+}
+
+fn condition(condition: &ShardCondition) -> String {
+    match condition {
+        ShardCondition::Active => "active".into(),
+        ShardCondition::Inadequate => "refuses work: too few members hold its state".into(),
+        ShardCondition::Suspended { last_holders } => {
+            format!("suspended: it goes on when one who held its state is back ({})", ids(last_holders))
+        }
+    }
+}
+
+fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
+    let marks = [
+        (report.leader == Some(member.node), "leads"),
+        (report.joined.contains(&member.node), "new"),
+        (member.suspected, "SUSPECTED"),
+        (member.wedged, "wedged"),
+        (member.leaving, "leaving"),
+    ];
+    let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+    [
+        member.node.0.to_string(),
+        member.rack.clone(),
+        member.addresses.first().cloned().unwrap_or_default(),
+        member.incarnation.to_string(),
+        member.heartbeat_age_ms.map_or("itself".to_owned(), |age| format!("{age} ms ago")),
+        marks.join(", "),
+    ]
+}
+
+fn rows(shard: &ShardReport) -> Vec<[String; 6]> {
+    let role = |row: &RowReport| match (row.complete, row.sender) {
+        (false, _) => "gets the state",
+        (true, true) => "sends",
+        (true, false) => "receives",
+    };
+    let row = |row: &RowReport| {
+        let counts = [row.sent, row.received, row.delivered, row.lag].map(|count| count.to_string());
+        let [sent, received, delivered, lag] = counts;
+        [row.node.0.to_string(), role(row).to_owned(), sent, received, delivered, lag]
+    };
+    shard.rows.iter().map(row).collect()
+}
+
+fn view_log(log: &ViewLogReport) -> String {
+    let leader = log.leader.map_or("no leader is known".to_owned(), |leader| format!("{leader} leads"));
+    let applied = log.applied.map_or(String::new(), |applied| format!(", {applied} entries applied"));
+    let storage = log.storage.as_ref().map_or("in memory".to_owned(), |storage| format!("in {storage}"));
+    let (voters, learners) = (ids(&log.voters), ids(&log.learners));
+    format!("view log: {leader}, term {}; voters {voters}; learners {learners}{applied}; kept {storage}", log.term)
+}
+
+fn ids(nodes: &[NodeId]) -> String {
+    if nodes.is_empty() {
+        return "none".into();
+    }
+    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Columns as wide as what is in them, two blanks apart; one that is empty is left out.
+fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Vec<[String; N]>) -> fmt::Result {
+    let width = |column: usize| {
+        let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        if widest == 0 { 0 } else { widest.max(head[column].len()) }
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut line = |cells: [&str; N]| {
+        let shown = cells.iter().zip(widths).filter(|(_, width)| *width > 0);
+        let text: Vec<String> = shown.map(|(cell, width)| format!("{cell:width$}")).collect();
+        writeln!(page, "{}", text.join("  ").trim_end())
+    };
+    line(head)?;
+    rows.iter().try_for_each(|row| line(row.each_ref().map(String::as_str)))
+}
+
+#[cfg(test)]
+mod tests {
+    use squall::admin::CandidateReport;
+
+    use super::*;
+
+    fn member(node: u32, heartbeat_age_ms: Option<u64>) -> MemberReport {
+        let addresses = vec![format!("10.0.0.{node}:7700")];
+        let (suspected, wedged, leaving) = (node == 3, node == 3, false);
+        let rack = String::new();
+        MemberReport {
+            node: NodeId(node),
+            incarnation: 7,
+            addresses,
+            rack,
+            heartbeat_age_ms,
+            suspected,
+            wedged,
+            leaving,
+        }
+    }
+
+    #[test]
+    fn a_page_says_it_all() {
+        let row = |node, complete, delivered, lag| RowReport {
+            node: NodeId(node),
+            sender: complete,
+            complete,
+            sent: 4,
+            received: 12,
+            delivered,
+            lag,
+        };
+        let report = StatusReport {
+            cluster: "bank".into(),
+            node: NodeId(1),
+            version: "0.1.0".into(),
+            standing: Standing::Member,
+            epoch: Some(4),
+            leader: Some(NodeId(1)),
+            members: vec![member(1, None), member(3, Some(120))],
+            joined: vec![NodeId(3)],
+            left: vec![NodeId(2)],
+            shards: vec![ShardReport {
+                shard: 0,
+                group: "accounts".into(),
+                condition: ShardCondition::Inadequate,
+                rows: vec![row(1, true, 12, 0), row(3, false, 5, 7)],
+            }],
+            view_log: Some(ViewLogReport {
+                voters: vec![NodeId(1), NodeId(3)],
+                learners: vec![],
+                leader: None,
+                term: 2,
+                applied: Some(9),
+                storage: None,
+            }),
+            candidates: vec![CandidateReport { node: NodeId(5), incarnation: 1, addresses: vec![] }],
+            forced: vec!["ann on host, 2026-11-22 06:00:00 UTC: fire".into()],
+        };
+        let expected = "\
+cluster \"bank\", epoch 4; node 1 is a member
+joined in this view: 3; left: 2
+MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
+1       10.0.0.1:7700  7            itself      leads
+3       10.0.0.3:7700  7            120 ms ago  new, SUSPECTED, wedged
+
+shard 0 of \"accounts\": refuses work: too few members hold its state
+MEMBER  ROLE            SENT  RECEIVED  DELIVERED  LAG
+1       sends           4     12        12         0
+3       gets the state  4     12        5          7
+
+view log: no leader is known, term 2; voters 1, 3; learners none, 9 entries applied; kept in memory
+node 5 asks to join
+forced by ann on host, 2026-11-22 06:00:00 UTC: fire
+";
+        assert_eq!(of(&report), expected);
+    }
+}

@@ -1,0 +1,85 @@
+//! Which node an operator's command asks.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use squall::{
+    Config,
+    admin::{AdminClient, AdminError, Target},
+    config::Address,
+};
+
+use crate::{
+    CommandError,
+    cp::{ProtectionArgs, Unprotected},
+};
+
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The options of all these commands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Which node to ask")]
+pub(crate) struct TargetArgs {
+    /// The one that this configuration describes; the environment (SQUALL_ID ..) overrides it, as for a node
+    #[arg(long, value_name = "FILE", required_unless_present = "cluster")]
+    config: Option<PathBuf>,
+    /// Which node of a configuration that all share
+    #[arg(long, value_name = "N", requires = "config")]
+    id: Option<u32>,
+    /// One of this cluster
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    cluster: Option<String>,
+    /// This one, on this host: of a cluster in shared memory
+    #[arg(long, value_name = "N", requires = "cluster", conflicts_with = "address", required_unless_present_any = ["config", "address"])]
+    node: Option<u32>,
+    /// Whoever listens at this `host:port`
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<Address>,
+    /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
+    #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
+    keys: Option<PathBuf>,
+    /// Whose keys, where the directory has those of several nodes
+    #[arg(long, value_name = "M", requires = "keys")]
+    keys_of: Option<u32>,
+    /// With --address, of a cluster without keys: «none» to dial other hosts
+    #[arg(long, value_enum, requires = "cluster")]
+    security: Option<Unprotected>,
+}
+
+impl TargetArgs {
+    pub(crate) fn target(&self) -> Result<Target, CommandError> {
+        let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
+        if let Some(cluster) = &self.cluster {
+            let protection = ProtectionArgs { keys: self.keys.clone(), node: self.keys_of, security: self.security };
+            return match (&self.address, self.node) {
+                (Some(address), _) => Ok(Target::at(cluster, address, protection.security()?)),
+                (None, Some(node)) => Ok(Target::on_host(cluster, node)),
+                (None, None) => Err(CommandError::Usage("give --node or --address with --cluster".into())),
+            };
+        }
+        let Some(path) = &self.config else {
+            return Err(CommandError::Usage("give --config, or --cluster with --node or --address".into()));
+        };
+        let config = match self.id {
+            Some(id) => Config::load_as(path, id),
+            None => Config::load(path),
+        };
+        let config = config.map_err(|error| usage(&error))?;
+        match &self.address {
+            Some(address) => Target::of_config_at(&config, address),
+            None => Target::of(&config),
+        }
+        .map_err(|error| usage(&error))
+    }
+
+    /// Calls the node.
+    pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {
+        AdminClient::connect(&self.target()?, PATIENCE).map_err(failed)
+    }
+}
+
+/// The node was reached in vain, or not at all.
+pub(crate) fn failed(error: AdminError) -> CommandError {
+    CommandError::Failed(error.to_string())
+}

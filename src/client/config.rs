@@ -1,0 +1,83 @@
+//! Where a client finds its cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use squall_fabric::{NodeId, net::Security};
+
+use super::driver::Dial;
+use crate::{
+    config::Config,
+    control::{Caller, Contact, Service},
+    fabric::FabricError,
+};
+
+/// Where a client finds its cluster, and how long it waits.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    caller: Caller,
+    contacts: Vec<Contact>,
+    /// How long a call may take until its deadline: 10 s.
+    pub timeout: Duration,
+    /// So many calls may wait at a time: 4096.
+    pub max_waiting: usize,
+}
+
+impl ClientConfig {
+    /// A cluster whose nodes run on this host, over shared memory, as the same user. Of the members some suffice, one of which
+    /// is there.
+    pub fn on_host(cluster: impl Into<String>, members: impl IntoIterator<Item = NodeId>) -> ClientConfig {
+        let contacts = members.into_iter().map(|node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+        ClientConfig::new(Caller::on_host(cluster, someone()), contacts)
+    }
+
+    /// A cluster on a network. `addresses` are some of its members', as `host:port`. With keys, the client has a certificate of
+    /// the cluster's CA, as nodes have, of an id that no node has.
+    pub fn on_network(
+        cluster: impl Into<String>,
+        addresses: impl IntoIterator<Item = impl Into<String>>,
+        security: Security,
+    ) -> ClientConfig {
+        let contact = |address: String| Contact { node: None, addresses: vec![address] };
+        let contacts = addresses.into_iter().map(|address| contact(address.into())).collect();
+        let node = match &security {
+            Security::Tls(identity) => identity.node(),
+            Security::LoopbackOnly | Security::None => someone(),
+        };
+        ClientConfig::new(Caller::on_network(cluster, node, security), contacts)
+    }
+
+    /// The cluster of a configuration, whose members it knows. The client has the keys of the configuration's node.
+    pub fn of(config: &Config) -> Result<ClientConfig, FabricError> {
+        let members = config.members().iter().map(|&member| config.contact(member)).chain(config.join_contacts());
+        let contacts = members.collect();
+        Ok(ClientConfig::new(Caller::of(config)?, contacts))
+    }
+
+    fn new(caller: Caller, contacts: Vec<Contact>) -> ClientConfig {
+        ClientConfig { caller, contacts, timeout: Duration::from_secs(10), max_waiting: 4096 }
+    }
+
+    /// Sets how long a call may take until its deadline.
+    pub fn with_timeout(mut self, timeout: Duration) -> ClientConfig {
+        self.timeout = timeout;
+        self
+    }
+
+    pub(super) fn contacts(&self) -> Vec<Contact> {
+        self.contacts.clone()
+    }
+
+    pub(super) fn dial(&self) -> Dial {
+        dial(self.caller.clone())
+    }
+}
+
+/// How nodes that a process may call are reached.
+pub(crate) fn dial(caller: Caller) -> Dial {
+    Arc::new(move |to, timeout| caller.dial(to, Service::Clients, timeout).map_err(|error| error.to_string()))
+}
+
+/// An id for who needs none.
+fn someone() -> NodeId {
+    NodeId(fastrand::u32(1 << 31..u32::MAX))
+}

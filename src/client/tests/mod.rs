@@ -1,0 +1,4 @@
+//! A client against a group whose members die, lag behind, and lose what they had not yet sent.
+
+mod rules;
+mod world;

@@ -1,0 +1,243 @@
+//! Who is in the group from the first, how others come in, and who decides.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use squall_fabric::NodeId;
+
+use super::{
+    Address, Config, ConfigError, Place,
+    draft::{Given, check_name, node_ids, value_error},
+    network::with_id,
+};
+
+/// The most voters: more make each decision wait for more disks, and survive losses that no group has at once.
+const MAX_VOTERS: usize = 7;
+
+/// The most nodes that are worth asking.
+const MAX_CONTACTS: usize = 16;
+
+/// The most voters where none are listed.
+const VOTERS: usize = 5;
+
+/// Whom a node that joins asks first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// A node of this host, or one that `[addresses]` has.
+    Node(NodeId),
+    /// Whoever of the cluster listens there.
+    Address(Address),
+}
+
+/// All of it that can be given, unchecked; members apart.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MembershipDraft {
+    pub(super) join: Option<Given<Vec<String>>>,
+    pub(super) storage: Option<Given<PathBuf>>,
+    pub(super) voters: Option<Given<Vec<u32>>>,
+    pub(super) witnesses: Option<Given<Vec<u32>>>,
+    pub(super) rack: Option<Given<String>>,
+}
+
+/// All of it, checked: a part of [`Config`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Membership {
+    /// Nothing if this node is among the members of the first view.
+    pub(super) join: Vec<Contact>,
+    pub(super) storage: Option<PathBuf>,
+    pub(super) voters: Option<Vec<NodeId>>,
+    pub(super) witnesses: Vec<NodeId>,
+    pub(super) rack: String,
+}
+
+impl MembershipDraft {
+    /// Whether nodes that are not listed may come in.
+    pub(super) fn is_open(&self) -> bool {
+        self.join.is_some()
+    }
+
+    pub(super) fn check(&self, id: &Given<u32>, members: &[NodeId]) -> Result<Membership, ConfigError> {
+        let me = NodeId(id.value);
+        let witnesses = self.check_witnesses(members)?;
+        let voters = self.check_voters(members, &witnesses)?;
+        let is_listed = members.contains(&me) || witnesses.contains(&me);
+        let join = match &self.join {
+            // One file may be for all nodes: it says how to join to those who must.
+            Some(given) if !is_listed => contacts(given, me)?,
+            Some(given) => contacts(given, me).map(|_| Vec::new())?,
+            None if is_listed => Vec::new(),
+            None => {
+                let listed: Vec<u32> = members.iter().map(|member| member.0).collect();
+                let problem = format!(
+                    "is {}, which is not among the members {listed:?}: add it to `members`, give the id of one of them, or let it \
+                     join a group that runs, `join = [\"10.0.0.1:7700\"]`",
+                    me.0
+                );
+                return Err(id.error("id", problem));
+            }
+        };
+        let storage = match &self.storage {
+            Some(given) if given.value.as_os_str().is_empty() => {
+                let problem = "is empty: give a directory, or leave it out to keep nothing across restarts";
+                return Err(given.error("storage", problem));
+            }
+            given => given.as_ref().map(|given| match given.value.to_str() {
+                Some(text) => with_id(text, me).into(),
+                None => given.value.clone(),
+            }),
+        };
+        let rack = self.rack.as_ref().map_or(Ok(String::new()), |given| match check_name(&given.value) {
+            Ok(()) => Ok(given.value.clone()),
+            Err(problem) => Err(given.error("rack", problem)),
+        })?;
+        Ok(Membership { join, storage, voters, witnesses, rack })
+    }
+
+    fn check_witnesses(&self, members: &[NodeId]) -> Result<Vec<NodeId>, ConfigError> {
+        let Some(given) = &self.witnesses else { return Ok(Vec::new()) };
+        let witnesses = node_ids(given, "witnesses")?;
+        if let Some(member) = witnesses.iter().find(|witness| members.contains(witness)) {
+            let problem = format!("lists {}, which is a member: a witness has no part in any group", member.0);
+            return Err(given.error("witnesses", problem));
+        }
+        if witnesses.len() >= VOTERS {
+            let problem = format!("lists {} nodes: give fewer than {VOTERS}, mostly 1", witnesses.len());
+            return Err(given.error("witnesses", problem));
+        }
+        Ok(witnesses)
+    }
+
+    fn check_voters(&self, members: &[NodeId], witnesses: &[NodeId]) -> Result<Option<Vec<NodeId>>, ConfigError> {
+        let Some(given) = &self.voters else {
+            // A witness that did not vote would be of no use.
+            let places = VOTERS - witnesses.len();
+            let fit = members.len().min(places);
+            let even = usize::from((fit + witnesses.len()).is_multiple_of(2));
+            let chosen = members.iter().take(fit - even.min(fit)).chain(witnesses).copied().collect();
+            return Ok((!witnesses.is_empty() && !members.is_empty()).then_some(chosen));
+        };
+        let voters = node_ids(given, "voters")?;
+        if voters.len().is_multiple_of(2) || voters.len() > MAX_VOTERS {
+            let problem = format!(
+                "lists {} nodes: give an odd number up to {MAX_VOTERS}, since one more than an odd number survives no more losses",
+                voters.len()
+            );
+            return Err(given.error("voters", problem));
+        }
+        let is_known = |voter: &NodeId| members.contains(voter) || witnesses.contains(voter) || self.is_open();
+        if let Some(stranger) = voters.iter().find(|voter| !is_known(voter)) {
+            let problem = format!(
+                "lists {}, which is neither among `members` nor among `witnesses`: add it there or remove it",
+                stranger.0
+            );
+            return Err(given.error("voters", problem));
+        }
+        Ok(Some(voters))
+    }
+}
+
+fn contacts(given: &Given<Vec<String>>, me: NodeId) -> Result<Vec<Contact>, ConfigError> {
+    if !(1..=MAX_CONTACTS).contains(&given.value.len()) {
+        let problem = format!(
+            "lists {} nodes: give 1 to {MAX_CONTACTS} of a group that runs, such as \"10.0.0.1:7700\" or, on one host, an id",
+            given.value.len()
+        );
+        return Err(given.error("join", problem));
+    }
+    let contact = |text: &String| {
+        let text = text.trim();
+        if let Ok(id) = text.parse::<u32>() {
+            return Ok(Contact::Node(NodeId(id)));
+        }
+        let address = text.parse().map_err(|remedy| {
+            given.error(
+                "join",
+                format!("is {text:?}: {remedy}; or the id of a node that is on this host or has an address here"),
+            )
+        })?;
+        Ok(Contact::Address(address))
+    };
+    let contacts = given.value.iter().map(contact).collect::<Result<Vec<_>, _>>()?;
+    if contacts == [Contact::Node(me)] {
+        let problem = format!("is {}, this node itself: give one that runs in the group already", me.0);
+        return Err(given.error("join", problem));
+    }
+    Ok(contacts)
+}
+
+impl Membership {
+    /// All nodes that a configuration speaks of, each once.
+    pub(super) fn known(&self, me: NodeId, members: &[NodeId]) -> Vec<NodeId> {
+        let contacts = self.join.iter().filter_map(|contact| match contact {
+            Contact::Node(node) => Some(*node),
+            Contact::Address(_) => None,
+        });
+        let all = members.iter().chain(&self.witnesses).copied().chain([me]).chain(contacts);
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Puts nodes in the place of their addresses, where these are known, and tells whether some address is nobody's.
+    pub(super) fn resolve(&mut self, of: impl Fn(&Address) -> Option<NodeId>) -> bool {
+        let mut is_elsewhere = false;
+        for contact in &mut self.join {
+            if let Contact::Address(address) = contact {
+                match of(address) {
+                    Some(node) => *contact = Contact::Node(node),
+                    None => is_elsewhere = true,
+                }
+            }
+        }
+        is_elsewhere
+    }
+
+    /// In shared memory nodes are found by their ids alone.
+    pub(super) fn check_on_host(&self, draft: &MembershipDraft, place: &Place) -> Result<(), ConfigError> {
+        let address = self.join.iter().find_map(|contact| match contact {
+            Contact::Address(address) => Some(address),
+            Contact::Node(_) => None,
+        });
+        let Some(address) = address else { return Ok(()) };
+        let place = draft.join.as_ref().map_or(place, |given| &given.place);
+        let problem = format!(
+            "is {address}, but in shared memory nodes are found by their ids: give the id of a node that runs on this host, or \
+             another `fabric.backend` to all nodes"
+        );
+        Err(value_error(place, "join", problem))
+    }
+}
+
+impl Config {
+    /// Whom this node asks when it joins a group that runs: nothing if it is among the first view's members, which wait for
+    /// each other (and join, if they find that the group is there already), or a witness.
+    pub fn join(&self) -> &[Contact] {
+        &self.membership.join
+    }
+
+    /// Where this node's part of the view log is kept, so that it counts after a restart; None to keep it in memory.
+    pub fn storage(&self) -> Option<&Path> {
+        self.membership.storage.as_deref()
+    }
+
+    /// Who votes in the view log, in ascending order, whatever the view; None for an odd number of members, at most 5, as views
+    /// change. If there are witnesses, and nobody was listed, they and the first members.
+    pub fn voters(&self) -> Option<&[NodeId]> {
+        self.membership.voters.as_deref()
+    }
+
+    /// Nodes that take part in the view log alone, in ascending order: they are in no group and hold no state.
+    pub fn witnesses(&self) -> &[NodeId] {
+        &self.membership.witnesses
+    }
+
+    /// Whether this node is one of those.
+    pub fn is_witness(&self) -> bool {
+        self.membership.witnesses.contains(&self.id)
+    }
+
+    /// What this node may fail together with others of: a rack, a power supply, a host. Empty if that was not said.
+    pub fn rack(&self) -> &str {
+        &self.membership.rack
+    }
+}

@@ -1,0 +1,156 @@
+//! Who is in, who comes in, and who decides, as it is given.
+
+use std::path::Path;
+
+use super::*;
+
+const LISTED: &str = "cluster = \"bank\"\nmembers = [1, 2, 3]\n";
+
+fn as_node(id: u32, lines: &str) -> Result<Config, ConfigError> {
+    Config::from_toml(&format!("id = {id}\n{LISTED}{lines}\n"))
+}
+
+/// The error's sentence.
+fn wrong(id: u32, lines: &str) -> String {
+    as_node(id, lines).expect_err(lines).to_string()
+}
+
+fn at(text: &str) -> Contact {
+    Contact::Address(text.parse().unwrap())
+}
+
+#[test]
+fn who_is_not_listed_joins() {
+    let config = as_node(4, "join = [1, \"2\"]").unwrap();
+    assert_eq!(config.join(), [Contact::Node(NodeId(1)), Contact::Node(NodeId(2))]);
+    assert_eq!(config.carrier(), Carrier::Shm, "ids without addresses are of this host");
+    assert_eq!(config.members().len(), 3);
+    let config = Config::from_toml("cluster = \"bank\"\nid = 4\njoin = 1").unwrap();
+    assert_eq!((config.join(), config.members()), (&[Contact::Node(NodeId(1))][..], &[][..]));
+    let built = Config::builder("bank", 4).join(["1"]).build().unwrap();
+    assert_eq!(config, built);
+}
+
+#[test]
+fn one_file_is_for_those_who_are_listed_and_those_who_join() {
+    let config = as_node(1, "join = [2]").unwrap();
+    assert_eq!(config.join(), [], "it waits for the others");
+    let hosts = "join = \"10.0.0.1:7700\"\nsecurity = \"none\"\n[addresses]\n1 = \"10.0.0.1:7700\"\n2 = \"10.0.0.2:7700\"\n\
+                 3 = \"10.0.0.3:7700\"\n4 = \"10.0.0.4:7700\"\n";
+    let config = as_node(4, hosts).unwrap();
+    assert_eq!(config.join(), [Contact::Node(NodeId(1))], "the address is known to be its");
+    assert_eq!(config.listen(), ["10.0.0.4:7700".parse().unwrap()]);
+    assert_eq!(as_node(3, hosts).unwrap().members().len(), 3, "an address of who may join makes no member");
+}
+
+#[test]
+fn what_is_dialed_by_its_address_is_on_a_network() {
+    for backend in ["", "[fabric]\nbackend = \"tcp\""] {
+        let config = as_node(4, &format!("join = [\"127.0.0.1:7700\"]\n{backend}")).unwrap();
+        assert_eq!(config.join(), [at("127.0.0.1:7700")]);
+        assert_eq!(config.carrier(), if backend.is_empty() { Carrier::Mixed } else { Carrier::Tcp });
+    }
+    assert_eq!(
+        wrong(4, "join = [\"127.0.0.1:7700\"]\n[fabric]\nbackend = \"shm\""),
+        "configuration, line 4: `join` is 127.0.0.1:7700, but in shared memory nodes are found by their ids: give the id of a \
+         node that runs on this host, or another `fabric.backend` to all nodes"
+    );
+}
+
+#[test]
+fn a_directory_is_beside_the_file_and_has_the_id() {
+    let config = as_node(2, "storage = \"state/{id}\"\nrack = \"left\"").unwrap();
+    assert_eq!((config.storage(), config.rack()), (Some(Path::new("state/2")), "left"));
+    let path = std::env::temp_dir().join(format!("squall-storage-{}.toml", std::process::id()));
+    std::fs::write(&path, format!("id = 1\n{LISTED}storage = \"{{id}}\"\n")).unwrap();
+    let config = Config::load_as(&path, 3);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(config.unwrap().storage(), Some(&*std::env::temp_dir().join("3")));
+}
+
+#[test]
+fn witnesses_vote_with_the_first_members() {
+    let ids = |ids: &[u32]| Some(ids.iter().copied().map(NodeId).collect::<Vec<_>>());
+    for (members, lines, voters) in [
+        ("[1, 2]", "", None),
+        ("[1, 2]", "witnesses = [9]", ids(&[1, 2, 9])),
+        ("[1, 2, 3]", "witnesses = [9]", ids(&[1, 2, 9])),
+        ("[1, 2, 3, 4, 5, 6]", "witnesses = [9]", ids(&[1, 2, 3, 4, 9])),
+        ("[1, 2, 3]", "witnesses = [8, 9]", ids(&[1, 2, 3, 8, 9])),
+        ("[1, 2, 3]", "witnesses = [9]\nvoters = [9]", ids(&[9])),
+    ] {
+        let config = Config::from_toml(&format!("cluster = \"bank\"\nid = 1\nmembers = {members}\n{lines}\n")).unwrap();
+        assert_eq!(config.voters().map(<[NodeId]>::to_vec), voters, "{members} {lines}");
+        assert!(!config.is_witness());
+    }
+    assert!(as_node(9, "witnesses = [9]").unwrap().is_witness());
+}
+
+#[test]
+fn an_error_names_the_line_the_key_and_the_remedy() {
+    for (line, said) in [
+        (
+            "join = []",
+            "`join` lists 0 nodes: give 1 to 16 of a group that runs, such as \"10.0.0.1:7700\" or, on one host, an id",
+        ),
+        ("join = 4", "`join` is 4, this node itself: give one that runs in the group already"),
+        (
+            "join = \"host\"",
+            "`join` is \"host\": give a host and a port, such as \"10.0.0.1:7700\", \"[fd00::1]:7700\" or \"host.example:7700\"; or \
+             the id of a node that is on this host or has an address here",
+        ),
+        (
+            "join = 1\nstorage = \"\"",
+            "`storage` is empty: give a directory, or leave it out to keep nothing across restarts",
+        ),
+        (
+            "join = 1\nrack = \"a b\"",
+            "`rack` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)",
+        ),
+        ("join = 1\nwitnesses = [3]", "`witnesses` lists 3, which is a member: a witness has no part in any group"),
+        (
+            "join = 1\nvoters = [1, 2]",
+            "`voters` lists 2 nodes: give an odd number up to 7, since one more than an odd number survives no more losses",
+        ),
+        ("join = 1\n[groups.a]\nshards = 0", "`groups.a.shards` is 0: give 1 to 1024"),
+        ("join = 1\n[groups.a]\nmin_replicas = 0", "`groups.a.min_replicas` is 0: give 1 to 64"),
+        (
+            "join = 1\n[groups.a]\nmin_replicas = 3\nmax_replicas = 2",
+            "`groups.a.max_replicas` is 2, fewer than min_replicas, which is 3: give at least as many",
+        ),
+    ] {
+        let line_of_error = 3 + line.lines().count();
+        assert_eq!(wrong(4, line), format!("configuration, line {line_of_error}: {said}"));
+    }
+    assert_eq!(
+        wrong(1, "voters = [7]"),
+        "configuration, line 4: `voters` lists 7, which is neither among `members` nor among `witnesses`: add it there or \
+         remove it"
+    );
+}
+
+#[test]
+fn the_environment_says_it_too() {
+    let variables = [
+        ("SQUALL_ID", "4"),
+        ("SQUALL_JOIN", "1, 2"),
+        ("SQUALL_STORAGE", "s"),
+        ("SQUALL_RACK", "r"),
+        ("SQUALL_VOTERS", "1,2,3"),
+    ];
+    let mut draft = file::parse(&format!("id = 1\n{LISTED}"), &Place::text).unwrap();
+    environment::apply(&mut draft, |name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+        .unwrap();
+    let built = Config::builder("bank", 4).members([1, 2, 3]).join(["1", "2"]).storage("s").rack("r").voters([1, 2, 3]);
+    assert_eq!(draft.check().unwrap(), built.build().unwrap());
+}
+
+#[test]
+fn a_group_s_shards_and_replicas_can_be_set() {
+    let config = as_node(1, "[groups.a]\nshards = 8\nmin_replicas = 2\nmax_replicas = 3").unwrap();
+    let group = config.group("a");
+    assert_eq!((group.shards, group.min_replicas, group.max_replicas), (8, 2, Some(3)));
+    let built =
+        Config::builder("bank", 1).members([1, 2, 3]).group("a", |group| _ = group.shards(8).replicas(2, Some(3)));
+    assert_eq!(config, built.build().unwrap());
+}

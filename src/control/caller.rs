@@ -1,0 +1,134 @@
+//! Dialing a node's services.
+
+use std::time::Duration;
+
+use squall_fabric::{
+    NodeId,
+    net::{Security, ServiceDial, ServiceId, dial_service},
+};
+
+use super::{
+    ControlError, ControlStream, Service, hello,
+    local::{self, LocalError},
+};
+use crate::{
+    config::{self, Config},
+    fabric::{FabricError, net_config},
+    transport::Carrier,
+};
+
+/// The kind of a node's name on its host.
+pub(super) const KIND: &str = "squall-node";
+
+/// A node's name on its host.
+pub(super) fn name(cluster: &str, node: NodeId) -> String {
+    format!("{cluster}/{}", node.0)
+}
+
+/// Whom to dial.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Contact {
+    /// The node; None for whoever of the cluster listens there.
+    pub(crate) node: Option<NodeId>,
+    /// Where, as `host:port`, in the order in which they are tried; nothing on one host.
+    pub(crate) addresses: Vec<String>,
+}
+
+/// As whom a process dials, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    cluster: String,
+    node: NodeId,
+    /// What protects streams over a network; None if all nodes are on this host.
+    security: Option<Security>,
+}
+
+impl Caller {
+    /// Dials nodes that share this host's memory.
+    pub(crate) fn on_host(cluster: impl Into<String>, node: NodeId) -> Caller {
+        Caller { cluster: cluster.into(), node, security: None }
+    }
+
+    /// Dials nodes at their ports.
+    pub(crate) fn on_network(cluster: impl Into<String>, node: NodeId, security: Security) -> Caller {
+        Caller { cluster: cluster.into(), node, security: Some(security) }
+    }
+
+    /// As whom.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Whether a node can be dialed at all, with what is known of it.
+    pub(super) fn can_dial(&self, to: &Contact) -> bool {
+        match self.security {
+            None => to.node.is_some(),
+            Some(_) => !to.addresses.is_empty(),
+        }
+    }
+
+    /// Opens a stream to a service. Waits for `timeout` at most, about; the stream has no timeout then.
+    pub(crate) fn dial(
+        &self,
+        to: &Contact,
+        service: Service,
+        timeout: Duration,
+    ) -> Result<ControlStream, ControlError> {
+        let cut = |cause| ControlError::Cut { node: to.node, cause };
+        let mut stream = match &self.security {
+            None => self.dial_host(to.node.ok_or(ControlError::NoNode)?)?,
+            Some(_) if to.addresses.is_empty() => return Err(ControlError::NoAddress { node: to.node }),
+            Some(security) => ControlStream::port(dial_service(&ServiceDial {
+                addresses: &to.addresses,
+                peer: to.node,
+                cluster: &self.cluster,
+                node: self.node,
+                security,
+                service: ServiceId(service as u32),
+                timeout,
+            })?),
+        };
+        stream.set_timeout(Some(timeout)).map_err(cut)?;
+        hello::call(&mut stream, self.node, service)?;
+        stream.set_timeout(None).map_err(cut)?;
+        Ok(stream)
+    }
+
+    fn dial_host(&self, node: NodeId) -> Result<ControlStream, ControlError> {
+        let socket = local::dial(KIND, &name(&self.cluster, node)).map_err(|error| match error {
+            LocalError::Stranger => ControlError::Stranger { node },
+            LocalError::System(cause) => ControlError::Cut { node: Some(node), cause },
+            LocalError::Absent | LocalError::Taken => ControlError::Absent { node, cluster: self.cluster.clone() },
+        })?;
+        ControlStream::local(node, socket).map_err(|cause| ControlError::Cut { node: Some(node), cause })
+    }
+}
+
+impl Caller {
+    /// Dials as the node that a configuration describes.
+    pub(crate) fn of(config: &Config) -> Result<Caller, FabricError> {
+        let (cluster, node) = (config.cluster(), config.id());
+        match config.carrier() {
+            Carrier::Shm => Ok(Caller::on_host(cluster, node)),
+            Carrier::Tcp | Carrier::Verbs | Carrier::Mixed => {
+                Ok(Caller::on_network(cluster, node, net_config(config)?.security))
+            }
+        }
+    }
+}
+
+impl Config {
+    /// What this configuration knows of where a node is.
+    pub(crate) fn contact(&self, node: NodeId) -> Contact {
+        Contact { node: Some(node), addresses: self.addresses(node).iter().map(ToString::to_string).collect() }
+    }
+
+    /// Whom this node asks when it joins.
+    pub(crate) fn join_contacts(&self) -> Vec<Contact> {
+        let contact = |to: &config::Contact| match to {
+            config::Contact::Node(node) => self.contact(*node),
+            config::Contact::Address(address) => Contact { node: None, addresses: vec![address.to_string()] },
+        };
+        self.join().iter().map(contact).collect()
+    }
+}

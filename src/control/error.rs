@@ -1,0 +1,115 @@
+//! Why nodes have no stream.
+
+use std::io;
+
+use squall_fabric::{NodeId, net::DialError};
+
+/// Why a service of a node could not be reached, or offered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Nobody has the node's name on this host.
+    #[error(
+        "{node} of cluster {cluster:?} does not run on this host: start it, or give the cluster and the id of one that runs"
+    )]
+    Absent {
+        /// The node.
+        node: NodeId,
+        /// The cluster's name.
+        cluster: String,
+    },
+    /// Another process is this node.
+    #[error(
+        "{node} of cluster {cluster:?} runs already on this host: stop that process, or give this node an id of its own"
+    )]
+    Taken {
+        /// The node.
+        node: NodeId,
+        /// The cluster's name.
+        cluster: String,
+    },
+    /// The process that is that node belongs to somebody else.
+    #[error("{node} belongs to another user, and is not trusted: run both as the same user")]
+    Stranger {
+        /// The node.
+        node: NodeId,
+    },
+    /// It is not known where the node is.
+    #[error("it is not known where {} listens: it has no address, so that only it can dial others", whom(.node))]
+    NoAddress {
+        /// The node, if it is known.
+        node: Option<NodeId>,
+    },
+    /// On one host, nodes are reached by their ids.
+    #[error("a node of a cluster in shared memory is reached by its id, and none was given")]
+    NoNode,
+    /// The node's port was not reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The node has no such service now.
+    #[error("{node} does not take this call now: it is starting or ending, or has no part in a cluster")]
+    NoService {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node has as many streams as it may.
+    #[error("{node} is busy with as many calls as it takes at once: try again later")]
+    Busy {
+        /// The node.
+        node: NodeId,
+    },
+    /// The other side is something else.
+    #[error("{} does not answer as a Squall node does: look at what listens there", whom(.node))]
+    NoSquall {
+        /// Who was called, if it is known.
+        node: Option<NodeId>,
+    },
+    /// The other side is another version.
+    #[error(
+        "the other side speaks version {theirs} of control streams, this one {ours}: run the same version at both ends"
+    )]
+    Version {
+        /// This side's.
+        ours: u32,
+        /// The other side's.
+        theirs: u32,
+    },
+    /// Another node answers.
+    #[error("{found} answers, but {node} was called: correct the address")]
+    OtherNode {
+        /// Who was called.
+        node: NodeId,
+        /// Who answers.
+        found: NodeId,
+    },
+    /// There was no answer for too long, or the other side closed the stream.
+    #[error("{} was called, and {}", whom(.node), ended(.cause))]
+    Cut {
+        /// Who was called, if it is known.
+        node: Option<NodeId>,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The system refused.
+    #[error("it was not possible to {attempt}: {cause}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+fn whom(node: &Option<NodeId>) -> String {
+    node.map_or_else(|| "the node that was called".to_owned(), |node| node.to_string())
+}
+
+fn ended(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "did not answer in time".to_owned(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "closed the stream".to_owned()
+        }
+        _ => format!("the stream failed: {cause}"),
+    }
+}

@@ -1,0 +1,98 @@
+//! The first bytes of a stream, each way: who speaks, in which version, and about what.
+//!
+//! ```text
+//!  0        8         12        16       20       24
+//! ┌────────┬─────────┬─────────┬────────┬────────┐
+//! │squallct│ version │ service │  from  │   to   │   who dials
+//! ├────────┼─────────┼─────────┼────────┼────────┤
+//! │squallct│ version │ verdict │  from  │   0    │   who answers
+//! └────────┴─────────┴─────────┴────────┴────────┘
+//!   8 bytes   all others u32 LE
+//! ```
+
+use std::io::{Read, Write};
+
+use squall_fabric::NodeId;
+
+use super::{ControlError, ControlStream, Service};
+
+/// The version of what is said.
+const VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"squallct";
+
+const BYTES: usize = 24;
+
+/// What who answers makes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Welcome = 0,
+    NoService = 1,
+    Busy = 2,
+    OtherNode = 3,
+}
+
+fn encode(numbers: [u32; 3]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    for (place, number) in bytes[8..].chunks_exact_mut(4).zip([VERSION].into_iter().chain(numbers)) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+/// `node` is who is thought to be there.
+fn read(stream: &mut ControlStream, node: Option<NodeId>) -> Result<[u32; 3], ControlError> {
+    let cut = |cause| ControlError::Cut { node, cause };
+    let mut bytes = [0; BYTES];
+    // What is not a node need not send as much as one does.
+    stream.reader.read_exact(&mut bytes[..8]).map_err(cut)?;
+    if bytes[..8] != MAGIC {
+        return Err(ControlError::NoSquall { node });
+    }
+    stream.reader.read_exact(&mut bytes[8..]).map_err(cut)?;
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    match number(8) {
+        VERSION => Ok([number(12), number(16), number(20)]),
+        theirs => Err(ControlError::Version { ours: VERSION, theirs }),
+    }
+}
+
+/// Says what this side wants, and waits until the other side agrees. The stream's peer is who must be there: the port has
+/// checked it, or its name on this host says so.
+pub(super) fn call(stream: &mut ControlStream, me: NodeId, service: Service) -> Result<(), ControlError> {
+    let node = stream.peer;
+    let hello = encode([service as u32, me.0, node.0]);
+    stream.writer.write_all(&hello).map_err(|cause| ControlError::Cut { node: Some(node), cause })?;
+    let [verdict, from, _] = read(stream, Some(node))?;
+    match verdict {
+        v if v == Verdict::OtherNode as u32 || NodeId(from) != node => {
+            Err(ControlError::OtherNode { node, found: NodeId(from) })
+        }
+        v if v == Verdict::Welcome as u32 => Ok(()),
+        v if v == Verdict::NoService as u32 => Err(ControlError::NoService { node }),
+        v if v == Verdict::Busy as u32 => Err(ControlError::Busy { node }),
+        _ => Err(ControlError::NoSquall { node: Some(node) }),
+    }
+}
+
+/// A call that came.
+pub(super) struct Call {
+    /// The number of a service.
+    pub(super) service: u32,
+    pub(super) from: NodeId,
+    /// It is not for this node.
+    pub(super) is_astray: bool,
+}
+
+/// Waits for what who dialed wants.
+pub(super) fn hear(stream: &mut ControlStream, me: NodeId) -> Result<Call, ControlError> {
+    let [service, from, to] = read(stream, None)?;
+    Ok(Call { service, from: NodeId(from), is_astray: NodeId(to) != me })
+}
+
+/// Answers it.
+pub(super) fn answer(stream: &mut ControlStream, me: NodeId, verdict: Verdict) -> Result<(), ControlError> {
+    let cut = |cause| ControlError::Cut { node: None, cause };
+    stream.writer.write_all(&encode([verdict as u32, me.0, 0])).map_err(cut)
+}

@@ -1,0 +1,266 @@
+//! What is to be sent to one peer, and its streams.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Write},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamWriter, frame};
+
+/// How many bytes, and how many messages, may wait; the oldest go first.
+const QUEUE_BYTES: usize = 16 << 20;
+const QUEUE_MESSAGES: usize = 1024;
+
+/// What waited so long has been asked for again, or is of no use any more.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Who has not said anything for so long after something was sent may be cut off: it is dialed anew, since a network that has
+/// come back carries a new stream at once, and an old one only when it is tried again, up to minutes later.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How long a call may take.
+const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long a peer may take none of what is written.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long after a call that failed the next is made: the first time, and the longest.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
+
+/// A thread that had nothing to write for so long ends.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// As many bytes are written at once, about.
+const BATCH_BYTES: usize = 64 << 10;
+
+pub(super) struct Peer {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    contact: Contact,
+    queue: VecDeque<(Instant, Vec<u8>)>,
+    queued_bytes: usize,
+    /// The last one is written to. There are two when both sides have dialed at once: each writes to the one that came
+    /// last there, so neither may be closed.
+    streams: Vec<Stream>,
+    next: u64,
+    /// When something was written after which nothing was heard.
+    unanswered: Option<Instant>,
+    back_off: Duration,
+    /// When it may be dialed again.
+    dial_at: Option<Instant>,
+    has_thread: bool,
+    closed: bool,
+}
+
+struct Stream {
+    number: u64,
+    writer: Writer,
+    hang_up: HangUp,
+}
+
+/// Locked by the thread that writes alone.
+pub(super) type Writer = Arc<Mutex<StreamWriter>>;
+
+/// What the thread that writes has to do next.
+pub(super) enum Work {
+    Write(Writer, Vec<u8>),
+    Dial(Contact),
+}
+
+impl Peer {
+    pub(super) fn new(contact: Contact) -> Peer {
+        let state = State {
+            contact,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            streams: Vec::new(),
+            next: 0,
+            unanswered: None,
+            back_off: BACK_OFF[0],
+            dial_at: None,
+            has_thread: false,
+            closed: false,
+        };
+        Peer { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing is known of it that would be missed.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        !state.has_thread && state.streams.is_empty()
+    }
+
+    /// Queues a message. Whether a thread must be started, which is to do what [`work`](Peer::work) says.
+    pub(super) fn push(&self, to: &Contact, message: Vec<u8>) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return false;
+        }
+        if !to.addresses.is_empty() && state.contact.addresses != to.addresses {
+            state.contact.addresses.clone_from(&to.addresses);
+            state.dial_at = None;
+        }
+        state.queued_bytes += message.len();
+        state.queue.push_back((Instant::now(), message));
+        while state.queue.len() > QUEUE_MESSAGES || state.queued_bytes > QUEUE_BYTES {
+            state.drop_oldest();
+        }
+        self.changed.notify_one();
+        !std::mem::replace(&mut state.has_thread, true)
+    }
+
+    /// There is no thread after all.
+    pub(super) fn no_thread(&self) {
+        self.lock().has_thread = false;
+    }
+
+    /// Waits until there is something to do. None: the thread ends.
+    pub(super) fn work(&self, caller: &Caller) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            let now = Instant::now();
+            state.drop_stale(now);
+            if state.queue.is_empty() {
+                let (woken, waited) = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                state = woken;
+                if waited.timed_out() && state.queue.is_empty() {
+                    state.has_thread = false;
+                    return None;
+                }
+                continue;
+            }
+            let is_silent = state.unanswered.is_some_and(|since| now - since >= SILENCE);
+            let may_dial = state.dial_at.is_none_or(|at| at <= now) && caller.can_dial(&state.contact);
+            match state.streams.last() {
+                Some(stream) if !is_silent || !may_dial => {
+                    let writer = Arc::clone(&stream.writer);
+                    return Some(Work::Write(writer, state.take_batch()));
+                }
+                _ if may_dial => return Some(Work::Dial(state.contact.clone())),
+                _ => {
+                    // Until it may be dialed, or dials, or what waits is of no use any more.
+                    let until = state.dial_at.filter(|&at| at > now).map_or(STALE, |at| at - now);
+                    state = self.changed.wait_timeout(state, until).unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+    }
+
+    /// Writes a batch to a stream.
+    pub(super) fn write(&self, writer: &Writer, bytes: Vec<u8>) {
+        let written = writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes);
+        let mut state = self.lock();
+        match written {
+            Ok(()) => {
+                state.unanswered.get_or_insert_with(Instant::now);
+            }
+            Err(error) => {
+                tracing::debug!(contact = ?state.contact, %error, "a stream has broken");
+                state.retain(|stream| !Arc::ptr_eq(&stream.writer, writer));
+            }
+        }
+    }
+
+    /// Dials it.
+    pub(super) fn dial(&self, caller: &Caller, contact: &Contact) -> Result<ControlStream, ControlError> {
+        let dialed = caller.dial(contact, Service::ViewLog, DIAL_TIMEOUT);
+        let mut state = self.lock();
+        if dialed.is_ok() {
+            (state.back_off, state.dial_at) = (BACK_OFF[0], None);
+        } else {
+            state.dial_at = Some(Instant::now() + state.back_off);
+            state.back_off = BACK_OFF[1].min(2 * state.back_off);
+        }
+        dialed
+    }
+
+    /// Writes to a stream from now on. Its number, for [`detach`](Peer::detach).
+    pub(super) fn attach(&self, writer: StreamWriter) -> io::Result<u64> {
+        writer.set_timeout(Some(WRITE_TIMEOUT))?;
+        let hang_up = writer.hang_up()?;
+        let mut state = self.lock();
+        if state.closed {
+            hang_up.now();
+            return Err(io::Error::other("this node is ending"));
+        }
+        state.next += 1;
+        let number = state.next;
+        if state.streams.len() > 1 {
+            state.streams.remove(0).hang_up.now();
+        }
+        state.streams.push(Stream { number, writer: Arc::new(Mutex::new(writer)), hang_up });
+        (state.unanswered, state.dial_at) = (None, None);
+        self.changed.notify_one();
+        Ok(number)
+    }
+
+    /// A stream has ended.
+    pub(super) fn detach(&self, number: u64) {
+        self.lock().retain(|stream| stream.number != number);
+    }
+
+    /// No stream can be used.
+    pub(super) fn detach_all(&self) {
+        self.lock().retain(|_| false);
+    }
+
+    /// Something has come.
+    pub(super) fn heard(&self) {
+        self.lock().unanswered = None;
+    }
+
+    /// Ends everything.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.retain(|_| false);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn retain(&mut self, keep: impl Fn(&Stream) -> bool) {
+        self.streams.retain(|stream| {
+            let keeps = keep(stream);
+            if !keeps {
+                stream.hang_up.now();
+            }
+            keeps
+        });
+    }
+
+    fn drop_oldest(&mut self) {
+        self.queued_bytes -= self.queue.pop_front().map_or(0, |(_, message)| message.len());
+    }
+
+    fn drop_stale(&mut self, now: Instant) {
+        while self.queue.front().is_some_and(|(queued, _)| now - *queued > STALE) {
+            self.drop_oldest();
+        }
+    }
+
+    /// As many messages as go at once, as frames: at least one.
+    fn take_batch(&mut self) -> Vec<u8> {
+        let mut batch = Vec::new();
+        while let Some((_, message)) = self.queue.front()
+            && (batch.is_empty() || batch.len() + message.len() <= BATCH_BYTES)
+        {
+            frame::append(&mut batch, message);
+            self.drop_oldest();
+        }
+        batch
+    }
+}

@@ -1,0 +1,360 @@
+//! Something that any thread uses at any time, and that one replaces now and then.
+//!
+//! Who uses it notes that in a word of his thread (a hazard pointer: M. Michael, IEEE TPDS 15(6), 2004), without an atomic
+//! read-modify-write and without a fence: who replaces it lays one into all threads at once (`membarrier`) before he looks at the
+//! words, and lets go of what nobody notes.
+
+#[cfg(all(test, squall_loom))]
+mod loom_tests;
+
+use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull, sync::Arc};
+
+use self::sync::{AtomicPtr, Fences, Mutex, Ordering, lock, own_slot, slots};
+
+/// The word in which a thread notes what it uses; null if nothing.
+struct Slot(AtomicPtr<()>);
+
+/// The words of all threads. They live for ever; one that ends leaves its own to the next that begins.
+struct Slots(Mutex<Vec<(&'static Slot, Owner)>>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Thread,
+    Nobody,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots(Mutex::new(Vec::new()))
+    }
+
+    fn take(&self) -> &'static Slot {
+        let mut slots = lock(&self.0);
+        if let Some((slot, owner)) = slots.iter_mut().find(|(_, owner)| *owner == Owner::Nobody) {
+            *owner = Owner::Thread;
+            return slot;
+        }
+        let slot: &'static Slot = Box::leak(Box::new(Slot(AtomicPtr::new(std::ptr::null_mut()))));
+        slots.push((slot, Owner::Thread));
+        slot
+    }
+
+    fn put_back(&self, slot: &'static Slot) {
+        let mut slots = lock(&self.0);
+        slots.iter_mut().filter(|(other, _)| std::ptr::eq(*other, slot)).for_each(|(_, owner)| *owner = Owner::Nobody);
+    }
+
+    /// What threads have noted.
+    fn noted(&self) -> Vec<*mut ()> {
+        // Acquire: whoever has let go of something has done all that he did with it.
+        lock(&self.0).iter().map(|(slot, _)| slot.0.load(Ordering::Acquire)).collect()
+    }
+}
+
+/// Something that one thread replaces while others use it.
+pub(crate) struct Current<T> {
+    value: AtomicPtr<T>,
+    fences: Fences,
+    owned: Mutex<Owned<T>>,
+}
+
+struct Owned<T> {
+    now: Arc<T>,
+    /// What somebody still used when it was replaced. Looked at again with the next.
+    before: Vec<Arc<T>>,
+}
+
+impl<T> Current<T> {
+    pub(crate) fn new(value: T) -> Current<T> {
+        let now = Arc::new(value);
+        let value = AtomicPtr::new(Arc::as_ptr(&now).cast_mut());
+        Current { value, fences: Fences::new(), owned: Mutex::new(Owned { now, before: Vec::new() }) }
+    }
+
+    /// The value, for use on this thread. It stays while it is used, and is the current one when this is called.
+    #[inline]
+    pub(crate) fn get(&self) -> Using<'_, T> {
+        match own_slot() {
+            // Relaxed: it is this thread's own word.
+            Some(slot) if slot.0.load(Ordering::Relaxed).is_null() => self.note(slot),
+            _ => self.keep(),
+        }
+    }
+
+    #[inline]
+    fn note(&self, slot: &'static Slot) -> Using<'_, T> {
+        let mut value = self.value.load(Ordering::Acquire);
+        loop {
+            // Release: whoever finds this note instead of that before it finds what was done under that one done, too.
+            slot.0.store(value.cast(), Ordering::Release);
+            // Pairs with the fence in `replace`: either that finds the note, or this finds another value.
+            self.fences.light();
+            let now = self.value.load(Ordering::Acquire);
+            if now == value {
+                let value = NonNull::new(value).expect("an Arc's address");
+                return Using { value, hold: Hold::Note(slot), of: PhantomData };
+            }
+            value = now;
+        }
+    }
+
+    /// As `get`, where the thread's word is in use, or the thread is ending.
+    #[cold]
+    fn keep(&self) -> Using<'_, T> {
+        let kept = Arc::clone(&lock(&self.owned).now);
+        Using { value: NonNull::from(&*kept), hold: Hold::Arc(kept), of: PhantomData }
+    }
+
+    /// Replaces the value. The old one is dropped here, unless a thread uses it: then, at the latest, when the next is replaced.
+    pub(crate) fn set(&self, value: T) {
+        self.replace(value, &slots());
+    }
+
+    fn replace(&self, value: T, slots: &Slots) {
+        let value = Arc::new(value);
+        let mut owned = lock(&self.owned);
+        self.value.store(Arc::as_ptr(&value).cast_mut(), Ordering::Release);
+        let old = std::mem::replace(&mut owned.now, value);
+        owned.before.push(old);
+        // See `note`.
+        self.fences.heavy();
+        let noted = slots.noted();
+        let is_used = |old: &mut Arc<T>| noted.contains(&Arc::as_ptr(old).cast_mut().cast());
+        let unused: Vec<_> = owned.before.extract_if(.., |old| !is_used(old)).collect();
+        drop(owned);
+        drop(unused);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Current<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Current").field(&*self.get()).finish()
+    }
+}
+
+/// A value in use by this thread.
+pub(crate) struct Using<'a, T> {
+    value: NonNull<T>,
+    hold: Hold<T>,
+    /// The pointer keeps it on its thread.
+    of: PhantomData<(&'a Current<T>, *const T)>,
+}
+
+/// What keeps a value that is in use.
+enum Hold<T> {
+    Note(&'static Slot),
+    Arc(#[expect(dead_code, reason = "it is there to be dropped")] Arc<T>),
+}
+
+impl<T> Deref for Using<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: it comes from an Arc, one of which exists as long as this: its own, or the one that `replace` keeps while
+        // the note is there.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<T> Drop for Using<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Hold::Note(slot) = self.hold {
+            slot.0.store(std::ptr::null_mut(), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(not(squall_loom))]
+mod sync {
+    pub(super) use std::sync::{
+        Mutex,
+        atomic::{AtomicPtr, Ordering},
+    };
+    use std::{
+        cell::Cell,
+        ops::Deref,
+        sync::{
+            LazyLock, MutexGuard, PoisonError,
+            atomic::{compiler_fence, fence},
+        },
+    };
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    use super::{Slot, Slots};
+
+    static SLOTS: LazyLock<Slots> = LazyLock::new(Slots::new);
+
+    thread_local! {
+        /// The thread's word. Apart from its owner, since what needs no destructor is found faster.
+        static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+        static OWNER: OwnSlot = OwnSlot(SLOTS.take());
+    }
+
+    /// A thread's word, until it ends.
+    struct OwnSlot(&'static Slot);
+
+    impl Drop for OwnSlot {
+        fn drop(&mut self) {
+            SLOT.set(None);
+            SLOTS.put_back(self.0);
+        }
+    }
+
+    /// None when the thread is ending.
+    #[inline]
+    pub(super) fn own_slot() -> Option<&'static Slot> {
+        SLOT.get().or_else(take_slot)
+    }
+
+    #[cold]
+    fn take_slot() -> Option<&'static Slot> {
+        let slot = OWNER.try_with(|own| own.0).ok();
+        SLOT.set(slot);
+        slot
+    }
+
+    pub(super) fn slots() -> impl Deref<Target = Slots> {
+        &*SLOTS
+    }
+
+    /// Two fences of which each sees to it that the other's thread finds what was stored before it.
+    pub(super) struct Fences {
+        /// Whether the heavy one holds for all threads. Where the kernel refuses, each has one of its own.
+        one_sided: bool,
+    }
+
+    impl Fences {
+        pub(super) fn new() -> Fences {
+            Fences { one_sided: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok() }
+        }
+
+        #[inline]
+        pub(super) fn light(&self) {
+            if self.one_sided {
+                compiler_fence(Ordering::SeqCst);
+            } else {
+                fence(Ordering::SeqCst);
+            }
+        }
+
+        pub(super) fn heavy(&self) {
+            fence(Ordering::SeqCst);
+            if self.one_sided {
+                // Cannot fail once registered.
+                let fenced = membarrier(MembarrierCommand::PrivateExpedited);
+                debug_assert!(fenced.is_ok(), "{fenced:?}");
+            }
+        }
+    }
+
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        // Nothing panics while holding it.
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As above, with loom's fences for those of the kernel.
+#[cfg(squall_loom)]
+mod sync {
+    use std::ops::Deref;
+
+    pub(super) use loom::sync::{
+        Mutex,
+        atomic::{AtomicPtr, Ordering},
+    };
+    use loom::sync::{MutexGuard, atomic::fence};
+
+    use super::{Slot, Slots};
+
+    /// Models pass theirs.
+    pub(super) fn own_slot() -> Option<&'static Slot> {
+        None
+    }
+
+    pub(super) fn slots() -> impl Deref<Target = Slots> {
+        Box::new(Slots::new())
+    }
+
+    pub(super) struct Fences;
+
+    impl Fences {
+        pub(super) fn new() -> Fences {
+            Fences
+        }
+
+        pub(super) fn light(&self) {
+            fence(Ordering::SeqCst);
+        }
+
+        pub(super) fn heavy(&self) {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("nothing panics while holding it")
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU64},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_is_dropped_at_once_or_with_the_next_if_it_is_in_use() {
+        let current = Current::new(Arc::new(1));
+        let using = current.get();
+        let first = Arc::downgrade(&using);
+        current.set(Arc::new(2));
+        assert_eq!(**using, 1, "it stays while it is used");
+        let nested = current.get();
+        let second = Arc::downgrade(&nested);
+        assert_eq!(**nested, 2, "another use sees the new one");
+        drop((using, nested));
+        assert!(first.upgrade().is_some() && second.upgrade().is_some());
+        current.set(Arc::new(3));
+        assert!(first.upgrade().is_none() && second.upgrade().is_none());
+    }
+
+    #[test]
+    fn threads_use_what_is_current_while_it_is_replaced() {
+        /// Worth nothing once it is dropped.
+        struct Valid(AtomicU64);
+
+        impl Drop for Valid {
+            fn drop(&mut self) {
+                *self.0.get_mut() = 0;
+            }
+        }
+
+        let (current, stop) = (Current::new(Valid(AtomicU64::new(1))), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut last = 0;
+                        while !stop.load(Ordering::Relaxed) {
+                            let now = current.get().0.load(Ordering::Relaxed);
+                            assert!(now >= last && now > 0, "{now} after {last}");
+                            last = now;
+                        }
+                    })
+                })
+                .collect();
+            for number in 2..2000 {
+                current.set(Valid(AtomicU64::new(number)));
+            }
+            stop.store(true, Ordering::Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().expect("what it uses is valid"));
+        });
+        assert!(lock(&current.owned).before.len() <= 3, "no more are kept than there are readers");
+    }
+}

@@ -1,0 +1,184 @@
+//! The shards of one view.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
+use squall_membership::{EndReason, Seq, ShardId, Trims};
+use squall_ordered::{Shard, Undelivered};
+
+use super::CoreEffect;
+
+/// This node's shards in one view.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    faulty: Vec<(NodeId, String)>,
+    connecting: Vec<(EndpointId, ShardId)>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    shard: Shard,
+    /// Who made its deliverer go no further.
+    stuck: Option<EndReason>,
+    /// This node holds its whole state.
+    complete: bool,
+    /// It is to deliver up to a trim.
+    cleans_up: bool,
+    /// What it has handed out. It is not stepped any more: what it would deliver from then on would be delivered twice.
+    handed_out: Option<Vec<Undelivered>>,
+}
+
+/// What is left of a shard whose view is over.
+#[derive(Debug, Default)]
+pub(super) struct HandedOut {
+    /// What it has not delivered, in order.
+    pub(super) undelivered: Vec<Undelivered>,
+    /// It lacks the end of its view.
+    pub(super) fell_short: bool,
+}
+
+impl Slots {
+    /// Takes a shard of a new view, of which this node holds the whole state or does not.
+    pub(super) fn add(&mut self, shard: Shard, complete: bool) {
+        self.slots.push(Slot { shard, stuck: None, complete, cleans_up: false, handed_out: None });
+    }
+
+    /// This node holds the shard's whole state. Returns whether that is news.
+    pub(super) fn complete(&mut self, shard: ShardId) -> bool {
+        self.slot(shard).is_some_and(|slot| !std::mem::replace(&mut slot.complete, true))
+    }
+
+    pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {
+        self.slots.iter().map(|slot| &slot.shard).find(|part| part.id() == shard)
+    }
+
+    fn slot(&mut self, shard: ShardId) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.shard.id() == shard)
+    }
+
+    /// Steps all, says what follows for their surroundings, and returns whether anything changed.
+    pub(super) fn step<F: Fabric>(&mut self, fabric: &mut F, now: Time, out: &mut Vec<CoreEffect>) -> bool {
+        let mut busy = false;
+        for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
+            let (id, stepped) = (slot.shard.id(), slot.shard.step(fabric, now));
+            busy |= stepped.busy;
+            if stepped.connecting {
+                self.connecting.extend(slot.shard.endpoints().map(|endpoint| (endpoint, id)));
+            }
+            if stepped.deliver {
+                out.push(CoreEffect::Deliver(id));
+            }
+            if stepped.freed {
+                out.push(CoreEffect::Freed(id));
+            }
+            if stepped.freed_bulk {
+                out.push(CoreEffect::FreedBulk(id));
+            }
+            self.faulty.extend(slot.shard.take_faulty());
+        }
+        busy
+    }
+
+    /// The endpoints of shards that have got more of them since the last call.
+    pub(super) fn take_connecting(&mut self) -> Vec<(EndpointId, ShardId)> {
+        std::mem::take(&mut self.connecting)
+    }
+
+    /// The members that broke a protocol since the last call.
+    pub(super) fn take_faulty(&mut self) -> Vec<(NodeId, String)> {
+        std::mem::take(&mut self.faulty)
+    }
+
+    pub(super) fn on_completion<F: Fabric>(
+        &mut self,
+        fabric: &mut F,
+        shard: ShardId,
+        completion: &Completion,
+    ) -> Option<(NodeId, BreakReason)> {
+        self.slot(shard)?.shard.on_completion(fabric, completion)
+    }
+
+    /// Whether every shard's members are connected.
+    pub(super) fn are_connected(&self) -> bool {
+        self.slots.iter().all(|slot| slot.shard.is_complete())
+    }
+
+    /// A shard's deliverer goes no further.
+    pub(super) fn stuck(&mut self, shard: ShardId, why: EndReason) {
+        if let Some(slot) = self.slot(shard) {
+            slot.stuck.get_or_insert(why);
+        }
+    }
+
+    /// Why some deliverer goes no further, if one does.
+    pub(super) fn is_stuck(&self) -> Option<&EndReason> {
+        self.slots.iter().find_map(|slot| slot.stuck.as_ref())
+    }
+
+    /// Wedges all. Returns of each its final count, and for whom this node has vouched.
+    pub(super) fn wedge(&mut self) -> Vec<(ShardId, Seq, Vec<NodeId>)> {
+        let wedge = |slot: &mut Slot| {
+            let count = slot.shard.wedge();
+            (slot.shard.id(), count, slot.shard.leased().collect())
+        };
+        self.slots.iter_mut().map(wedge).collect()
+    }
+
+    /// Lets delivery go up to the trims, of which those that `counted` this node's final count are no larger than that. A shard
+    /// without one has delivered all that its view delivers.
+    pub(super) fn clean_up(&mut self, trims: &Trims, counted: &BTreeSet<ShardId>) {
+        for slot in &mut self.slots {
+            if let Some(&trim) = trims.get(&slot.shard.id()) {
+                slot.cleans_up = true;
+                slot.shard.clean_up(trim, counted.contains(&slot.shard.id()));
+            }
+        }
+    }
+
+    /// Lets delivery go no further than it may already.
+    pub(super) fn abandon(&mut self) {
+        for slot in &mut self.slots {
+            slot.shard.wedge();
+            slot.shard.abandon();
+        }
+    }
+
+    /// Those that were cleaned up.
+    pub(super) fn cleaned_up(&self) -> Vec<ShardId> {
+        self.slots.iter().filter(|slot| slot.cleans_up).map(|slot| slot.shard.id()).collect()
+    }
+
+    /// Whether all have delivered what their view delivers.
+    pub(super) fn are_ended(&self) -> bool {
+        self.slots.iter().all(|slot| slot.shard.is_ended())
+    }
+
+    /// Accepts no more messages.
+    pub(super) fn close(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.shard.close());
+    }
+
+    /// What is left of each. None while one delivers, or a thread is completing a message: ask again.
+    pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, HandedOut>> {
+        for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
+            slot.shard.wedge();
+            if slot.stuck.is_some() || slot.shard.is_ended() {
+                slot.handed_out = slot.shard.undelivered();
+            }
+        }
+        if self.slots.iter().any(|slot| slot.handed_out.is_none()) {
+            return None;
+        }
+        let take = |slot: &mut Slot| {
+            let undelivered = slot.handed_out.take().expect("all have");
+            (slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short() })
+        };
+        Some(self.slots.iter_mut().map(take).collect())
+    }
+
+    /// Closes all endpoints.
+    pub(super) fn disconnect<F: Fabric>(&mut self, fabric: &mut F) {
+        self.slots.iter_mut().for_each(|slot| slot.shard.disconnect(fabric));
+    }
+}

@@ -1,0 +1,109 @@
+//! How an engine's node sees its cluster, for operators.
+
+use squall_fabric::{Fabric, NodeId, Time, Wait};
+use squall_membership::{Epoch, Member, Rank, ShardState, ShardView, View};
+
+use super::Engine;
+use crate::{
+    admin::{CandidateReport, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport},
+    fabric::Learn,
+};
+
+impl<F: Fabric + Wait + Learn> Engine<F> {
+    /// Adds what the engine knows to what is known of the view log.
+    pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
+        let membership = self.core.membership();
+        report.standing = self.standing(report.node);
+        report.candidates = membership.candidates().iter().map(candidate).collect();
+        let Some(view) = self.core.view() else { return report };
+        report.epoch = Some(view.epoch.0);
+        report.leader = membership.leader();
+        report.members = view.members.iter().enumerate().map(|(rank, member)| self.member(member, rank, now)).collect();
+        (report.joined, report.left) = (view.joined.clone(), view.left.clone());
+        report.shards = view.shards.iter().map(|shard| self.shard(shard)).collect();
+        report
+    }
+
+    fn standing(&self, me: NodeId) -> Standing {
+        if let Some(reason) = self.outside.end_reason() {
+            return Standing::Ended(reason.to_string());
+        }
+        if let Some(why) = &self.stalled {
+            return Standing::Stalled(why.clone());
+        }
+        let is_wedged = |view: &View| view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank));
+        match self.core.view() {
+            Some(view) if is_wedged(view) => Standing::Wedged,
+            Some(_) => Standing::Member,
+            None if self.founds && self.monitor.status().cluster.is_none() => Standing::Forming,
+            None => Standing::Joining,
+        }
+    }
+
+    fn member(&self, member: &Member, rank: usize, now: Time) -> MemberReport {
+        let signs = self.core.membership().signs(Rank(rank as u32));
+        let is_other = member.node != self.monitor.me().node;
+        MemberReport {
+            node: member.node,
+            incarnation: member.incarnation.0,
+            addresses: member.addresses.clone(),
+            rack: member.rack.clone(),
+            heartbeat_age_ms: signs.filter(|_| is_other).map(|signs| now.since(signs.heartbeat).as_millis() as u64),
+            suspected: signs.is_some_and(|signs| signs.suspected),
+            wedged: signs.is_some_and(|signs| signs.wedged),
+            leaving: signs.is_some_and(|signs| signs.leaving),
+        }
+    }
+
+    fn shard(&self, shard: &ShardView) -> ShardReport {
+        let row = |&node: &NodeId| {
+            let row = self.core.row(shard.shard, node).unwrap_or_default();
+            RowReport {
+                node,
+                sender: shard.sender_rank_of(node).is_some(),
+                complete: shard.is_complete(node),
+                sent: row.sent,
+                received: row.received,
+                delivered: row.delivered,
+                lag: 0,
+            }
+        };
+        let group = self.groups.get(&shard.shard).map_or_else(String::new, |group| group.control.name().to_owned());
+        let condition = match &shard.state {
+            ShardState::Active => ShardCondition::Active,
+            ShardState::Inadequate => ShardCondition::Inadequate,
+            ShardState::Suspended { last_holders } => ShardCondition::Suspended { last_holders: last_holders.clone() },
+        };
+        let rows = shard.members.iter().map(row).collect();
+        ShardReport { shard: shard.shard.0, group, condition, rows }.with_lags()
+    }
+
+    /// Goes on alone, if this node can't go on otherwise. Returns the view that it will be.
+    pub(super) fn recover(&self, mut reason: String) -> Result<Epoch, String> {
+        if self.stalled.is_none() {
+            return Err(
+                "it can go on, or waits for those who decide, which may still answer: only a node of which `squall \
+                        status` says that it can't go on may be forced to"
+                    .into(),
+            );
+        }
+        let forced = self.core.membership().forced();
+        let (proposal, anew) = forced.ok_or("what follows its view is decided meanwhile: nothing is to be forced")?;
+        if !anew.is_empty() {
+            let names = anew.iter().map(|shard| match self.groups.get(shard) {
+                Some(group) => format!("{shard} of {:?}", group.control.name()),
+                None => shard.to_string(),
+            });
+            let names = names.collect::<Vec<_>>().join(", ");
+            tracing::warn!(shards = names, "nobody who is left holds their state: they start anew");
+            reason = format!("{reason} (started anew, since this node did not hold their state: {names})");
+        }
+        let epoch = proposal.view.epoch;
+        self.monitor.force(proposal, reason);
+        Ok(epoch)
+    }
+}
+
+fn candidate(member: &Member) -> CandidateReport {
+    CandidateReport { node: member.node, incarnation: member.incarnation.0, addresses: member.addresses.clone() }
+}

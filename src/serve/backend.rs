@@ -1,0 +1,121 @@
+//! A group, as those who serve its clients see it: whatever its commands are.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use rkyv::{Archived, rancor, util::AlignedVec};
+
+use super::{
+    outbox::Outbox,
+    served::{Answers, Served},
+    wire::{Freshness, Members, ToClient},
+};
+use crate::{
+    encode::Encoded,
+    error::{ReadError, SubmitError},
+    group::Group,
+    read::Read,
+    session::{SessionId, Trailer},
+    submit::Sending,
+};
+
+/// What is asked of a group.
+pub(crate) trait Backend: Send + Sync {
+    /// Sends a message, when there is room.
+    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError>;
+
+    /// Sends a message that is nothing but a trailer, if there is room.
+    fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError>;
+
+    /// Has the replica answer a query. The answer is queued whenever it comes.
+    fn query(&self, query: Query);
+
+    /// For each session how many of its messages were delivered here.
+    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError>;
+}
+
+/// A query, and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pub(crate) number: u64,
+    pub(crate) freshness: Freshness,
+    pub(crate) query: Vec<u8>,
+    pub(crate) outbox: Arc<Outbox>,
+}
+
+impl<R: Answers> Backend for Group<Served<R>> {
+    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError> {
+        Sending::new(&self.shared().intake, Ok(Encoded::bytes(command).with_trailer(&trailer))).wait()
+    }
+
+    fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError> {
+        self.shared().intake.accept(&Encoded::bytes(&[]).with_trailer(&trailer), 0)
+    }
+
+    fn query(&self, query: Query) {
+        let Query { number, freshness, query, outbox } = query;
+        ask(self, freshness, query, move |answer| match answer {
+            Ok(answer) => outbox.answer(number, answer),
+            Err(error @ (ReadError::Unordered | ReadError::Panicked)) => outbox.answer(number, Err(error.to_string())),
+            // Another member may have better luck.
+            Err(error) => {
+                outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
+                outbox.close();
+            }
+        });
+    }
+
+    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError> {
+        self.peek(|served| served.sessions().acts().collect()).wait()
+    }
+}
+
+/// What a replica says to a query: the answer's bytes, or why there are none.
+pub(crate) type Told = Result<Vec<u8>, String>;
+
+/// Has this node's replica answer a query, and hands on the answer whenever it comes.
+pub(crate) fn ask<R: Answers>(
+    group: &Group<Served<R>>,
+    freshness: Freshness,
+    query: Vec<u8>,
+    then: impl FnOnce(Result<Told, ReadError>) + Send + 'static,
+) {
+    let look = move |served: &Served<R>| answer(&**served, &query);
+    let read = match freshness {
+        Freshness::Latest => group.read(look),
+        Freshness::AsItIs => group.peek(look),
+    };
+    Arc::new(Asking(Mutex::new(Some((read, Box::new(then)))))).wake();
+}
+
+fn answer<R: Answers>(replica: &R, query: &[u8]) -> Told {
+    let mut aligned: AlignedVec = AlignedVec::with_capacity(query.len());
+    aligned.extend_from_slice(query);
+    let query = rkyv::access::<Archived<R::Query>, rancor::Error>(&aligned)
+        .map_err(|error| format!("it is no query of this group: {error}"))?;
+    let answer = rkyv::to_bytes::<rancor::Error>(&replica.answer(query));
+    answer.map(|bytes| bytes.to_vec()).map_err(|error| format!("the answer could not be serialized: {error}"))
+}
+
+/// A query that waits for its answer, on no thread: whoever wakes it looks. None once it has come.
+struct Asking(Mutex<Option<(Read<Told>, Then)>>);
+
+type Then = Box<dyn FnOnce(Result<Told, ReadError>) + Send>;
+
+impl Wake for Asking {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        // Nothing panics while holding it: looks are guarded.
+        let mut asking = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((read, _)) = &mut *asking else { return };
+        let Poll::Ready(answer) = Pin::new(read).poll(&mut Context::from_waker(&waker)) else { return };
+        let asked = asking.take();
+        drop(asking);
+        if let Some((_, then)) = asked {
+            then(answer);
+        }
+    }
+}

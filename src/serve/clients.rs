@@ -1,0 +1,90 @@
+//! The clients of one group that are connected to this node.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use super::{outbox::Outbox, wire::ToClient};
+
+/// Where the answers of sessions go. Any other node's clients are not in it.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the key of their sessions.
+    sessions: BTreeMap<u64, Arc<Outbox>>,
+    /// All.
+    connected: Vec<Weak<Outbox>>,
+}
+
+impl Clients {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client has come.
+    pub(crate) fn connect(&self, outbox: &Arc<Outbox>) {
+        let mut state = self.lock();
+        state.connected.retain(|other| other.strong_count() > 0);
+        state.connected.push(Arc::downgrade(outbox));
+    }
+
+    /// The answers of a session go to a client from now on.
+    pub(crate) fn attach(&self, key: u64, outbox: &Arc<Outbox>) {
+        self.lock().sessions.insert(key, Arc::clone(outbox));
+    }
+
+    /// The client has gone. If it has come again meanwhile, on another connection, nothing changes.
+    pub(crate) fn detach(&self, key: u64, outbox: &Arc<Outbox>) {
+        let mut state = self.lock();
+        if state.sessions.get(&key).is_some_and(|attached| Arc::ptr_eq(attached, outbox)) {
+            state.sessions.remove(&key);
+        }
+    }
+
+    /// Tells the client of a session, if it is connected here. `message` is made only then.
+    pub(crate) fn tell(&self, key: u64, message: impl FnOnce() -> ToClient) {
+        let outbox = self.lock().sessions.get(&key).cloned();
+        if let Some(outbox) = outbox {
+            outbox.push(message());
+        }
+    }
+
+    /// Tells all.
+    pub(crate) fn tell_all(&self, message: &ToClient) {
+        let connected: Vec<_> = self.lock().connected.iter().filter_map(Weak::upgrade).collect();
+        connected.iter().for_each(|outbox| outbox.push(message.clone()));
+    }
+
+    /// Tells all, and hangs up.
+    pub(crate) fn send_away(&self, message: &ToClient) {
+        let connected: Vec<_> = std::mem::take(&mut self.lock().connected);
+        for outbox in connected.iter().filter_map(Weak::upgrade) {
+            outbox.push(message.clone());
+            outbox.close();
+        }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_belongs_to_its_latest_connection() {
+        let clients = Clients::default();
+        let [old, new] = [(); 2].map(|()| Arc::new(Outbox::new(1000, squall_fabric::Time::ZERO)));
+        clients.attach(7, &old);
+        clients.attach(7, &new);
+        clients.detach(7, &old);
+        clients.tell(7, || ToClient::Pong);
+        clients.tell(8, || unreachable!("nobody has it"));
+        new.close();
+        assert_eq!(new.take().map(|messages| messages.len()), Some(1));
+    }
+}

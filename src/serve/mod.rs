@@ -1,0 +1,36 @@
+//! Serving clients: programs that use a group and are not members of it.
+//!
+//! ```text
+//!   client ── stream ──▶ connection (reads) ──▶ group: a message with a trailer, to all members
+//!                                                  │ delivered, at every member
+//!   client ◀── stream ── connection (writes) ◀─── Served::take: the table of sessions, the application
+//!                        its outbox, if the client
+//!                        is connected here
+//! ```
+//!
+//! A node knows of a client only where its answers go. All else is in the [table of sessions](crate::session), which is
+//! replicated: when a node fails, its clients go on at another one, send again what was not answered, and get the answers that
+//! they would have got.
+
+mod backend;
+mod clients;
+mod connection;
+mod handle;
+mod options;
+mod outbox;
+mod served;
+mod server;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+pub(crate) mod wire;
+
+pub(crate) use self::{
+    backend::ask,
+    clients::Clients,
+    server::{Server, Station},
+};
+pub use self::{
+    options::ServeOptions,
+    served::{Answers, Portable, Served},
+    wire::Freshness,
+};

@@ -1,0 +1,162 @@
+//! What a node has to say to one client, on its way to the thread that writes.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use squall_fabric::Time;
+
+use super::wire::{Outcome, ToClient};
+
+/// A bounded queue. Filling it never waits: whoever does not read is hung up on.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    max_bytes: usize,
+    /// Queries that are not answered yet.
+    asked: AtomicUsize,
+    /// When its client was last heard of, in nanoseconds.
+    heard: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    messages: VecDeque<ToClient>,
+    bytes: usize,
+    closed: bool,
+}
+
+/// What a message takes beside its contents, roughly, in bytes.
+const MESSAGE_BYTES: usize = 64;
+
+fn bytes(message: &ToClient) -> usize {
+    MESSAGE_BYTES
+        + match message {
+            ToClient::Answered { result: Outcome::Reply(bytes), .. } | ToClient::Told { answer: Ok(bytes), .. } => {
+                bytes.len()
+            }
+            _ => 0,
+        }
+}
+
+impl Outbox {
+    pub(crate) fn new(max_bytes: usize, now: Time) -> Outbox {
+        Outbox {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            max_bytes,
+            asked: AtomicUsize::new(0),
+            heard: AtomicU64::new(now.as_nanos()),
+        }
+    }
+
+    /// Its client said something.
+    pub(crate) fn hear(&self, now: Time) {
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether its client has said nothing for so long.
+    pub(crate) fn is_silent(&self, now: Time, limit: Duration) -> bool {
+        now.since(Time::from_nanos(self.heard.load(Ordering::Relaxed))) >= limit
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a message. What no longer fits closes the box.
+    pub(crate) fn push(&self, message: ToClient) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.bytes += bytes(&message);
+        // One message always fits.
+        if state.bytes > self.max_bytes && !state.messages.is_empty() {
+            state.closed = true;
+            state.messages.clear();
+        } else {
+            state.messages.push_back(message);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Takes nothing more. What is in it is still written.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for messages, and takes them all. None once it is closed and empty.
+    pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
+        let mut state = self.lock();
+        loop {
+            if !state.messages.is_empty() {
+                state.bytes = 0;
+                return Some(std::mem::take(&mut state.messages));
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Counts a query that will be [answered](Outbox::answer), unless `max` are not yet.
+    pub(crate) fn ask(&self, max: usize) -> bool {
+        let more = |asked| (asked < max).then_some(asked + 1);
+        self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Queues the answer to a query.
+    pub(crate) fn answer(&self, number: u64, answer: Result<Vec<u8>, String>) {
+        self.asked.fetch_sub(1, Ordering::Relaxed);
+        self.push(ToClient::Told { number, answer });
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use super::*;
+
+    fn told(bytes: usize) -> ToClient {
+        ToClient::Told { number: 0, answer: Ok(vec![0; bytes]) }
+    }
+
+    #[test]
+    fn what_was_queued_before_the_end_is_still_written() {
+        let outbox = Outbox::new(1000, Time::ZERO);
+        outbox.push(ToClient::Pong);
+        outbox.close();
+        outbox.push(ToClient::Pong);
+        assert_eq!(outbox.take(), Some(VecDeque::from([ToClient::Pong])));
+        assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_given_up_when_its_box_is_full() {
+        let outbox = Outbox::new(1000, Time::ZERO);
+        outbox.push(told(2000));
+        assert_eq!(outbox.take().map(|messages| messages.len()), Some(1), "one always fits");
+        outbox.push(told(800));
+        outbox.push(told(800));
+        assert_eq!(outbox.take(), None);
+    }
+
+    #[test]
+    fn queries_that_wait_are_counted() {
+        let outbox = Outbox::new(1000, Time::ZERO);
+        assert!(outbox.ask(1));
+        assert!(!outbox.ask(1));
+        outbox.answer(0, Ok(Vec::new()));
+        assert!(outbox.ask(1));
+    }
+}

@@ -1,0 +1,180 @@
+//! A replica that serves clients: the application's, and the table of their sessions.
+
+use std::{
+    fmt,
+    io::{self, BufReader, Read},
+    ops::Deref,
+    sync::Arc,
+};
+
+use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor, rancor::Source, util::AlignedVec};
+use squall_ordered::Message;
+
+use super::{
+    clients::Clients,
+    wire::{Outcome, ToClient},
+};
+use crate::{
+    replicated::{Applied, Command, Replicated},
+    service::{Invalid, Service},
+    session::{Admission, Answer, SessionId, Sessions, Trailer},
+    state::Snapshot,
+    view_change::ViewChange,
+};
+
+/// A type that can travel and be had again at the other end: whatever derives rkyv's `Archive`, `Serialize` and `Deserialize`.
+/// Never implemented by hand.
+pub trait Portable: Command<Archived: Deserialize<Self, HighDeserializer<rancor::Error>>> + Sized {}
+
+impl<T> Portable for T where T: Command<Archived: Deserialize<T, HighDeserializer<rancor::Error>>> {}
+
+/// A service that programs other than the group's members use: see [`NodeBuilder::serve`](crate::NodeBuilder::serve).
+///
+/// ```
+/// use rkyv::Archived;
+/// use squall::{Answers, Applied, Replicated};
+///
+/// struct Counter(i64);
+///
+/// impl Replicated for Counter {
+///     type Command = i64;
+///     type Reply = i64;
+///
+///     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
+///         self.0 += add.to_native();
+///         self.0
+///     }
+/// }
+///
+/// /// Is the count at least this?
+/// impl Answers for Counter {
+///     type Query = i64;
+///     type Answer = bool;
+///
+///     fn answer(&self, query: &Archived<i64>) -> bool {
+///         self.0 >= query.to_native()
+///     }
+/// }
+/// ```
+///
+/// Where there is nothing to ask, `Query` and `Answer` are `()`.
+pub trait Answers: Replicated<Reply: Portable> {
+    /// What can be asked.
+    type Query: Command;
+    /// What is answered.
+    type Answer: Portable + Send + 'static;
+
+    /// Answers a query, without a change. It runs where `apply` does, between two commands: keep it short.
+    fn answer(&self, query: &Archived<Self::Query>) -> Self::Answer;
+}
+
+/// The replica of a group that serves clients. It derefs to the application's.
+pub struct Served<R> {
+    replica: R,
+    sessions: Sessions,
+    clients: Arc<Clients>,
+}
+
+impl<R> Served<R> {
+    pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
+        Served { replica, sessions: Sessions::default(), clients }
+    }
+
+    /// The table.
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+}
+
+impl<R> Deref for Served<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.replica
+    }
+}
+
+impl<R> fmt::Debug for Served<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("sessions", &self.sessions.len()).finish_non_exhaustive()
+    }
+}
+
+impl<R: Answers> Service for Served<R> {
+    type Reply = R::Reply;
+
+    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<R::Reply>, Invalid> {
+        let bytes = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // Copied out, as for any other replica.
+            None => {
+                scratch.resize(message.payload.len(), 0);
+                message.payload.read(scratch);
+                scratch.as_slice()
+            }
+        };
+        let (bytes, trailer) = Trailer::split(bytes).map_err(rancor::Error::new)?;
+        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
+        match trailer {
+            Trailer::Plain => return self.apply(bytes, &at).map(Some),
+            Trailer::Request { session, number, acknowledged } => {
+                self.request(session, number, acknowledged, bytes, &at);
+            }
+            Trailer::Open(opening) => {
+                let told = match self.sessions.open(&opening) {
+                    Ok(session) => {
+                        ToClient::Opened { session, window: self.sessions.window(session).unwrap_or_default() }
+                    }
+                    Err(_) => ToClient::NotOpened { key: opening.key },
+                };
+                self.clients.tell(opening.key, || told);
+            }
+            Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
+            Trailer::Close(session) => self.sessions.close(session),
+            Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
+        }
+        Ok(None)
+    }
+
+    /// The table goes first: it says itself where it ends.
+    fn snapshot(&self) -> Snapshot {
+        let sessions = self.sessions.clone();
+        self.replica.snapshot().behind(move |to| sessions.write(to))
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut from = BufReader::new(from);
+        let sessions = Sessions::read(&mut from).map_err(io::Error::other)?;
+        self.replica.restore(&mut from)?;
+        self.sessions = sessions;
+        Ok(())
+    }
+
+    fn view_changed(&mut self, change: &ViewChange) {
+        self.replica.view_changed(change);
+    }
+}
+
+impl<R: Answers> Served<R> {
+    fn apply(&mut self, command: &[u8], at: &Applied) -> Result<R::Reply, Invalid> {
+        let command = rkyv::access::<Archived<R::Command>, rancor::Error>(command)?;
+        Ok(self.replica.apply(command, at))
+    }
+
+    fn request(&mut self, session: SessionId, number: u64, acknowledged: u64, command: &[u8], at: &Applied) {
+        let answer = match self.sessions.admit(session, number, acknowledged) {
+            Admission::New => {
+                let answer = match self.apply(command, at) {
+                    Ok(reply) => rkyv::to_bytes::<rancor::Error>(&reply)
+                        .map_or(Answer::NoReply, |bytes| Answer::Reply(Arc::from(bytes.as_slice()))),
+                    Err(_) => Answer::NoCommand,
+                };
+                self.sessions.keep(session, number, answer)
+            }
+            Admission::Known(answer) => answer,
+            Admission::Past => return,
+            Admission::Refused(why) => return self.clients.tell(session.key, || ToClient::Refused { number, why }),
+        };
+        self.clients.tell(session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+    }
+}

@@ -1,0 +1,226 @@
+//! A node's clients: who they are, and what they are told of the group.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::Duration,
+};
+
+use squall_fabric::{NodeId, Time};
+use squall_membership::{ShardId, View};
+
+use super::{
+    backend::Backend,
+    clients::Clients,
+    connection,
+    options::ServeOptions,
+    outbox::Outbox,
+    wire::{Members, ToClient},
+};
+use crate::{
+    ask::Asks,
+    control::ControlStream,
+    session::{Idle, Trailer},
+};
+
+/// A client of which nothing was heard for so long is hung up on. Clients say something every second.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How often a node looks for clients and sessions that have gone.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// A group, as its clients see it at this node.
+pub(crate) struct Station {
+    pub(crate) name: String,
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) clients: Arc<Clients>,
+    pub(super) options: ServeOptions,
+    pub(crate) asks: Arc<Asks>,
+    standing: Mutex<Standing>,
+}
+
+/// What a node can do for a group's clients.
+#[derive(Debug)]
+struct Standing {
+    members: Members,
+    /// Why it can do nothing, if it can't.
+    away: Option<String>,
+    /// Whether this node ends idle sessions.
+    watches: bool,
+}
+
+impl Station {
+    pub(crate) fn new(
+        name: String,
+        backend: Box<dyn Backend>,
+        clients: Arc<Clients>,
+        options: ServeOptions,
+        asks: Arc<Asks>,
+    ) -> Station {
+        let away = Some("the node has not started".to_owned());
+        let standing = Mutex::new(Standing { members: Members::default(), away, watches: false });
+        Station { name, backend, clients, options, asks, standing }
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        // Nothing panics while holding it.
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn members(&self) -> Members {
+        self.standing().members.clone()
+    }
+
+    /// Takes a client in, or tells it to go elsewhere.
+    pub(super) fn welcome(&self, outbox: &Arc<Outbox>) -> bool {
+        let standing = self.standing();
+        let members = standing.members.clone();
+        if let Some(why) = standing.away.clone() {
+            outbox.push(ToClient::Away { why, members });
+            return false;
+        }
+        let session_timeout_ms = u64::try_from(self.options.session_timeout.as_millis()).unwrap_or(u64::MAX);
+        let request_bytes = self.options.request_bytes as u64;
+        outbox.push(ToClient::Welcome { members, session_timeout_ms, request_bytes });
+        // Under the lock, so that it misses no later view.
+        self.clients.connect(outbox);
+        true
+    }
+
+    fn install(&self, me: NodeId, shard: ShardId, view: &View) {
+        let part = view.shard(shard);
+        let senders: &[NodeId] = part.map_or(&[], |part| &part.senders);
+        let sending = view.members.iter().filter(|member| senders.contains(&member.node));
+        let members = sending.map(|member| (member.node.0, member.addresses.clone())).collect();
+        let members = Members { epoch: view.epoch.0, members };
+        let all: &[NodeId] = part.map_or(&[], |part| &part.members);
+        let peers = view.members.iter().filter(|member| all.contains(&member.node));
+        self.asks.learn(peers.map(|member| (member.node, member.addresses.clone())).collect());
+        let mut standing = self.standing();
+        standing.members = members.clone();
+        standing.watches = senders.first() == Some(&me);
+        standing.away = (!all.contains(&me)).then(|| format!("{me} is no member of group {:?}", self.name));
+        match standing.away.clone() {
+            None => self.clients.tell_all(&ToClient::Members(members)),
+            Some(why) => self.clients.send_away(&ToClient::Away { why, members }),
+        }
+    }
+
+    fn send_away(&self, why: &str) {
+        let mut standing = self.standing();
+        standing.away = Some(why.to_owned());
+        standing.watches = false;
+        self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: standing.members.clone() });
+    }
+
+    /// Ends sessions that are idle, if that is for this node to do.
+    fn expire(&self, idle: &mut Idle, now: Time) {
+        if !self.standing().watches {
+            return idle.forget();
+        }
+        let Ok(acts) = self.backend.acts() else { return };
+        for (session, acts) in idle.look(now, self.options.session_timeout, acts) {
+            // Whatever does not go now is looked at again.
+            if let Err(error) = self.backend.try_send(Trailer::Expire { session, acts }) {
+                tracing::debug!(group = %self.name, %error, "an idle session was not ended");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Station").field("name", &self.name).field("standing", &self.standing).finish_non_exhaustive()
+    }
+}
+
+/// All groups of a node that serve clients.
+pub(crate) struct Server {
+    me: NodeId,
+    /// By the groups' names.
+    stations: BTreeMap<String, (ShardId, Station)>,
+    connections: Mutex<Vec<Weak<Outbox>>>,
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Server {
+    pub(crate) fn new(me: NodeId, stations: impl IntoIterator<Item = (ShardId, Station)>) -> Server {
+        let stations = stations.into_iter().map(|(shard, station)| (station.name.clone(), (shard, station))).collect();
+        Server { me, stations, connections: Mutex::default(), stopped: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop).
+    pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
+        let server = Arc::clone(self);
+        let watch = move || {
+            let mut idle: BTreeMap<&str, Idle> = BTreeMap::new();
+            while server.rest() {
+                let now = Time::boot_clock();
+                for outbox in server.connections().iter().filter_map(Weak::upgrade) {
+                    if outbox.is_silent(now, SILENCE) {
+                        outbox.close();
+                    }
+                }
+                for (name, (_, station)) in &server.stations {
+                    station.expire(idle.entry(name).or_default(), now);
+                }
+            }
+        };
+        thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
+    }
+
+    /// Waits for the next round. Returns whether there is one.
+    fn rest(&self) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Outbox>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn station(&self, group: &str) -> Option<&Station> {
+        self.stations.get(group).map(|(_, station)| station)
+    }
+
+    /// Serves a client, on the thread of its stream, until that ends.
+    pub(crate) fn serve(&self, stream: ControlStream) {
+        let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
+        let outbox = Arc::new(Outbox::new(unread, Time::boot_clock()));
+        let mut connections = self.connections();
+        connections.retain(|other| other.strong_count() > 0);
+        connections.push(Arc::downgrade(&outbox));
+        drop(connections);
+        if let Err(error) = connection::converse(self, stream, &outbox) {
+            tracing::warn!(%error, "a client can't be served");
+        }
+    }
+
+    /// A view is in force here.
+    pub(crate) fn install(&self, view: &View) {
+        self.stations.values().for_each(|(shard, station)| station.install(self.me, *shard, view));
+    }
+
+    /// This node can do nothing for clients until the next [`install`](Server::install), and why.
+    pub(crate) fn send_away(&self, why: &str) {
+        self.stations.values().for_each(|(_, station)| station.send_away(why));
+    }
+
+    /// Hangs up on all.
+    pub(crate) fn stop(&self) {
+        self.send_away("the node stops");
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+        self.connections().drain(..).filter_map(|outbox| outbox.upgrade()).for_each(|outbox| outbox.close());
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("groups", &self.stations.keys()).finish_non_exhaustive()
+    }
+}

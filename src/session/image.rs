@@ -1,0 +1,133 @@
+//! The table as bytes, in a copy of a group's state.
+//!
+//! ```text
+//!  version u8 = 1 │ opened u64 │ sessions u32 │ session …
+//!  session:  number u64 │ key u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │ answers u32 │ answer …
+//!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply) │ length u32 │ reply …
+//! ```
+//!
+//! Everything is little-endian, sessions and answers are in the order of their numbers: equal tables have equal bytes.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, Read, Write},
+    sync::Arc,
+};
+
+use super::table::{Answer, MAX_WINDOW, Session, Sessions};
+
+const VERSION: u8 = 1;
+
+/// Why a copy of the table can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    #[error("the sessions in a copy of the state could not be read: {0}")]
+    Read(#[from] io::Error),
+    #[error(
+        "the sessions in a copy of the state are of version {0}, this program knows {VERSION}: run one version everywhere"
+    )]
+    Version(u8),
+    #[error("the sessions in a copy of the state are damaged: {0}")]
+    Damaged(&'static str),
+}
+
+impl Sessions {
+    /// Writes the table.
+    pub(crate) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&[VERSION])?;
+        to.write_all(&self.opened.to_le_bytes())?;
+        to.write_all(&(self.open.len() as u32).to_le_bytes())?;
+        for (number, session) in &self.open {
+            for word in [*number, session.key] {
+                to.write_all(&word.to_le_bytes())?;
+            }
+            for word in [session.window, session.reply_bytes] {
+                to.write_all(&word.to_le_bytes())?;
+            }
+            for word in [session.acknowledged, session.acts] {
+                to.write_all(&word.to_le_bytes())?;
+            }
+            let kept = || (session.acknowledged..).zip(&session.answers).filter_map(|(n, a)| Some((n, a.as_ref()?)));
+            to.write_all(&(kept().count() as u32).to_le_bytes())?;
+            for (number, answer) in kept() {
+                let (kind, bytes): (u8, &[u8]) = match answer {
+                    Answer::Reply(bytes) => (0, bytes),
+                    Answer::NoCommand => (1, &[]),
+                    Answer::NoReply => (2, &[]),
+                };
+                to.write_all(&number.to_le_bytes())?;
+                to.write_all(&[kind])?;
+                to.write_all(&(bytes.len() as u32).to_le_bytes())?;
+                to.write_all(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a table.
+    pub(crate) fn read(from: &mut dyn Read) -> Result<Sessions, ImageError> {
+        let [version] = take(from)?;
+        if version != VERSION {
+            return Err(ImageError::Version(version));
+        }
+        let opened = u64::from_le_bytes(take(from)?);
+        let count = u32::from_le_bytes(take(from)?);
+        let mut open = BTreeMap::new();
+        let mut last = 0;
+        for _ in 0..count {
+            let number = u64::from_le_bytes(take(from)?);
+            if number <= last || number > opened {
+                return Err(ImageError::Damaged("the numbers of sessions do not ascend"));
+            }
+            last = number;
+            open.insert(number, read_session(from)?);
+        }
+        Ok(Sessions { opened, open })
+    }
+}
+
+fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
+    let key = u64::from_le_bytes(take(from)?);
+    let window = u32::from_le_bytes(take(from)?);
+    let reply_bytes = u32::from_le_bytes(take(from)?);
+    let acknowledged = u64::from_le_bytes(take(from)?);
+    let acts = u64::from_le_bytes(take(from)?);
+    let count = u32::from_le_bytes(take(from)?);
+    if !(1..=MAX_WINDOW).contains(&window) || count > window {
+        return Err(ImageError::Damaged("a window is impossible"));
+    }
+    let mut session = Session { key, window, reply_bytes, acknowledged, answers: VecDeque::new(), kept_bytes: 0, acts };
+    for _ in 0..count {
+        let number = u64::from_le_bytes(take(from)?);
+        let index = number.checked_sub(acknowledged).filter(|&index| index < u64::from(window));
+        let index = index.ok_or(ImageError::Damaged("an answer lies outside the window"))? as usize;
+        if index < session.answers.len() {
+            return Err(ImageError::Damaged("the numbers of answers do not ascend"));
+        }
+        let [kind] = take(from)?;
+        let len = u32::from_le_bytes(take(from)?);
+        let answer = match kind {
+            0 if len <= reply_bytes => {
+                let mut bytes = Vec::new();
+                // Memory is taken as bytes arrive, not as they are announced.
+                if from.take(u64::from(len)).read_to_end(&mut bytes)? < len as usize {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Answer::Reply(Arc::from(bytes))
+            }
+            1 if len == 0 => Answer::NoCommand,
+            2 if len == 0 => Answer::NoReply,
+            _ => return Err(ImageError::Damaged("an answer is of no known kind")),
+        };
+        session.kept_bytes += u64::from(len);
+        session.answers.resize(index, None);
+        session.answers.push_back(Some(answer));
+    }
+    Ok(session)
+}
+
+fn take<const N: usize>(from: &mut dyn Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

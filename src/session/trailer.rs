@@ -1,0 +1,127 @@
+//! What stands behind the command in a message of a group that serves clients.
+//!
+//! ```text
+//!  kind 0, plain     command…                                             │ 0
+//!  kind 1, request   command… │ number │ acknowledged │ session │ key     │ 1
+//!  kind 2, open      key │ sessions u32 │ window u32 │ reply_bytes u32    │ 2
+//!  kind 3, touch     acknowledged │ session │ key                         │ 3
+//!  kind 4, close     session │ key                                        │ 4
+//!  kind 5, expire    acts │ session │ key                                 │ 5
+//! ```
+//!
+//! Fields without a type are `u64`, the kind is a byte, all are little-endian. It stands behind so that the command
+//! begins where the message does, and is aligned.
+
+use super::{Opening, SessionId};
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trailer {
+    /// A member's own command.
+    Plain,
+    /// A client's command.
+    Request { session: SessionId, number: u64, acknowledged: u64 },
+    /// Opens a session.
+    Open(Opening),
+    /// A client is alive.
+    Touch { session: SessionId, acknowledged: u64 },
+    /// A client leaves.
+    Close(SessionId),
+    /// A session of which this many messages were delivered seems to be idle.
+    Expire { session: SessionId, acts: u64 },
+}
+
+/// The bytes do not end in a trailer.
+#[derive(Debug, thiserror::Error)]
+#[error("a message of {bytes} bytes does not end as one of a group that serves clients does")]
+pub(crate) struct BadTrailer {
+    bytes: usize,
+}
+
+/// The longest trailer, in bytes.
+const LONGEST: usize = 4 * 8 + 1;
+
+impl Trailer {
+    /// Its bytes, and how many they are.
+    pub(crate) fn bytes(&self) -> ([u8; LONGEST], usize) {
+        let mut bytes = [0; LONGEST];
+        let mut len = 0;
+        let mut put = |field: &[u8]| {
+            bytes[len..len + field.len()].copy_from_slice(field);
+            len += field.len();
+        };
+        let kind = match *self {
+            Trailer::Plain => 0,
+            Trailer::Request { session, number, acknowledged } => {
+                [number, acknowledged, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
+                1
+            }
+            Trailer::Open(Opening { key, sessions, window, reply_bytes }) => {
+                put(&key.to_le_bytes());
+                [sessions, window, reply_bytes].iter().for_each(|limit| put(&limit.to_le_bytes()));
+                2
+            }
+            Trailer::Touch { session, acknowledged } => {
+                [acknowledged, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
+                3
+            }
+            Trailer::Close(session) => {
+                [session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
+                4
+            }
+            Trailer::Expire { session, acts } => {
+                [acts, session.number, session.key].iter().for_each(|word| put(&word.to_le_bytes()));
+                5
+            }
+        };
+        put(&[kind]);
+        (bytes, len)
+    }
+
+    /// Parts a message into the command, which only plain messages and requests have, and the trailer.
+    pub(crate) fn split(message: &[u8]) -> Result<(&[u8], Trailer), BadTrailer> {
+        Trailer::parse(message).ok_or(BadTrailer { bytes: message.len() })
+    }
+
+    fn parse(message: &[u8]) -> Option<(&[u8], Trailer)> {
+        let (&kind, mut rest) = message.split_last()?;
+        // From behind.
+        let mut session = || -> Option<SessionId> {
+            let key = u64::from_le_bytes(take_last(&mut rest)?);
+            Some(SessionId { number: u64::from_le_bytes(take_last(&mut rest)?), key })
+        };
+        let trailer = match kind {
+            0 => return Some((rest, Trailer::Plain)),
+            1 => {
+                let session = session()?;
+                let acknowledged = u64::from_le_bytes(take_last(&mut rest)?);
+                let number = u64::from_le_bytes(take_last(&mut rest)?);
+                return Some((rest, Trailer::Request { session, number, acknowledged }));
+            }
+            2 => {
+                let reply_bytes = u32::from_le_bytes(take_last(&mut rest)?);
+                let window = u32::from_le_bytes(take_last(&mut rest)?);
+                let sessions = u32::from_le_bytes(take_last(&mut rest)?);
+                let key = u64::from_le_bytes(take_last(&mut rest)?);
+                Trailer::Open(Opening { key, sessions, window, reply_bytes })
+            }
+            3 => {
+                let session = session()?;
+                Trailer::Touch { session, acknowledged: u64::from_le_bytes(take_last(&mut rest)?) }
+            }
+            4 => Trailer::Close(session()?),
+            5 => {
+                let session = session()?;
+                Trailer::Expire { session, acts: u64::from_le_bytes(take_last(&mut rest)?) }
+            }
+            _ => return None,
+        };
+        rest.is_empty().then_some((rest, trailer))
+    }
+}
+
+fn take_last<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (rest, last) = bytes.split_last_chunk()?;
+    *bytes = rest;
+    Some(*last)
+}

@@ -1,0 +1,299 @@
+//! One simulated node: its core, its applications, and when they act.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
+use squall_membership::{EndReason, Member, ShardId, View, ViewLog};
+
+use super::{clock::Clock, cluster::Cluster, transfer::Cargo};
+use crate::{
+    clock::Now,
+    delivery::{Installed, Task},
+    group::{GroupControl, GroupSpec},
+    node_core::{CoreEffect, NodeCore},
+    plan::Plan,
+    transfer::Standing,
+};
+
+/// What is on the agenda.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Act {
+    Step,
+    Deliver(ShardId),
+    /// Ask another node for a shard's state.
+    Fetch(ShardId),
+    /// It has come.
+    Restore(ShardId),
+    /// The scripted view log looks at what is pending.
+    Look,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    Paused,
+}
+
+pub(super) struct Node {
+    pub(super) core: NodeCore<SimFabric>,
+    pub(super) groups: BTreeMap<ShardId, Home>,
+    /// Somebody woke its engine from outside.
+    poked: Arc<AtomicBool>,
+    pub(super) state: State,
+    /// What it would have done while it was paused.
+    pub(super) missed: Vec<Act>,
+    /// When its next step is on the agenda, at the latest.
+    pub(super) step_at: Time,
+    /// The view that is in operation here.
+    pub(super) installed: Option<Arc<View>>,
+    /// All that were, in this life.
+    pub(super) views: Vec<Arc<View>>,
+    pub(super) ended: Option<EndReason>,
+    pub(super) clock: Clock,
+    /// What its clock says, for the threads of its applications.
+    reads: Arc<AtomicU64>,
+    /// What its engine read from the clock just before it was paused.
+    stale: Option<Time>,
+    /// Callers were told that it can't serve: it was dropped, leaves, or nothing could be decided.
+    disturbed: bool,
+}
+
+pub(super) struct Home {
+    task: Box<dyn Task>,
+    pub(super) control: Arc<dyn GroupControl>,
+    /// A delivery is on the agenda at this time.
+    due_at: Option<Time>,
+    /// It ended, or met a faulty sender.
+    over: bool,
+    /// State is on its way to it.
+    pub(super) cargo: Option<Cargo>,
+    /// A fetch is on the agenda.
+    pub(super) fetches: bool,
+}
+
+/// What a node is launched with.
+pub(super) struct Launch {
+    pub(super) fabric: SimFabric,
+    pub(super) now: Time,
+    pub(super) clock: Clock,
+    pub(super) me: Member,
+    pub(super) plan: Plan,
+    pub(super) view_log: Box<dyn ViewLog>,
+    /// In the order of the groups' names.
+    pub(super) specs: Vec<Box<dyn GroupSpec>>,
+}
+
+impl Node {
+    pub(super) fn launch(launch: Launch) -> Node {
+        let Launch { fabric, now, clock, me, plan, view_log, specs } = launch;
+        let says = clock.at(now);
+        let reads = Arc::new(AtomicU64::new(says.as_nanos()));
+        let poked = Arc::new(AtomicBool::new(false));
+        let waker = {
+            let poked = Arc::clone(&poked);
+            Waker::new(move || poked.store(true, Ordering::Relaxed))
+        };
+        let attach = |(index, spec): (usize, Box<dyn GroupSpec>)| {
+            let (task, control) = spec.attach(me.node, waker.clone(), Now::Virtual(Arc::clone(&reads)));
+            let home = Home { task, control, due_at: None, over: false, cargo: None, fetches: false };
+            (ShardId(index as u32), home)
+        };
+        let groups = specs.into_iter().enumerate().map(attach).collect();
+        Node {
+            core: NodeCore::new(fabric, me, plan.settings, plan.shards, view_log),
+            groups,
+            poked,
+            state: State::Running,
+            missed: Vec::new(),
+            step_at: Time::MAX,
+            installed: None,
+            views: Vec::new(),
+            ended: None,
+            clock,
+            reads,
+            stale: None,
+            disturbed: false,
+        }
+    }
+
+    /// Its threads stop where they are.
+    pub(super) fn pause(&mut self, now: Time) {
+        self.state = State::Paused;
+        // It may stop anywhere, so also between a look at the clock and what follows from it.
+        self.stale = Some(self.clock.at(now));
+    }
+
+    /// Its process is gone, so those who wait in it need not any more.
+    pub(super) fn crash(mut self) {
+        for group in self.groups.values_mut().filter(|group| !group.over) {
+            group.task.end(Vec::new(), &EndReason::ShutDown);
+        }
+    }
+
+    /// Whether it is a member that may do all, and nothing has ever kept it from it in this life.
+    pub(super) fn serves(&self) -> bool {
+        let id = self.core.membership().me().node;
+        let may_send = |view: &Arc<View>| view.shards.iter().all(|shard| shard.is_complete(id));
+        !self.disturbed && self.installed.as_ref().is_some_and(may_send)
+    }
+
+    pub(super) fn is_poked(&self) -> bool {
+        self.poked.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn set_clock(&self, now: Time) {
+        self.reads.store(self.clock.at(now).as_nanos(), Ordering::Relaxed);
+    }
+
+    fn carry_out(&mut self, effects: &mut Vec<CoreEffect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                CoreEffect::Created { shard, view, submitter, deliverer, undelivered: resubmit, fell_short } => {
+                    let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
+                    group.task.install(Installed { view, shard, submitter, deliverer, resubmit, fell_short });
+                }
+                CoreEffect::Installed(view) => {
+                    self.views.push(Arc::clone(&view));
+                    self.installed = Some(view);
+                }
+                // What is due is found by asking.
+                CoreEffect::Deliver(_) => {}
+                CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
+                CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
+                CoreEffect::Dropped { shard, epoch, undelivered } => {
+                    let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
+                    group.cargo = None;
+                    self.disturbed = true;
+                    group.task.dropped(undelivered, epoch);
+                    if self.core.view().is_none() {
+                        self.installed = None;
+                    }
+                }
+                CoreEffect::Elsewhere { shard, members } => {
+                    if let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) {
+                        group.task.elsewhere(members);
+                    }
+                }
+                CoreEffect::Stalled(_) => {
+                    self.disturbed = true;
+                    for group in self.groups.values_mut().filter(|group| !group.over) {
+                        group.task.stalled();
+                    }
+                }
+                CoreEffect::End { shard, undelivered, reason } => {
+                    if let Some(group) = self.groups.get_mut(&shard) {
+                        group.over = true;
+                        group.task.end(undelivered, &reason);
+                    }
+                }
+                CoreEffect::Ended(reason) => {
+                    for group in self.groups.values_mut().filter(|group| !group.over) {
+                        group.over = true;
+                        group.task.end(Vec::new(), &reason);
+                    }
+                    (self.installed, self.disturbed) = (None, true);
+                    self.ended = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// Says which shards are complete here that the view does not know to be.
+    fn complete(&mut self, effects: &mut Vec<CoreEffect>) {
+        for (&shard, group) in self.groups.iter().filter(|(_, group)| !group.over) {
+            if group.control.standing() == Standing::Complete {
+                self.core.complete(shard, effects);
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Does something with a node's core, and what follows from it.
+    pub(super) fn with_core(&mut self, id: NodeId, with: impl FnOnce(&mut NodeCore<SimFabric>, &mut Vec<CoreEffect>)) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let mut effects = std::mem::take(&mut self.effects);
+        with(&mut node.core, &mut effects);
+        node.carry_out(&mut effects);
+        self.effects = effects;
+        self.step_within(id, self.options.step_delay);
+    }
+
+    pub(super) fn step(&mut self, id: NodeId) {
+        self.steps += 1;
+        let now = self.net.now();
+        let node = self.nodes.get_mut(&id).expect("the caller has looked");
+        if node.step_at <= now {
+            node.step_at = Time::MAX;
+        }
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut busy = node.core.step(node.stale.take().unwrap_or(node.clock.at(now)), &mut effects);
+        busy |= !effects.is_empty();
+        node.carry_out(&mut effects);
+        node.complete(&mut effects);
+        node.carry_out(&mut effects);
+        self.effects = effects;
+        self.look_if_asked();
+        self.schedule_deliveries(id);
+        let node = &self.nodes[&id];
+        let deadline = node.clock.when(node.core.deadline());
+        if busy {
+            self.step_within(id, self.options.step_delay);
+        } else if deadline != Time::MAX {
+            self.step_at(id, deadline.max(now + Duration::from_nanos(1)));
+        }
+    }
+
+    /// Puts on the agenda what a node's applications have to do.
+    pub(super) fn schedule_deliveries(&mut self, id: NodeId) {
+        let now = self.net.now();
+        let node = self.nodes.get_mut(&id).expect("the caller has looked");
+        let mut puts = Vec::new();
+        for (&shard, group) in node.groups.iter_mut().filter(|(_, group)| !group.over) {
+            let is_lacking = matches!(group.control.standing(), Standing::Incomplete { .. });
+            if is_lacking && group.cargo.is_none() && !group.fetches {
+                group.fetches = true;
+                let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
+                puts.push((now + Duration::from_nanos(delay), Act::Fetch(shard)));
+            }
+            let at = if group.task.is_due() {
+                now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
+            } else if let Some(deadline) = group.task.deadline() {
+                node.clock.when(deadline).max(now)
+            } else {
+                continue;
+            };
+            if group.due_at.is_none_or(|due| at < due) {
+                group.due_at = Some(at);
+                puts.push((at, Act::Deliver(shard)));
+            }
+        }
+        for (at, act) in puts {
+            self.put(at, id, act);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, id: NodeId, shard: ShardId) {
+        let now = self.net.now();
+        // Mostly few turns at a time, so that the node acts while its application is behind.
+        let max = if self.rng.bool() { self.rng.usize(1..=4) } else { 64 };
+        let node = self.nodes.get_mut(&id).expect("the caller has looked");
+        let Some(group) = node.groups.get_mut(&shard).filter(|group| !group.over) else { return };
+        if group.due_at.is_some_and(|due| due <= now) {
+            group.due_at = None;
+        }
+        if let Err(error) = group.task.step(node.clock.at(now), max) {
+            group.over = true;
+            self.with_core(id, |core, effects| core.faulty(shard, &error, effects));
+        }
+        self.schedule_deliveries(id);
+        self.step_within(id, self.options.step_delay);
+    }
+}

@@ -1,0 +1,155 @@
+//! What clients do in a scenario, and what they are told.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use squall_fabric::NodeId;
+
+use super::{
+    Scenario,
+    ledger::{Append, Ledger, padding},
+};
+use crate::{error::SubmitError, sim::check::Applied};
+
+/// How many clients submit at each sender, each one message at a time.
+const CLIENTS: u32 = 10;
+
+/// Why an operation has no answer.
+pub(super) struct Failed {
+    /// It is certain that it was not applied.
+    not_applied: bool,
+    why: String,
+}
+
+impl From<SubmitError> for Failed {
+    fn from(error: SubmitError) -> Failed {
+        Failed { not_applied: error.is_not_applied(), why: error.to_string() }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<u64, Failed>>>>;
+
+/// An operation that a client waits for.
+pub(super) struct Waiting {
+    pub(super) node: NodeId,
+    pub(super) what: What,
+    /// The longest log that anybody had seen when it began.
+    floor: u64,
+    answer: Answer,
+    /// Its node was a member like any other when it began, and has been since.
+    served: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Append { client: u32, number: u64 },
+    Read,
+}
+
+impl Scenario<'_> {
+    /// Lets some client begin an operation.
+    pub(super) fn begin(&mut self) {
+        let peer = &self.peers[self.rng.usize(0..self.peers.len())];
+        let node = peer.node;
+        let over = self.cluster.end_reason(node).is_some();
+        if peer.is_paused || !peer.is_up || peer.leaves || over || self.waiting.len() > 100 {
+            return;
+        }
+        let sends = self.senders.contains(&node);
+        if self.ordered && (!sends || self.rng.u8(0..3) == 0) {
+            self.read(node);
+        } else if sends {
+            for _ in 0..self.rng.usize(1..=8) {
+                let client = self.rng.u32(0..CLIENTS);
+                self.append(node, client);
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, node: NodeId) {
+        let (served, floor) = (self.cluster.serves(node), self.seen);
+        let Some(peer) = self.peer(node) else { return };
+        let read = peer.group.read(Ledger::len);
+        let answer =
+            Box::pin(async move { read.await.map_err(|error| Failed { not_applied: false, why: error.to_string() }) });
+        self.waiting.push(Waiting { node, what: What::Read, floor, answer, served });
+    }
+
+    /// Returns whether the client was free to submit something.
+    pub(super) fn append(&mut self, node: NodeId, client: u32) -> bool {
+        // A client that waits for room must not submit the next: that one could be accepted first.
+        let waits = |w: &Waiting| w.node == node && matches!(w.what, What::Append { client: c, .. } if c == client);
+        if self.waiting.iter().any(waits) {
+            return false;
+        }
+        let (served, floor, len) = (self.cluster.serves(node), self.seen, self.sizes.length(&mut self.rng));
+        let number = self.numbers.entry((node, client)).or_default();
+        let append = Append { client, number: *number, padding: padding(node, client, *number, len) };
+        let what = What::Append { client, number: *number };
+        *number += 1;
+        let Some(peer) = self.peer(node) else { return false };
+        let submit = peer.group.submit(&append);
+        let answer = Box::pin(async move { submit.await.map_err(Failed::from) });
+        self.waiting.push(Waiting { node, what, floor, answer, served });
+        true
+    }
+
+    /// Looks for answers.
+    pub(super) fn answer(&mut self) -> Result<(), String> {
+        let mut context = Context::from_waker(Waker::noop());
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            // A paused process sees no answers.
+            if self.peer(waiting.node).is_some_and(|peer| peer.is_paused) {
+                self.waiting.push(waiting);
+                continue;
+            }
+            match waiting.answer.as_mut().poll(&mut context) {
+                Poll::Pending => self.waiting.push(waiting),
+                Poll::Ready(answer) => self.on_answer(&waiting, answer)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn on_answer(&mut self, waiting: &Waiting, answer: Result<u64, Failed>) -> Result<(), String> {
+        let &Waiting { node, what, floor, .. } = waiting;
+        let told = answer.as_ref().map_err(|failed| failed.why.clone());
+        self.tell(|| format!("{node}: {what:?} -> {told:?}"));
+        let entry = |client, number| Applied { sender: node, client, number, intact: true };
+        match (what, answer) {
+            (_, Err(Failed { why, .. })) if self.calm => {
+                return Err(format!("{node}: {what:?} failed without a fault: {why}"));
+            }
+            // A view change is nothing that callers notice.
+            (_, Err(Failed { why, .. })) if self.ordered && waiting.served && self.cluster.serves(node) => {
+                return Err(format!("{node}: {what:?} failed at a member that stayed: {why}"));
+            }
+            (What::Append { client, number }, Err(Failed { not_applied, .. })) => {
+                let into = if not_applied { &mut self.refused } else { &mut self.unknown };
+                into.insert(entry(client, number));
+            }
+            (What::Read, Err(_)) => {}
+            (What::Append { client, number }, Ok(len)) => {
+                self.acknowledged.push((len, entry(client, number)));
+                self.note(node, len);
+            }
+            (What::Read, Ok(len)) if len < floor => {
+                return Err(format!("{node} read a log of {len} entries, after {floor} had been seen"));
+            }
+            (What::Read, Ok(len)) => {
+                self.reads += 1;
+                self.note(node, len);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, node: NodeId, len: u64) {
+        self.digest.number(u64::from(node.0)).number(len);
+        // Places of different replicas mean the same only where there is one order.
+        self.seen = self.seen.max(if self.ordered { len } else { 0 });
+    }
+}

@@ -1,0 +1,210 @@
+//! A replica's state on its way to a new member.
+//!
+//! What travels, with little-endian numbers:
+//!
+//! ```text
+//!  0..8    "squallSt"
+//!  8..12   1, the format's version
+//! 12..16   s, the number of senders in the view in which the state was captured
+//! 16..24   that view's epoch
+//! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
+//! then     e, 8 bytes, and e bytes that this version skips
+//! then     what the application wrote, to the end
+//! ```
+//!
+//! Whoever moves it sees to it that it arrives whole.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+};
+
+use squall_membership::{EndReason, Epoch, Seq};
+
+const MAGIC: &[u8; 8] = b"squallSt";
+const VERSION: u32 = 1;
+/// More than any view has.
+const MAX_SENDERS: u32 = 1 << 16;
+
+type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+
+/// A replica's state at one moment: what writes it out, later and on another thread.
+pub struct Snapshot(Option<WriteOut>);
+
+impl Snapshot {
+    /// A state that `write` writes out. It must not change while the replica does: let it own what it writes.
+    pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
+        Snapshot(Some(Box::new(write)))
+    }
+
+    /// A state that is written out already.
+    pub fn of_bytes(bytes: impl Into<Vec<u8>>) -> Snapshot {
+        let bytes = bytes.into();
+        Snapshot::new(move |to| to.write_all(&bytes))
+    }
+
+    /// The same, behind what `first` writes. What can't be transferred stays so.
+    pub(crate) fn behind(self, first: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
+        let Snapshot(write) = self;
+        Snapshot(write.map(|write| -> WriteOut {
+            Box::new(move |to| {
+                first(to)?;
+                write(to)
+            })
+        }))
+    }
+
+    /// The state can't be transferred, so nobody can join the group.
+    pub fn unsupported() -> Snapshot {
+        Snapshot(None)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })
+    }
+}
+
+/// How far a state has come: it includes whatever came before in earlier views, and so many turns of each sender, by rank, of
+/// this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) epoch: Epoch,
+    pub(crate) turns: Vec<u64>,
+}
+
+impl Mark {
+    /// Where a view of so many senders begins.
+    pub(crate) fn begin(epoch: Epoch, senders: usize) -> Mark {
+        Mark { epoch, turns: vec![0; senders] }
+    }
+
+    /// Whether it includes the message at a place of a view's order.
+    pub(crate) fn includes(&self, epoch: Epoch, seq: Seq) -> bool {
+        if epoch != self.epoch || self.turns.is_empty() {
+            return epoch < self.epoch;
+        }
+        let senders = self.turns.len() as u64;
+        seq.0 / senders < self.turns[(seq.0 % senders) as usize]
+    }
+
+    /// Whether it includes all that the other does.
+    pub(crate) fn covers(&self, other: &Mark) -> bool {
+        let ahead =
+            || self.turns.len() == other.turns.len() && self.turns.iter().zip(&other.turns).all(|(a, b)| a >= b);
+        self.epoch > other.epoch || self.epoch == other.epoch && ahead()
+    }
+
+    /// Takes note that a message was passed.
+    pub(crate) fn pass(&mut self, seq: Seq) {
+        let senders = self.turns.len() as u64;
+        let turns = &mut self.turns[(seq.0 % senders) as usize];
+        *turns = (*turns).max(seq.0 / senders + 1);
+    }
+
+    /// In ordered mode, how many places of the order that is.
+    pub(crate) fn seq(&self) -> Seq {
+        Seq(self.turns.iter().sum())
+    }
+}
+
+/// A replica's state, captured between two messages.
+pub(crate) struct Captured {
+    /// The view in which it was captured.
+    pub(crate) epoch: Epoch,
+    /// How many places of that view's order it includes.
+    pub(crate) seq: Seq,
+    mark: Mark,
+    write: WriteOut,
+}
+
+impl Captured {
+    pub(crate) fn new(mark: Mark, snapshot: Snapshot) -> Result<Captured, CaptureError> {
+        let write = snapshot.0.ok_or(CaptureError::Unsupported)?;
+        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), mark, write })
+    }
+
+    /// Writes it out, on any thread.
+    pub(crate) fn write(self, to: &mut dyn Write) -> io::Result<()> {
+        let Mark { epoch, turns } = self.mark;
+        to.write_all(MAGIC)?;
+        to.write_all(&VERSION.to_le_bytes())?;
+        to.write_all(&(turns.len() as u32).to_le_bytes())?;
+        for word in [epoch.0].into_iter().chain(turns).chain([0]) {
+            to.write_all(&word.to_le_bytes())?;
+        }
+        (self.write)(to)
+    }
+}
+
+impl fmt::Debug for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured").field("mark", &self.mark).finish_non_exhaustive()
+    }
+}
+
+/// Why a replica's state was not captured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CaptureError {
+    #[error("this node does not hold the group's state: ask another member")]
+    NotComplete,
+    #[error(
+        "the group's state can't be transferred, so nobody can join it: implement `Replicated::snapshot` and \
+         `Replicated::restore`"
+    )]
+    Unsupported,
+    #[error("the application panicked in `Replicated::snapshot`")]
+    Panicked,
+    #[error("the group has ended: {0}")]
+    Ended(EndReason),
+}
+
+/// Why a state was not restored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RestoreError {
+    /// The replica has its state, or is in no view.
+    #[error("this node's replica needs no state")]
+    NotNeeded,
+    #[error("what arrived is no state of a group: {0}")]
+    Foreign(&'static str),
+    /// The replica is of no use until another one is restored.
+    #[error("the state could not be restored: {0}")]
+    Failed(#[from] io::Error),
+    /// The replica can't be used any more: the node's part in the group must end.
+    #[error("the application panicked in `Replicated::restore`")]
+    Panicked,
+}
+
+/// Reads what comes before the application's part.
+pub(crate) fn read_mark(from: &mut dyn Read) -> Result<Mark, RestoreError> {
+    let mut magic = [0; 8];
+    from.read_exact(&mut magic)?;
+    if &magic != MAGIC {
+        return Err(RestoreError::Foreign("it begins with something else"));
+    }
+    let mut half = || -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        from.read_exact(&mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    };
+    if half()? != VERSION {
+        return Err(RestoreError::Foreign("another version of squall wrote it: run the same one at all nodes"));
+    }
+    let senders = half()?;
+    if senders > MAX_SENDERS {
+        return Err(RestoreError::Foreign("it names more senders than there can be"));
+    }
+    let mut word = || -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let epoch = Epoch(word()?);
+    let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
+    let extra = word()?;
+    if io::copy(&mut from.take(extra), &mut io::sink())? != extra {
+        return Err(RestoreError::Failed(io::ErrorKind::UnexpectedEof.into()));
+    }
+    Ok(Mark { epoch, turns })
+}

@@ -1,0 +1,119 @@
+//! Where a replica's state leaves it, and comes in: what the delivering thread and those who move states share.
+
+use std::{
+    fmt,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use squall_membership::EndReason;
+
+use crate::state::{CaptureError, Captured, Mark};
+
+/// Whether a node's replica is one of its group's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The node is in no view that has the group's shard for it.
+    Outside,
+    /// The replica needs a state that a complete member captured. Whatever was captured for another number came too late.
+    Incomplete { fetch: u32 },
+    /// The replica has all that was delivered here.
+    Complete,
+}
+
+/// Takes a state, on the thread that delivers: it must not take long.
+pub(crate) type CaptureReply = Box<dyn FnOnce(Result<Captured, CaptureError>) + Send>;
+
+/// What the delivering thread and those who move states share.
+#[derive(Default)]
+pub(crate) struct Transfer {
+    captures: Mutex<Captures>,
+    /// How far the state has come that was restored, and that the delivering thread has not seen yet.
+    restored: Mutex<Option<Mark>>,
+    /// Whether there is any of both.
+    any: AtomicBool,
+    /// 0 outside, 1 complete, else 2 and the number of the fetch.
+    standing: AtomicU64,
+}
+
+#[derive(Default)]
+struct Captures {
+    /// Who wants the state as it is.
+    waiting: Vec<CaptureReply>,
+    ended: Option<EndReason>,
+}
+
+impl Transfer {
+    pub(crate) fn standing(&self) -> Standing {
+        match self.standing.load(Ordering::Acquire) {
+            0 => Standing::Outside,
+            1 => Standing::Complete,
+            number => Standing::Incomplete { fetch: (number - 2) as u32 },
+        }
+    }
+
+    pub(crate) fn set_standing(&self, standing: Standing) {
+        let number = match standing {
+            Standing::Outside => 0,
+            Standing::Complete => 1,
+            Standing::Incomplete { fetch } => 2 + u64::from(fetch),
+        };
+        self.standing.store(number, Ordering::Release);
+    }
+
+    /// Asks for the state. The delivering thread must be woken.
+    pub(crate) fn ask(&self, reply: CaptureReply) {
+        let mut captures = lock(&self.captures);
+        if let Some(reason) = captures.ended.clone() {
+            drop(captures);
+            return reply(Err(CaptureError::Ended(reason)));
+        }
+        captures.waiting.push(reply);
+        drop(captures);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Gives nobody the state any more, and takes those who wait for it.
+    pub(crate) fn end(&self, reason: &EndReason) -> Vec<CaptureReply> {
+        self.set_standing(Standing::Outside);
+        let mut captures = lock(&self.captures);
+        captures.ended.get_or_insert_with(|| reason.clone());
+        std::mem::take(&mut captures.waiting)
+    }
+
+    /// Forgets a state that was restored: it is about to be replaced, or is of no use.
+    pub(crate) fn forget(&self) {
+        *lock(&self.restored) = None;
+    }
+
+    /// Says that the replica has this state. The delivering thread must be woken.
+    pub(crate) fn restored(&self, mark: Mark) {
+        *lock(&self.restored) = Some(mark);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether the delivering thread has anything to do here.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Takes what there is.
+    pub(crate) fn take(&self) -> (Vec<CaptureReply>, Option<Mark>) {
+        // Whatever comes from here on says so again.
+        self.any.store(false, Ordering::Release);
+        (std::mem::take(&mut lock(&self.captures).waiting), lock(&self.restored).take())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while holding it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("standing", &self.standing()).finish_non_exhaustive()
+    }
+}

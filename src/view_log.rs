@@ -1,0 +1,103 @@
+//! A node's view log, and what carries its messages.
+
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use squall_fabric::{NodeId, Waker};
+use squall_membership::{EndReason, Incarnation, Layout, Member};
+use squall_view_log::{Contact, Failure, Inlet, Log, Settings, Start, StartError, Timing, Transport};
+
+use crate::{
+    config::Config,
+    control::{self, Caller, Messenger},
+};
+
+/// A view log's messages go through control streams.
+struct Streams(Arc<Messenger>);
+
+impl Transport for Streams {
+    fn send(&self, to: &Contact, message: Vec<u8>) {
+        self.0.send(&control::Contact { node: to.node, addresses: to.addresses.clone() }, message);
+    }
+}
+
+/// Starts the log of the node that is configured, and what carries its messages. `waker` is that of the node's engine.
+pub(crate) fn start(
+    config: &Config,
+    layout: Layout,
+    caller: Caller,
+    waker: Waker,
+) -> Result<(Log, Arc<Messenger>), StartError> {
+    let inlet = Arc::new(OnceLock::<Inlet>::new());
+    let messenger = {
+        let inlet = Arc::clone(&inlet);
+        // What comes before the log is there is lost, as messages may be.
+        let deliver = move |from: NodeId, message| inlet.get().map_or((), |inlet| inlet.incoming(from, message));
+        Arc::new(Messenger::new(caller, Box::new(deliver)))
+    };
+    let transport = Arc::new(Streams(Arc::clone(&messenger)));
+    let wake = Arc::new(move || waker.wake());
+    let log = Log::start(settings(config, layout), config.storage().map(Path::to_owned).as_deref(), transport, wake)?;
+    // Nobody else sets it.
+    let _ = inlet.set(log.inlet());
+    Ok((log, messenger))
+}
+
+fn settings(config: &Config, layout: Layout) -> Settings {
+    let contact = |contact: control::Contact| Contact { node: contact.node, addresses: contact.addresses };
+    let of = |&node: &NodeId| contact(config.contact(node));
+    let join = || config.join_contacts().into_iter().map(contact).collect();
+    let start = if config.is_witness() {
+        Start::Witness { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+    } else if config.members().contains(&config.id()) {
+        Start::List {
+            members: config.members().iter().map(of).collect(),
+            witnesses: config.witnesses().iter().map(of).collect(),
+        }
+    } else {
+        Start::Join { contacts: config.members().iter().map(of).chain::<Vec<_>>(join()).collect() }
+    };
+    Settings {
+        cluster: config.cluster().to_owned(),
+        me: Member { addresses: contact_addresses(config), rack: config.rack().to_owned(), ..member(config.id()) },
+        layout,
+        start,
+        voters: config.voters().map(<[NodeId]>::to_vec),
+        timing: Timing {
+            formation: Some(config.formation_timeout()),
+            // Longer than an election, and short enough that callers learn it within two seconds after a failure.
+            no_quorum: (config.failure_timeout() * 3 / 2).max(Duration::from_secs(1)),
+            ..Timing::default()
+        },
+    }
+}
+
+/// Where a node's part of the log is kept, in words.
+pub(crate) fn storage(config: &Config) -> Option<String> {
+    config.storage().map(|directory| directory.display().to_string())
+}
+
+fn contact_addresses(config: &Config) -> Vec<String> {
+    config.contact(config.id()).addresses
+}
+
+fn member(node: NodeId) -> Member {
+    // A clock that stands before 1970 is raised by the log, above what the cluster remembers.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Member::new(node, Incarnation(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+/// What a node ends with whose log has stopped.
+pub(crate) fn end_reason(node: NodeId, failure: Failure) -> EndReason {
+    match failure {
+        Failure::NotFormed { waited_ms, missing } => EndReason::NotFormed {
+            missing: missing.into_iter().map(|node| (node, None)).collect(),
+            waited: Duration::from_millis(waited_ms),
+        },
+        Failure::Mismatch { with, why } => EndReason::Incompatible { node: with, why },
+        other => EndReason::Incompatible { node, why: other.to_string() },
+    }
+}

@@ -1,0 +1,208 @@
+//! Nodes that come and go, several in this process, over shared memory and TCP: a group forms whatever the order in which its
+//! nodes start, takes in who joins with its state, and lets go who leaves.
+
+use std::{
+    io,
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rkyv::Archived;
+use squall::{Applied, Config, EndReason, Group, Node, Replicated, Snapshot, View, config::Backend};
+
+/// Adds up what it applied.
+#[derive(Default)]
+struct Sum(u64);
+
+impl Replicated for Sum {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, add: &Archived<u64>, _at: &Applied) -> u64 {
+        self.0 += add.to_native();
+        self.0
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.to_le_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        self.0 = u64::from_le_bytes(bytes);
+        Ok(())
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes 1 to n, of whom the first ones are the list.
+struct Cluster {
+    name: String,
+    listed: u32,
+    backend: Backend,
+    /// Where the nodes listen, over TCP.
+    addresses: Vec<String>,
+}
+
+impl Cluster {
+    fn new(test: &str, backend: Backend, listed: u32, all: u32) -> Cluster {
+        let name = format!("members-{test}-{backend:?}-{}", std::process::id()).to_lowercase();
+        let held: Vec<_> = (0..all).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+        let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
+        Cluster { name, listed, backend, addresses }
+    }
+
+    fn address(&self, id: u32) -> &str {
+        &self.addresses[id as usize - 1]
+    }
+
+    fn config(&self, id: u32) -> Config {
+        let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
+        if id > self.listed {
+            return self.joiner(id, self.listed);
+        }
+        let config = match self.backend {
+            Backend::Shm => config.members(1..=self.listed),
+            _ => (1..=self.listed).fold(config, |config, id| config.addresses(id, [self.address(id)])),
+        };
+        config.build().expect("the configuration is valid")
+    }
+
+    /// The configuration of a node that knows one other.
+    fn joiner(&self, id: u32, contact: u32) -> Config {
+        let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
+        let config = match self.backend {
+            Backend::Shm => config.join([contact.to_string()]),
+            _ => config.addresses(id, [self.address(id)]).join([self.address(contact)]),
+        };
+        config.build().expect("the configuration is valid")
+    }
+
+    fn start(&self, ids: impl IntoIterator<Item = u32>) -> Vec<(Node, Group<Sum>)> {
+        thread::scope(|scope| {
+            let starting: Vec<_> = ids.into_iter().map(|id| scope.spawn(move || start(self.config(id)))).collect();
+            starting.into_iter().map(|node| node.join().expect("it starts")).collect()
+        })
+    }
+}
+
+fn start(config: Config) -> (Node, Group<Sum>) {
+    let mut node = Node::builder(config);
+    let sum = node.group("sum", Sum::default());
+    (node.start().expect("it becomes a member"), sum)
+}
+
+/// Waits for a view of so many members, all of which hold the state.
+fn wait_complete(node: &Node, members: usize) {
+    let complete = |view: &View| view.members.len() == members && view.shards[0].senders.len() == members;
+    let view = node.wait_view(PATIENCE, complete).expect("its part is not over");
+    assert!(view.is_some(), "node {} has {:?}, not {members} complete members", node.id(), node.view());
+}
+
+fn a_group_forms_in_any_order(backend: Backend) {
+    for (run, order) in [[1, 2, 3], [3, 2, 1], [2, 3, 1]].into_iter().enumerate() {
+        let cluster = Cluster::new(&format!("order{run}"), backend, 3, 3);
+        let nodes = cluster.start(order);
+        for (sum, (node, group)) in (1..).zip(&nodes) {
+            assert_eq!(node.view().nodes(), [1, 2, 3].map(squall::NodeId));
+            assert_eq!(group.submit(&1).wait(), Ok(sum));
+        }
+    }
+}
+
+fn ten_nodes_at_the_same_moment_form_one_group(backend: Backend) {
+    let cluster = Cluster::new("ten", backend, 3, 10);
+    let nodes = cluster.start(1..=10);
+    for (node, _) in &nodes {
+        wait_complete(node, 10);
+    }
+    for (sum, (_, group)) in (1..).zip(&nodes) {
+        assert_eq!(group.submit(&1).wait(), Ok(sum));
+    }
+    for (node, group) in &nodes {
+        assert_eq!(group.read(|sum| sum.0).wait(), Ok(10), "at node {}", node.id());
+    }
+}
+
+fn who_joins_gets_the_state_while_the_group_works(backend: Backend) {
+    let cluster = Cluster::new("join", backend, 2, 3);
+    let nodes = cluster.start(1..=2);
+    thread::scope(|scope| {
+        let writers: Vec<_> = nodes.iter().map(|(_, group)| scope.spawn(|| write_for(group, 500))).collect();
+        let (node, group) = start(cluster.joiner(3, 1));
+        wait_complete(&node, 3);
+        write_for(&group, 100);
+        writers.into_iter().for_each(|writer| writer.join().expect("nothing fails"));
+        for (_, group) in nodes.iter().chain([&(node, group)]) {
+            assert_eq!(group.read(|sum| sum.0).wait(), Ok(1100));
+        }
+    });
+}
+
+fn write_for(group: &Group<Sum>, count: u32) {
+    for number in 0..count {
+        group.submit(&1).wait().unwrap_or_else(|error| panic!("submit {number}: {error}"));
+    }
+}
+
+fn who_leaves_is_missed_by_nobody(backend: Backend) {
+    let cluster = Cluster::new("leave", backend, 3, 3);
+    for leaver in [0, 2] {
+        let mut nodes = cluster.start(1..=3);
+        let (leaving, left_behind) = nodes.remove(leaver);
+        thread::scope(|scope| {
+            let writers: Vec<_> = nodes.iter().map(|(_, group)| scope.spawn(|| write_for(group, 300))).collect();
+            let asked = Instant::now();
+            assert!(leaving.leave(PATIENCE), "it has left");
+            assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+            assert_eq!(leaving.end_reason(), Some(EndReason::Left));
+            assert!(left_behind.submit(&1).wait().is_err());
+            writers.into_iter().for_each(|writer| writer.join().expect("nothing fails"));
+        });
+        drop((leaving, left_behind));
+        // The same node again, with nothing.
+        let id = leaver as u32 + 1;
+        let (node, group) = start(cluster.config(id));
+        wait_complete(&node, 3);
+        assert_eq!(group.submit(&1).wait(), Ok(601));
+    }
+}
+
+fn all_members_are_replaced_one_by_one(backend: Backend) {
+    let cluster = Cluster::new("replace", backend, 3, 6);
+    let mut nodes = cluster.start(1..=3);
+    for newcomer in 4..=6 {
+        let contact = newcomer - 3;
+        let (node, group) = start(cluster.joiner(newcomer, contact));
+        wait_complete(&node, 4);
+        nodes.push((node, group));
+        let (leaving, _group) = nodes.remove(0);
+        assert!(leaving.leave(PATIENCE), "node {contact} has left");
+        write_for(&nodes[0].1, 10);
+    }
+    for (node, group) in &nodes {
+        assert_eq!(group.read(|sum| sum.0).wait(), Ok(30), "at node {}", node.id());
+    }
+}
+
+macro_rules! over_both {
+    ($($test:ident),* $(,)?) => {
+        mod over_shm {
+            $(#[test] fn $test() { super::$test(squall::config::Backend::Shm) })*
+        }
+        mod over_tcp {
+            $(#[test] fn $test() { super::$test(squall::config::Backend::Tcp) })*
+        }
+    };
+}
+
+over_both!(
+    a_group_forms_in_any_order,
+    ten_nodes_at_the_same_moment_form_one_group,
+    who_joins_gets_the_state_while_the_group_works,
+    who_leaves_is_missed_by_nobody,
+    all_members_are_replaced_one_by_one,
+);

@@ -1,0 +1,308 @@
+//! What operators ask of nodes that run, and tell them: several nodes in this process.
+
+#![cfg(feature = "cli")]
+
+use std::{
+    fs, io,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rkyv::Archived;
+use squall::{
+    Applied, Config, ConfigBuilder, EndReason, Group, Node, NodeId, Replicated, Snapshot, StartError, Witness,
+    admin::{AdminClient, Standing, StatusReport, Target},
+    config::{Backend, KeyFiles, Security},
+    keys::{Authority, Files},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Adds up.
+#[derive(Default)]
+struct Sum(u64);
+
+impl Replicated for Sum {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, add: &Archived<u64>, _at: &Applied) -> u64 {
+        self.0 += add.to_native();
+        self.0
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.to_le_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        self.0 = u64::from_le_bytes(bytes);
+        Ok(())
+    }
+}
+
+fn cluster(test: &str) -> String {
+    format!("operator-{test}-{}", std::process::id())
+}
+
+fn config(test: &str, id: u32, members: u32) -> ConfigBuilder {
+    Config::builder(cluster(test), id).members(1..=members).failure_timeout(Duration::from_millis(500))
+}
+
+type Started = (Node, Group<Sum>);
+
+fn start(config: ConfigBuilder) -> Result<Started, StartError> {
+    let mut node = Node::builder(config.build().expect("the configuration is valid"));
+    let group = node.group("sum", Sum::default());
+    Ok((node.start()?, group))
+}
+
+fn start_all(configs: Vec<ConfigBuilder>) -> Vec<Started> {
+    thread::scope(|scope| {
+        let starting: Vec<_> = configs.into_iter().map(|config| scope.spawn(|| start(config))).collect();
+        starting.into_iter().map(|node| node.join().expect("no panic").expect("it starts")).collect()
+    })
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn ask(test: &str, node: u32) -> AdminClient {
+    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+}
+
+fn squall(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.args(arguments.split_whitespace()).output().expect("it can be started")
+}
+
+fn says(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn nodes(report: &StatusReport) -> Vec<u32> {
+    report.members.iter().map(|member| member.node.0).collect()
+}
+
+#[test]
+fn a_node_says_how_it_sees_its_cluster() {
+    let started = start_all((1..=3).map(|id| config("status", id, 3)).collect());
+    started[0].1.submit(&5).wait().expect("it is applied");
+    let report = ask("status", 2).status().expect("it answers");
+    assert_eq!((&report.standing, report.epoch, nodes(&report)), (&Standing::Member, Some(1), vec![1, 2, 3]));
+    assert_eq!(report.leader, Some(NodeId(1)));
+    let ages: Vec<bool> = report.members.iter().map(|member| member.heartbeat_age_ms.is_some()).collect();
+    assert_eq!(ages, [true, false, true], "it does not wait for its own heartbeat");
+    let shard = &report.shards[0];
+    assert_eq!((shard.group.as_str(), shard.rows.len()), ("sum", 3));
+    assert!(shard.rows.iter().all(|row| row.sender && row.complete));
+    assert_eq!(report.view_log.expect("it has one").voters.len(), 3);
+    let name = cluster("status");
+    assert!(says(&squall(&format!("status --cluster {name} --node 1 --json"))).starts_with('{'));
+    let page = says(&squall(&format!("status --cluster {name} --node 1")));
+    assert!(page.contains("epoch 1; node 1 is a member"), "{page}");
+}
+
+#[test]
+fn who_is_suspected_is_dropped_and_comes_back() {
+    let started = start_all((1..=3).map(|id| config("suspect", id, 3)).collect());
+    started[2].1.submit(&5).wait().expect("it is applied");
+    let mut client = ask("suspect", 1);
+    let refusal = client.suspect(NodeId(9)).expect_err("there is none").to_string();
+    assert!(refusal.contains("not a member of epoch 1: that has 1, 2, 3"), "{refusal}");
+    assert!(client.suspect(NodeId(1)).is_err(), "nobody suspects itself");
+    says(&squall(&format!("suspect 3 --cluster {} --node 1", cluster("suspect"))));
+    let back = |view: &squall::View| view.epoch.0 > 2 && view.shards[0].is_complete(NodeId(3));
+    assert!(started[2].0.wait_view(PATIENCE, back).expect("it goes on").is_some());
+    assert_eq!(started[2].1.submit(&2).wait(), Ok(7));
+}
+
+#[test]
+fn who_is_told_to_leave_says_that_it_has() {
+    let mut started = start_all((1..=3).map(|id| config("leave", id, 3)).collect());
+    let (leaver, _) = started.pop().expect("three");
+    let program = thread::spawn(move || leaver.wait_ended());
+    let said = says(&squall(&format!("leave --cluster {} --node 3", cluster("leave"))));
+    assert_eq!(said, "node 3 has left\n");
+    assert_eq!(program.join().expect("no panic"), EndReason::Left);
+    assert_eq!(started[0].1.submit(&1).wait(), Ok(1));
+}
+
+#[test]
+fn a_survivor_goes_on_if_an_operator_forces_it() {
+    let mut started = start_all((1..=3).map(|id| config("recover", id, 3)).collect());
+    started[0].1.submit(&5).wait().expect("it is applied");
+    let mut client = ask("recover", 3);
+    let refusal = client.recover("by me, for fun").expect_err("it works").to_string();
+    assert!(refusal.contains("can go on"), "{refusal}");
+    let (_, group) = started.pop().map(|(node, group)| (Box::leak(Box::new(node)), group)).expect("three");
+    // Together, so that neither helps the third to go on without the other.
+    thread::scope(|scope| started.into_iter().for_each(|(node, _)| drop(scope.spawn(|| node.shutdown()))));
+    let standing = |client: &mut AdminClient| client.status().expect("it answers").standing;
+    until("it can't go on", || matches!(standing(&mut client), Standing::Stalled(_)));
+    let Standing::Stalled(why) = standing(&mut client) else { panic!("it can't go on") };
+    assert!(why.contains("squall recover --force"), "{why}");
+    let error = group.submit(&1).wait().expect_err("nobody can decide").to_string();
+    assert!(error.contains("squall recover --force"), "{error}");
+    let done = squall(&format!("recover --cluster {} --node 3 --force --yes --reason fire", cluster("recover")));
+    assert!(says(&done).contains("node 3 goes on"));
+    assert_eq!(group.submit(&1).wait(), Ok(6), "with its state");
+    let report = client.status().expect("it answers");
+    assert_eq!((nodes(&report), report.forced.len()), (vec![3], 1));
+    assert!(report.forced[0].contains("fire"), "{:?}", report.forced);
+    // Those of the old life join as new ones.
+    let (back, sum) = start(config("recover", 1, 3)).expect("it joins");
+    let complete = |view: &squall::View| view.shards[0].is_complete(NodeId(1));
+    assert!(back.wait_view(PATIENCE, complete).expect("it goes on").is_some());
+    assert_eq!(sum.submit(&1).wait(), Ok(7));
+}
+
+#[test]
+fn two_members_and_a_witness_survive_the_loss_of_either_member() {
+    for victim in [0, 1] {
+        let test = format!("witness-{victim}");
+        let config = |id| config(&test, id, 2).witnesses([3]);
+        let witness = Witness::start(&config(3).build().expect("it is valid")).expect("it votes");
+        let mut started = start_all((1..=2).map(config).collect());
+        assert_eq!(started[0].1.submit(&5).wait(), Ok(5));
+        let report = ask(&test, 3).status().expect("it answers");
+        assert_eq!((report.standing, report.view_log.map(|log| log.voters.len())), (Standing::Witness, Some(3)));
+        started.remove(victim).0.shutdown();
+        let (node, group) = &started[0];
+        assert!(node.wait_view(PATIENCE, |view| view.members.len() == 1).expect("it goes on").is_some());
+        assert_eq!(group.submit(&1).wait(), Ok(6));
+        assert_eq!(witness.wait_failed(Duration::ZERO), None);
+    }
+}
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_command_is_a_witness_until_it_is_ended() {
+    let directory = Directory::new("command");
+    fs::create_dir_all(&directory.0).expect("there is room");
+    let (file, name) = (directory.0.join("squall.toml"), cluster("command"));
+    fs::write(&file, format!("cluster = {name:?}\nid = 3\nmembers = [1, 2]\nwitnesses = [3]\n"))
+        .expect("there is room");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.arg("witness").arg("--config").arg(&file).stdout(Stdio::null());
+    let process = Process(command.spawn().expect("it can be started"));
+    let started = start_all((1..=2).map(|id| config("command", id, 2).witnesses([3])).collect());
+    until("the witness votes", || {
+        let page = says(&squall(&format!("status --cluster {name} --node 3")));
+        assert!(page.contains("node 3 is a witness"), "{page}");
+        page.contains("voters 1, 2, 3")
+    });
+    drop(process);
+    assert_eq!(started[1].1.submit(&5).wait(), Ok(5), "two of three can still decide");
+}
+
+#[test]
+fn a_witness_is_configured_as_one_and_a_member_is_not() {
+    let member = config("no-witness", 1, 2).witnesses([3]);
+    let error = Witness::start(&member.build().expect("it is valid")).err().expect("it is a member").to_string();
+    assert!(error.contains("node 1 is not among the configuration's `witnesses`"), "{error}");
+    let error = start(config("no-witness", 3, 2).witnesses([3])).map(drop).expect_err("it is a witness").to_string();
+    assert!(error.contains("squall witness"), "{error}");
+}
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(test: &str) -> Directory {
+        Directory(std::env::temp_dir().join(cluster(test)))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn with_storage_a_node_that_comes_back_votes_as_before() {
+    let directory = Directory::new("storage");
+    let config = |id: u32| config("storage", id, 3).storage(directory.0.join("{id}"));
+    let mut started = start_all((1..=3).map(config).collect());
+    assert_eq!(started[0].1.submit(&5).wait(), Ok(5));
+    let member = |node: &Node, id: u32| node.view().members.iter().find(|m| m.node.0 == id).cloned();
+    let before = member(&started[0].0, 3).expect("it is a member");
+    let taken = self::config("storage-2", 1, 1).storage(directory.0.join("3"));
+    let error = start(taken).map(drop).expect_err("node 3 has it").to_string();
+    assert!(error.contains("in use"), "{error}");
+    started.pop().expect("three").0.shutdown();
+    assert!(started[0].0.wait_view(PATIENCE, |view| view.members.len() == 2).expect("it goes on").is_some());
+    let foreign = self::config("storage-2", 1, 1).storage(directory.0.join("3"));
+    let error = start(foreign).map(drop).expect_err("it is of another cluster").to_string();
+    assert!(error.contains("is of cluster"), "{error}");
+    let (back, group) = start(config(3)).expect("it joins");
+    let complete = |view: &squall::View| view.shards[0].is_complete(NodeId(3));
+    assert!(back.wait_view(PATIENCE, complete).expect("it goes on").is_some());
+    assert_eq!(group.submit(&1).wait(), Ok(6));
+    let after = member(&back, 3).expect("it is a member");
+    assert_eq!(after.voter, before.voter);
+    assert!(after.incarnation > before.incarnation);
+    let log = ask("storage", 3).status().expect("it answers").view_log.expect("it has one");
+    assert!(log.storage.is_some());
+}
+
+#[test]
+fn a_directory_with_damage_is_named() {
+    let directory = Directory::new("damage");
+    fs::create_dir_all(&directory.0).expect("there is room");
+    fs::write(directory.0.join("view-log.redb"), [7; 8192]).expect("there is room");
+    let error = start(config("damage", 1, 1).storage(&directory.0)).map(drop).expect_err("it is damaged").to_string();
+    assert!(error.contains("view-log.redb is damaged") && error.contains("move it away"), "{error}");
+}
+
+#[test]
+fn operators_reach_nodes_at_their_ports_with_keys() {
+    let directory = Directory::new("tls");
+    let files = Files::in_directory(&directory.0);
+    let ca = Authority::create(&cluster("tls")).expect("a CA");
+    ca.save(&files, false).expect("the directory is new");
+    let ports: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+    let at: Vec<String> = ports.iter().map(|port| port.local_addr().expect("it has one").to_string()).collect();
+    drop(ports);
+    let config = |id: u32| {
+        let (ca, node) = (files.authority_certificate(), NodeId(id));
+        let keys = KeyFiles { ca, certificate: files.certificate(node), key: files.key(node) };
+        let config = config("tls", id, 3).backend(Backend::Tcp).security(Security::Tls(keys));
+        (1..).zip(&at).fold(config, |config, (id, at)| config.addresses(id, [at]))
+    };
+    (1..=3).for_each(|id| ca.issue(NodeId(id), 1).and_then(|keys| keys.save(&files, false)).expect("keys"));
+    let mut started = start_all((1..=3).map(config).collect());
+    let ask = |id| {
+        let target = Target::of(&config(id).build().expect("it is valid")).expect("it has keys");
+        AdminClient::connect(&target, PATIENCE).expect("it answers")
+    };
+    assert_eq!(nodes(&ask(2).status().expect("it answers")), [1, 2, 3]);
+    let (leaver, _) = started.pop().expect("three");
+    let program = thread::spawn(move || leaver.wait_ended());
+    ask(3).leave(PATIENCE).expect("it leaves");
+    assert_eq!(program.join().expect("no panic"), EndReason::Left);
+    ask(1).suspect(NodeId(2)).expect("it is a member");
+    let back = |view: &squall::View| view.epoch.0 > 3 && view.shards[0].is_complete(NodeId(2));
+    assert!(started[1].0.wait_view(PATIENCE, back).expect("it goes on").is_some());
+}

@@ -1,0 +1,111 @@
+//! A group that outlives its members, in virtual time.
+
+use std::{io, time::Duration};
+
+use squall::{
+    Applied, Config, Group, NodeId, Replicated, Snapshot,
+    sim::{Cluster, Options},
+};
+
+/// Adds up what it applied.
+#[derive(Default)]
+struct Sum(u64);
+
+impl Replicated for Sum {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, add: &rkyv::Archived<u64>, _: &Applied) -> u64 {
+        self.0 += add.to_native();
+        self.0
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.to_le_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        self.0 = u64::from_le_bytes(bytes);
+        Ok(())
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Sum>>) {
+    let config = Config::builder("views", 1)
+        .members(1..=members)
+        .failure_timeout(Duration::from_millis(20))
+        .build()
+        .expect("the configuration is valid");
+    let mut cluster = Cluster::new(config, Options::default(), seed);
+    let groups = cluster.group("sum", |_| Sum::default());
+    cluster.start().expect("it starts");
+    (cluster, groups)
+}
+
+#[test]
+fn a_group_outlives_a_member() {
+    for victim in [1, 2, 3] {
+        let (mut cluster, groups) = cluster(3, u64::from(victim));
+        assert_eq!(cluster.wait(LIMIT, groups[0].submit(&1)), Some(Ok(1)));
+        let under_way: Vec<_> = groups.iter().map(|group| group.submit(&1)).collect();
+        cluster.crash(NodeId(victim));
+        for (index, submit) in under_way.into_iter().enumerate() {
+            if index as u32 + 1 != victim {
+                let answer = cluster.wait(LIMIT, submit).expect("it has an answer");
+                assert!(answer.is_ok(), "victim {victim}: {answer:?}");
+            }
+        }
+        let survivor = NodeId(victim % 3 + 1);
+        let view = cluster.view(survivor).expect("it has a view");
+        assert_eq!((view.epoch.0, view.members.len()), (2, 2));
+        let group = &groups[survivor.0 as usize - 1];
+        let sum = cluster.wait(LIMIT, group.submit(&10)).expect("in time").expect("it is served");
+        assert!((13..=14).contains(&sum), "{sum}");
+    }
+}
+
+#[test]
+fn who_joins_gets_the_state_and_serves() {
+    let (mut cluster, groups) = cluster(2, 1);
+    assert_eq!(cluster.wait(LIMIT, groups[0].submit(&5)), Some(Ok(5)));
+    let third = cluster.declare(NodeId(3), "sum", Sum::default());
+    cluster.launch(NodeId(3)).expect("it starts");
+    let complete =
+        |cluster: &Cluster| cluster.view(NodeId(3)).is_some_and(|view| view.shards[0].is_complete(NodeId(3)));
+    assert!(cluster.run_until(LIMIT, complete), "{:?}", cluster.view(NodeId(1)));
+    assert_eq!(cluster.wait(LIMIT, third.submit(&2)), Some(Ok(7)));
+    assert_eq!(cluster.wait(LIMIT, groups[1].read(|sum| sum.0)), Some(Ok(7)));
+}
+
+#[test]
+fn who_was_cut_off_comes_back_by_itself() {
+    let (mut cluster, groups) = cluster(3, 1);
+    assert_eq!(cluster.wait(LIMIT, groups[2].submit(&5)), Some(Ok(5)));
+    for other in [1, 2] {
+        cluster.net().cut(NodeId(other), NodeId(3));
+    }
+    assert_eq!(cluster.wait(LIMIT, groups[0].submit(&1)), Some(Ok(6)));
+    let alone = |cluster: &Cluster| cluster.view(NodeId(1)).is_some_and(|view| view.members.len() == 2);
+    assert!(cluster.run_until(LIMIT, alone));
+    for other in [1, 2] {
+        cluster.net().heal(NodeId(other), NodeId(3));
+    }
+    let complete = |cluster: &Cluster| {
+        cluster.view(NodeId(3)).is_some_and(|view| view.epoch.0 > 2 && view.shards[0].is_complete(NodeId(3)))
+    };
+    assert!(cluster.run_until(LIMIT, complete), "{:?}", cluster.view(NodeId(1)));
+    assert_eq!(cluster.wait(LIMIT, groups[2].submit(&2)), Some(Ok(8)));
+}
+
+#[test]
+fn who_leaves_is_gone_without_a_timeout() {
+    let (mut cluster, groups) = cluster(3, 1);
+    assert_eq!(cluster.wait(LIMIT, groups[0].submit(&5)), Some(Ok(5)));
+    cluster.leave(NodeId(1));
+    assert!(cluster.run_until(Duration::from_millis(10), |cluster| cluster.end_reason(NodeId(1)).is_some()));
+    assert_eq!(cluster.wait(LIMIT, groups[1].submit(&1)), Some(Ok(6)));
+}
