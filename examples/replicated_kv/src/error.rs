@@ -1,10 +1,15 @@
 //! Why a request was refused, in Redis' words: clients look at them.
 
+// What rkyv derives has no documentation.
+#![allow(missing_docs)]
+
 use std::{borrow::Cow, fmt};
 
+use rkyv::{Archive, Deserialize, Serialize, with::AsOwned};
+
 /// An error reply: a code in capital letters, a space, and a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Cow<'static, str>);
+#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Error(#[rkyv(with = AsOwned)] Cow<'static, str>);
 
 impl Error {
     /// The value is of another type.

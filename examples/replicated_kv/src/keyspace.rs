@@ -8,11 +8,12 @@
 
 mod rows;
 
-use std::{collections::BTreeSet, fmt, num::NonZeroU64, sync::Arc};
+use std::{collections::BTreeSet, fmt, io, num::NonZeroU64, sync::Arc};
 
 use self::rows::Rows;
 use crate::{
     Error, inspect,
+    saved::{Reader, Writer, damaged},
     value::{Typed, Value},
 };
 
@@ -64,6 +65,9 @@ impl Entry {
 pub trait Publish: Send + Sync {
     /// Hands a message to this replica's subscribers. Returns how many there are.
     fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
+
+    /// Messages were published that this replica will not see: it got the state behind them from another.
+    fn tell_of_gap(&self) {}
 }
 
 impl Default for Keyspace {
@@ -82,6 +86,13 @@ impl Keyspace {
     /// Sets where published messages go.
     pub fn set_publisher(&mut self, publisher: Arc<dyn Publish>) {
         self.publisher = Some(publisher);
+    }
+
+    /// Tells who listens that messages are missing.
+    pub(crate) fn tell_of_gap(&self) {
+        if let Some(publisher) = &self.publisher {
+            publisher.tell_of_gap();
+        }
     }
 
     /// Looks at the keys as they are at a time.
@@ -128,6 +139,49 @@ impl Keyspace {
     /// When the next key expires.
     pub fn next_expiry_ms(&self) -> Option<u64> {
         self.expiries.first().map(|(at, _)| *at)
+    }
+
+    /// Writes all keys, those that have expired included.
+    pub(crate) fn save(&self, out: &mut Writer) {
+        out.number(self.version);
+        let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
+        out.number(births().count() as u64);
+        for (class, &version) in births() {
+            out.number(class as u64);
+            out.number(version);
+        }
+        out.number(self.entries.len() as u64);
+        for (key, entry) in self.entries.iter() {
+            out.bytes(key);
+            out.number(entry.version);
+            out.number(entry.expires_ms.map_or(0, NonZeroU64::get));
+            out.value(&entry.value);
+        }
+    }
+
+    /// Has the keys that were written, instead of those that there are.
+    pub(crate) fn load(&mut self, from: &mut Reader<'_>) -> io::Result<()> {
+        let mut new = Keyspace { version: from.number()?, publisher: self.publisher.clone(), ..Keyspace::default() };
+        for _ in 0..from.number()? {
+            let class = usize::try_from(from.number()?).ok();
+            let place =
+                class.and_then(|class| new.births.get_mut(class)).ok_or_else(|| damaged("it has too many births"))?;
+            *place = from.number()?;
+        }
+        for _ in 0..from.number()? {
+            let key = from.bytes()?;
+            let (version, expires_ms) = (from.number()?, NonZeroU64::new(from.number()?));
+            let entry = Entry { value: from.value()?, version, expires_ms };
+            if new.entries.get(&key).is_some() {
+                return Err(damaged("it has a key twice"));
+            }
+            new.entries.insert(&key, entry);
+            if let Some(at) = expires_ms {
+                new.expiries.insert((at.get(), key.into()));
+            }
+        }
+        *self = new;
+        Ok(())
     }
 
     fn class(&self, key: &[u8]) -> usize {

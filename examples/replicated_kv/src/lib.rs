@@ -17,6 +17,7 @@ pub mod message;
 pub mod number;
 pub mod pattern;
 pub mod reply;
+mod saved;
 pub mod server;
 pub mod store;
 pub mod text;

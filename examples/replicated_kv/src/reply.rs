@@ -1,12 +1,30 @@
 //! What a request is answered, before it is encoded for a client's version of the protocol.
 
-use crate::{Error, Text};
+// What rkyv derives has no documentation.
+#![allow(missing_docs)]
+
+use std::borrow::Cow;
+
+use rkyv::{
+    Archive, Deserialize, Serialize,
+    bytecheck::rancor::Source,
+    ser::{Allocator, Writer},
+    validation::ArchiveContext,
+    with::AsOwned,
+};
+
+use crate::{Error, Text, text::AsBytes};
 
 /// An answer. Where RESP2 lacks a form, it becomes what Redis makes of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[rkyv(
+    serialize_bounds(__S: Writer + Allocator, __S::Error: Source),
+    deserialize_bounds(__D::Error: Source),
+    bytecheck(bounds(__C: ArchiveContext, __C::Error: Source)),
+)]
 pub enum Reply {
     /// A short status without line ends.
-    Status(&'static str),
+    Status(#[rkyv(with = AsOwned)] Cow<'static, str>),
     /// A refusal.
     Error(Error),
     /// A whole number.
@@ -14,7 +32,7 @@ pub enum Reply {
     /// A number; in RESP2 a string.
     Double(f64),
     /// A value that the store still holds.
-    Text(Text),
+    Text(#[rkyv(with = AsBytes)] Text),
     /// Other bytes.
     Bytes(Box<[u8]>),
     /// A text for people.
@@ -24,20 +42,25 @@ pub enum Reply {
     /// Nothing; in RESP2 an array of no length.
     NullArray,
     /// Answers in a row.
-    Array(Vec<Reply>),
+    Array(#[rkyv(omit_bounds)] Vec<Reply>),
     /// Keys and values; in RESP2 an array of both in turn.
-    Map(Vec<(Reply, Reply)>),
+    Map(#[rkyv(omit_bounds)] Vec<(Reply, Reply)>),
     /// Answers that belong together two by two; in RESP2 an array of all.
-    Pairs(Vec<(Reply, Reply)>),
+    Pairs(#[rkyv(omit_bounds)] Vec<(Reply, Reply)>),
     /// Answers without an order; in RESP2 an array.
-    Set(Vec<Reply>),
+    Set(#[rkyv(omit_bounds)] Vec<Reply>),
     /// What was not asked for; in RESP2 an array.
-    Push(Vec<Reply>),
+    Push(#[rkyv(omit_bounds)] Vec<Reply>),
 }
 
 impl Reply {
     /// What most changes are answered.
-    pub const OK: Reply = Reply::Status("OK");
+    pub const OK: Reply = Reply::Status(Cow::Borrowed("OK"));
+
+    /// A fixed status.
+    pub const fn status(text: &'static str) -> Reply {
+        Reply::Status(Cow::Borrowed(text))
+    }
 
     /// Bytes that are copied.
     pub fn bytes(bytes: impl AsRef<[u8]>) -> Reply {
@@ -109,5 +132,36 @@ impl From<Error> for Reply {
 impl From<Result<Reply, Error>> for Reply {
     fn from(result: Result<Reply, Error>) -> Reply {
         result.unwrap_or_else(Reply::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rkyv::rancor;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_travels_to_a_front_end_as_it_is() {
+        let all = vec![
+            Reply::OK,
+            Reply::Error(Error::new("ERR no".to_owned())),
+            Reply::Integer(-1),
+            Reply::Double(f64::INFINITY),
+            Reply::Text(Text::plain(&[7; 100])),
+            Reply::bytes(""),
+            Reply::Verbatim("text".to_owned()),
+            Reply::Null,
+            Reply::NullArray,
+            Reply::Array(vec![Reply::Array(Vec::new()), Reply::Null]),
+            Reply::Map(vec![(Reply::bytes("key"), Reply::Pairs(vec![(Reply::Integer(1), Reply::Integer(2))]))]),
+            Reply::Set(vec![Reply::bytes("member")]),
+            Reply::Push(vec![Reply::status("message")]),
+        ];
+        let reply = Reply::Array(all);
+        let bytes = rkyv::to_bytes::<rancor::Error>(&reply).expect("it can be archived");
+        let came = rkyv::from_bytes::<Reply, rancor::Error>(&bytes).expect("it was just archived");
+        assert_eq!(came, reply);
+        assert!(rkyv::from_bytes::<Reply, rancor::Error>(&bytes[..bytes.len() / 2]).is_err());
     }
 }

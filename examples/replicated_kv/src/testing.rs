@@ -6,7 +6,7 @@ use squall::{Applied, Epoch, NodeId, Replicated, Seq};
 use crate::{
     Reply, Store,
     command::{self, Run},
-    message::Command,
+    message::{AnsweredBy, Command},
     words,
 };
 
@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Shell {
     pub(crate) store: Store,
     pub(crate) now_ms: u64,
-    applied: u64,
+    pub(crate) applied: u64,
 }
 
 impl Shell {
@@ -39,7 +39,9 @@ impl Shell {
         let reply = match run {
             Err(error) => Reply::Error(error),
             Ok(Run::Read(_)) => self.store.look(&request, self.now_ms),
-            Ok(Run::Write(_)) => self.apply(&Command::Run { at_ms: self.now_ms, request }),
+            Ok(Run::Write(_)) => {
+                self.apply(&Command::Run { at_ms: self.now_ms, request, answered_by: AnsweredBy::Sender })
+            }
             Ok(Run::Local) => panic!("the server answers this, not the store"),
         };
         show(&reply)
@@ -58,7 +60,7 @@ impl Shell {
 pub(crate) fn show(reply: &Reply) -> String {
     let all = |replies: &[Reply]| replies.iter().map(show).collect::<Vec<_>>().join(", ");
     match reply {
-        Reply::Status(text) => (*text).to_owned(),
+        Reply::Status(text) => text.clone().into_owned(),
         Reply::Error(error) => format!("-{error}"),
         Reply::Integer(number) => format!(":{number}"),
         Reply::Double(number) => format!(",{number}"),

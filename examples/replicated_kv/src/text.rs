@@ -2,6 +2,14 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
+use rkyv::{
+    Place,
+    rancor::Fallible,
+    ser::{Allocator, Writer},
+    vec::{ArchivedVec, VecResolver},
+    with::{ArchiveWith, DeserializeWith, SerializeWith},
+};
+
 use crate::number;
 
 /// A string value. Clones share the bytes, unless these are few.
@@ -42,6 +50,31 @@ impl Short {
 impl fmt::Debug for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.bytes().escape_ascii())
+    }
+}
+
+/// How a text travels to where it is only looked at: as its bytes, however it is held.
+#[derive(Debug)]
+pub(crate) struct AsBytes;
+
+impl ArchiveWith<Text> for AsBytes {
+    type Archived = ArchivedVec<u8>;
+    type Resolver = VecResolver;
+
+    fn resolve_with(text: &Text, resolver: VecResolver, out: Place<ArchivedVec<u8>>) {
+        ArchivedVec::resolve_from_len(text.len(), resolver, out);
+    }
+}
+
+impl<S: Fallible + Writer + Allocator + ?Sized> SerializeWith<Text, S> for AsBytes {
+    fn serialize_with(text: &Text, serializer: &mut S) -> Result<VecResolver, S::Error> {
+        ArchivedVec::serialize_from_slice(&text.bytes(), serializer)
+    }
+}
+
+impl<D: Fallible + ?Sized> DeserializeWith<ArchivedVec<u8>, Text, D> for AsBytes {
+    fn deserialize_with(bytes: &ArchivedVec<u8>, _: &mut D) -> Result<Text, D::Error> {
+        Ok(Text::plain(bytes))
     }
 }
 

@@ -22,7 +22,7 @@ use squall::{
 use squall_kv::{
     Reply, Store,
     command::{self, Run},
-    message::{Command, Watched},
+    message::{AnsweredBy, Command, Watched},
     words,
 };
 
@@ -219,7 +219,11 @@ impl Server {
         let (at_ms, request) = (self.clock_ms(), words::join(&words));
         let spec = command::check(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
         match spec.run {
-            Run::Write(_) => self.group.submit(&Command::Run { at_ms, request }).await.expect("nodes live"),
+            Run::Write(_) => self
+                .group
+                .submit(&Command::Run { at_ms, request, answered_by: AnsweredBy::Sender })
+                .await
+                .expect("nodes live"),
             Run::Read(_) => self.group.read(move |store| store.look(&request, at_ms)).await.expect("nodes live"),
             Run::Local => panic!("{line}: no replica is asked this"),
         }
@@ -228,7 +232,8 @@ impl Server {
     /// Does some requests at one moment unless a key has changed since it was watched. None if it has.
     async fn transaction(&self, watched: Vec<Watched>, lines: &[&str]) -> Option<Vec<Reply>> {
         let requests = lines.iter().map(|line| words::join(line.split(' '))).collect();
-        let transaction = Command::Transaction { at_ms: self.clock_ms(), watched, requests };
+        let transaction =
+            Command::Transaction { at_ms: self.clock_ms(), watched, requests, answered_by: AnsweredBy::Sender };
         match self.group.submit(&transaction).await.expect("nodes live") {
             Reply::Array(replies) => Some(replies),
             Reply::NullArray => None,

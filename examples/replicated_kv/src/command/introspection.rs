@@ -55,7 +55,7 @@ const DEBUG_HELP: &[&str] = &[
 ];
 
 fn help(lines: &'static [&'static str]) -> Reply {
-    Reply::Array(lines.iter().map(|line| Reply::Status(line)).collect())
+    Reply::Array(lines.iter().map(|line| Reply::status(line)).collect())
 }
 
 fn excerpt(word: &[u8]) -> impl std::fmt::Display {

@@ -46,7 +46,7 @@ fn exists(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 }
 
 fn type_of(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
-    Ok(Reply::Status(keys.get(words[1]).map_or("none", |value| value.type_name())))
+    Ok(Reply::status(keys.get(words[1]).map_or("none", |value| value.type_name())))
 }
 
 fn rename(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {

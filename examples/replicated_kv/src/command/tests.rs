@@ -4,7 +4,14 @@ use fastrand::Rng;
 use squall::NodeId;
 
 use super::*;
-use crate::{Store, inspect::Digest, keyspace::Entry, message::Command, testing::Shell, words};
+use crate::{
+    Store,
+    inspect::Digest,
+    keyspace::Entry,
+    message::{AnsweredBy, Command},
+    testing::Shell,
+    words,
+};
 
 /// How many random requests are made.
 const REQUESTS: usize = 20_000;
@@ -79,7 +86,7 @@ fn a_command_that_fails_has_changed_nothing_and_replicas_stay_the_same() {
         // What expires now is no change.
         replicas.iter_mut().for_each(|replica| replica.now_ms = at_ms);
         let before = held(&replicas[0]);
-        let command = Command::Run { at_ms, request: request.clone() };
+        let command = Command::Run { at_ms, request: request.clone(), answered_by: AnsweredBy::Sender };
         let [reply, _] = replicas.each_mut().map(|replica| replica.apply(&command));
         let after = replicas.each_ref().map(held);
         let shown = request.escape_ascii();

@@ -169,6 +169,13 @@ impl Clients {
         listeners.inspect(|client| client.leave()).count()
     }
 
+    /// Ends all connections, each once what was asked on it is answered. Returns how many there are.
+    pub(super) fn dismiss_all(&self) -> usize {
+        let clients = self.lock();
+        clients.values().filter(|client| !client.is_leaving()).for_each(|client| client.leave());
+        clients.len()
+    }
+
     /// Notes that a second has passed, and ends the connections where nothing was sent for `timeout` seconds, unless they
     /// listen to channels.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
@@ -389,7 +396,7 @@ fn help() -> Reply {
         "NO-EVICT, NO-TOUCH (ON|OFF): accepted, without a meaning here.",
         "SETINFO <option> <value>, SETNAME <name>: note what the connection says of itself.",
     ];
-    Reply::Array(lines.map(Reply::Status).into())
+    Reply::Array(lines.map(Reply::status).into())
 }
 
 #[cfg(test)]

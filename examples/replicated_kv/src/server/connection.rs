@@ -122,7 +122,10 @@ impl<R: Replica> Connection<'_, R> {
             match self.session.deliver_mail(MAX_OUT_BYTES, &mut self.out) {
                 Ok(delivered) => moved |= delivered,
                 Err(CutOff) => {
-                    tracing::warn!(client = self.client.id, "closing a subscriber's connection: it does not read");
+                    tracing::warn!(
+                        client = self.client.id,
+                        "closing a subscriber's connection: it does not read, or messages were lost"
+                    );
                     return Poll::Ready(Ok(()));
                 }
             }

@@ -60,12 +60,12 @@ fn keys(request: &[&[u8]]) -> Result<Reply, Error> {
 fn entry(spec: &'static Spec) -> Reply {
     let mut flags = Vec::new();
     match spec.run {
-        Run::Write(_) => flags.push(Reply::Status("write")),
-        Run::Read(_) => flags.push(Reply::Status("readonly")),
+        Run::Write(_) => flags.push(Reply::status("write")),
+        Run::Read(_) => flags.push(Reply::status("readonly")),
         Run::Local => {}
     }
     if spec.is_fast {
-        flags.push(Reply::Status("fast"));
+        flags.push(Reply::status("fast"));
     }
     let number = |number: i8| Reply::Integer(i64::from(number));
     Reply::Array(vec![

@@ -2,9 +2,9 @@
 
 use std::{fmt::Write, fs, sync::atomic::Ordering};
 
-use squall::{Applied, GroupStatus, Status};
+use squall::{Applied, GroupStatus, NodeId, ReadError, Status, Time, View};
 
-use super::{GROUP, Server};
+use super::{GROUP, Server, reception::Reception};
 use crate::Store;
 
 /// The version of Redis whose protocol and texts are followed; clients look at it.
@@ -12,9 +12,18 @@ pub(super) const VERSION: &str = "7.2.0";
 
 /// What `INFO` is made of.
 pub(super) struct Facts<'a> {
+    pub(super) reception: &'a Reception,
+    /// None of a front end.
+    pub(super) member: Option<Membership<'a>>,
+}
+
+/// What only a replica knows.
+pub(super) struct Membership<'a> {
     pub(super) server: &'a Server,
     /// None once the node has ended.
     pub(super) status: Option<Status>,
+    /// Why it can't serve the group now, if it can't.
+    pub(super) unserved: Option<ReadError>,
     /// As it was when the group ended, if it has; None if the replica broke.
     pub(super) store: Option<Contents>,
 }
@@ -74,7 +83,7 @@ impl Lines {
 }
 
 fn server(facts: &Facts<'_>, lines: &mut Lines) {
-    let server = facts.server;
+    let server = facts.reception;
     lines.add("redis_version", VERSION);
     lines.add("redis_mode", "standalone");
     lines.add("server_name", "squall-replicated-kv");
@@ -88,10 +97,10 @@ fn server(facts: &Facts<'_>, lines: &mut Lines) {
 }
 
 fn clients(facts: &Facts<'_>, lines: &mut Lines) {
-    lines.add("connected_clients", facts.server.clients.count());
-    lines.add("maxclients", facts.server.settings.max_clients());
+    lines.add("connected_clients", facts.reception.clients.count());
+    lines.add("maxclients", facts.reception.settings.max_clients());
     lines.add("blocked_clients", 0);
-    lines.add("pubsub_clients", facts.server.clients.count_listeners());
+    lines.add("pubsub_clients", facts.reception.clients.count_listeners());
 }
 
 /// What the system says of the process: the ring and the engine are in it too.
@@ -107,7 +116,7 @@ fn memory(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("used_memory_human", human(used));
     lines.add("used_memory_rss", used);
     lines.add("used_memory_peak", peak);
-    lines.add("mem_clients_normal", facts.server.budget.used());
+    lines.add("mem_clients_normal", facts.reception.budget.used());
     lines.add("used_memory_peak_human", human(peak));
     lines.add("maxmemory", 0);
     lines.add("maxmemory_policy", "noeviction");
@@ -122,7 +131,7 @@ fn human(bytes: u64) -> String {
 }
 
 fn stats(facts: &Facts<'_>, lines: &mut Lines) {
-    let (counts, hub) = (&facts.server.counts, &facts.server.hub);
+    let (counts, hub) = (&facts.reception.counts, &facts.reception.hub);
     lines.add("total_connections_received", counts.connections.load(Ordering::Relaxed));
     lines.add("total_commands_processed", counts.commands.load(Ordering::Relaxed));
     lines.add("rejected_connections", counts.rejected.load(Ordering::Relaxed));
@@ -136,41 +145,70 @@ fn stats(facts: &Facts<'_>, lines: &mut Lines) {
 /// In Redis' terms: each replica takes writes, and the others have what it acknowledges.
 fn replication(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("role", "master");
-    let members = match (&facts.status, &facts.store) {
-        (Some(status), Some(_)) => group(status).map_or(1, |group| group.members.len()),
-        _ => 1,
-    };
+    let members = facts.member.as_ref().map_or(1, |member| match &member.server.node.end_reason() {
+        None => member.server.node.view().members.len(),
+        Some(_) => 1,
+    });
     lines.add("connected_slaves", members - 1);
 }
 
 fn squall(facts: &Facts<'_>, lines: &mut Lines) {
-    lines.add("cluster", facts.server.config.cluster());
-    lines.add("node", facts.server.node.id().0);
-    match facts.server.node.end_reason() {
-        None => lines.add("state", "ok"),
-        Some(reason) => {
+    let Some(member) = &facts.member else {
+        lines.add("part", "front end");
+        return;
+    };
+    let Membership { server, status, unserved, store } = member;
+    lines.add("part", "replica");
+    lines.add("cluster", server.config.cluster());
+    lines.add("node", server.node.id().0);
+    match (server.node.end_reason(), unserved) {
+        (Some(reason), _) => {
             lines.add("state", "ended");
             lines.add("end_reason", reason);
         }
+        (None, Some(why)) => {
+            lines.add("state", "waits");
+            lines.add("waits_because", why);
+        }
+        (None, None) => lines.add("state", "ok"),
     }
-    if let Some(status) = &facts.status {
-        view(status, lines);
+    view(&server.node.view(), lines);
+    let change = server.node.last_change();
+    let us = |from: Time, to: Time| to.since(from).as_micros();
+    if change.suspected > Time::ZERO && change.installed > change.suspected {
+        lines.add("last_change_us", us(change.suspected, change.installed));
+        lines.add("last_change_ago_ms", Time::boot_clock().since(change.installed).as_millis());
     }
-    if let Some(contents) = facts.store {
+    if let Some(status) = status {
+        progress(status, lines);
+    }
+    if let Some(contents) = store {
         let (epoch, seq) = contents.applied.map_or((0, 0), |at| (at.epoch.0, at.seq.0));
         lines.add("applied_epoch", epoch);
         lines.add("applied_seq", seq);
     }
 }
 
+/// The last view that this node was in.
+fn view(view: &View, lines: &mut Lines) {
+    let list = |nodes: &[NodeId]| nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(",");
+    lines.add("epoch", view.epoch.0);
+    lines.add("members", view.members.len());
+    lines.add("view", list(&view.nodes()));
+    if let Some(shard) = view.shards.first() {
+        lines.add("view_complete", list(&shard.complete));
+        lines.add("view_senders", list(&shard.senders));
+    }
+    lines.add("view_joined", list(&view.joined));
+    lines.add("view_left", list(&view.left));
+}
+
 fn group(status: &Status) -> Option<&GroupStatus> {
     status.groups.iter().find(|group| group.name == GROUP)
 }
 
-fn view(status: &Status, lines: &mut Lines) {
-    lines.add("epoch", status.view.epoch.0);
+fn progress(status: &Status, lines: &mut Lines) {
     let Some(GroupStatus { members, own_thread, counts, .. }) = group(status) else { return };
-    lines.add("members", members.len());
     for (rank, member) in members.iter().enumerate() {
         let counts = format!("sent={},received={},delivered={}", member.sent, member.received, member.delivered);
         lines.add(&format!("member{rank}"), format_args!("node={},{counts}", member.node.0));
@@ -183,7 +221,8 @@ fn view(status: &Status, lines: &mut Lines) {
 }
 
 fn keyspace(facts: &Facts<'_>, lines: &mut Lines) {
-    if let Some(Contents { keys: keys @ 1.., expiring, .. }) = facts.store {
+    let store = facts.member.as_ref().and_then(|member| member.store);
+    if let Some(Contents { keys: keys @ 1.., expiring, .. }) = store {
         lines.add("db0", format_args!("keys={keys},expires={expiring},avg_ttl=0"));
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Server, clients::Client, describe};
+use super::{clients::Client, describe, reception::Reception};
 use crate::{Error, Reply, command::Spec, number::integer};
 
 /// Answers a request, of as many words as the command takes.
-pub(super) fn answer(server: &Server, client: &Client, spec: &Spec, words: &[&[u8]]) -> Result<Reply, Error> {
+pub(super) fn answer(reception: &Reception, client: &Client, spec: &Spec, words: &[&[u8]]) -> Result<Reply, Error> {
     match spec.name {
         "ping" => match words {
-            [_] => Ok(Reply::Status("PONG")),
+            [_] => Ok(Reply::status("PONG")),
             [_, text] => Ok(Reply::bytes(text)),
             _ => Err(Error::arity(spec.name)),
         },
@@ -20,10 +20,10 @@ pub(super) fn answer(server: &Server, client: &Client, spec: &Spec, words: &[&[u
             Some(_) => Err(Error::fixed("ERR DB index is out of range")),
             None => Err(Error::NOT_AN_INTEGER),
         },
-        "client" => server.clients.answer(client, words),
+        "client" => reception.clients.answer(client, words),
         "command" => describe::answer(words),
-        "config" => server.config_command(words),
-        "pubsub" => server.hub.answer(words),
+        "config" => reception.config_command(words),
+        "pubsub" => reception.hub.answer(words),
         "acl" => acl(words),
         "module" => match &*words[1].to_ascii_lowercase() {
             b"list" if words.len() == 2 => Ok(Reply::Array(Vec::new())),

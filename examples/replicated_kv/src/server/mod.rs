@@ -10,11 +10,13 @@ mod connection;
 mod counts;
 mod describe;
 mod expiry;
+mod front_end;
 mod info;
 mod inline;
 mod listen;
 mod local;
 mod memory;
+mod reception;
 mod replica;
 mod resp;
 mod session;
@@ -23,30 +25,18 @@ mod subscriptions;
 mod transaction;
 mod wake;
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use rustix::net::sockopt;
-use squall::{Config, Group, Node};
-use tokio::net::{TcpListener, TcpStream};
+use squall::{Config, Node, ServeOptions, ServedGroup};
+use tokio::net::TcpListener;
 
 pub use self::{
     auth::{Password, PasswordError},
+    front_end::FrontEnd,
     listen::{ListenError, listen},
     subscriptions::Hub,
 };
-use self::{
-    clients::{Client, Clients},
-    counts::Counts,
-    memory::Budget,
-    replica::OwnReplica,
-    session::Session,
-    settings::Settings,
-    wake::{Bell, Bells},
-};
+use self::{reception::Reception, replica::OwnReplica};
 use crate::{Store, store::MAX_VALUE_BYTES};
 
 /// The name of the replicated group, in configurations `[groups.kv]`.
@@ -56,8 +46,25 @@ pub const GROUP: &str = "kv";
 /// the longest key that is reasonable. It takes memory only while there are such commands.
 pub const BULK_RESERVE: usize = MAX_VALUE_BYTES + (16 << 20);
 
-/// How long to wait when the system gives no more sockets.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most bytes of the answers that are kept for a front end until it has them: what it asks is answered once, whichever
+/// replica it asks again.
+const KEPT_ANSWER_BYTES: u32 = 64 << 20;
+
+/// How many requests a front end has under way.
+const FRONT_END_WINDOW: u32 = 4096;
+
+/// How a group serves [front ends](FrontEnd). `max_command_bytes` is its longest command, in bytes.
+pub fn serve_options(max_command_bytes: usize) -> ServeOptions {
+    ServeOptions {
+        max_sessions: 64,
+        window: FRONT_END_WINDOW,
+        reply_bytes: KEPT_ANSWER_BYTES,
+        request_bytes: max_command_bytes,
+        // A look's answers, which are some MiB unless one value is longer.
+        unread_bytes: 2 * MAX_VALUE_BYTES,
+        ..ServeOptions::default()
+    }
+}
 
 /// After how long a silent client is asked by the system whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
@@ -79,36 +86,16 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Server {
     node: Node,
-    group: Group<Store>,
+    group: ServedGroup<Store>,
     config: Config,
-    listen: SocketAddr,
-    password: Option<Password>,
-    settings: Settings,
-    hub: Arc<Hub>,
-    since: Instant,
-    counts: Counts,
-    clients: Clients,
-    budget: Budget,
-    bells: Arc<Bells>,
+    reception: Arc<Reception>,
 }
 
 impl Server {
     /// A server of a node's group. `hub` is where the replica's store [publishes](Store::set_publisher).
-    pub fn new(node: Node, group: Group<Store>, config: Config, hub: Arc<Hub>, options: Options) -> Server {
-        Server {
-            node,
-            group,
-            config,
-            listen: options.listen,
-            password: options.password,
-            settings: Settings::new(options.max_clients, options.timeout_seconds),
-            hub,
-            since: Instant::now(),
-            counts: Counts::default(),
-            clients: Clients::default(),
-            budget: Budget::default(),
-            bells: Arc::default(),
-        }
+    pub fn new(node: Node, group: ServedGroup<Store>, config: Config, hub: Arc<Hub>, options: Options) -> Server {
+        let reception = Arc::new(Reception::new(options, hub, config.group(GROUP).max_message_bytes()));
+        Server { node, group, config, reception }
     }
 
     /// The node.
@@ -118,84 +105,19 @@ impl Server {
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.listen
+        self.reception.listen
     }
 
     /// Serves clients for ever, on a runtime of one thread.
     pub async fn serve(self: Arc<Server>, listener: TcpListener) {
-        // A task of its own, since it is woken most often.
-        tokio::spawn(Arc::clone(&self.bells).run());
-        tokio::join!(expiry::watch(&self), self.watch_clients(), Arc::clone(&self).accept(listener),);
+        let clients = Arc::clone(&self.reception).serve(listener, OwnReplica(Arc::clone(&self)));
+        tokio::join!(expiry::watch(&self), clients);
     }
 
-    async fn accept(self: Arc<Server>, listener: TcpListener) {
-        loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => self.welcome(stream, peer),
-                Err(error) => {
-                    tracing::warn!(%error, "no client can be accepted for now");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn welcome(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
-        let id = self.counts.next_id();
-        let server = Arc::clone(self);
-        // Where it listens may stand for all addresses of the host.
-        let here = stream.local_addr().unwrap_or(self.listen);
-        let client = Client::new(id, peer, here, Bell::new(&self.bells));
-        if self.clients.count() >= self.settings.max_clients() {
-            self.counts.rejected.fetch_add(1, Ordering::Relaxed);
-            // Nothing was sent on this connection yet, so there is room; and who is turned away may be gone already.
-            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
-            return;
-        }
-        let guest = self.clients.enter(client);
-        tokio::spawn(async move {
-            let _leaving = Leaving { server: &server, id };
-            // Without it answers are only later.
-            let _ = stream.set_nodelay(true);
-            // Without it a client whose host is gone stays for ever.
-            let _ = sockopt::set_socket_keepalive(&stream, true);
-            let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
-            let max_bytes = server.max_command_bytes();
-            let session = Session::new(OwnReplica(Arc::clone(&server)), &guest, &server.hub, max_bytes);
-            let Server { counts, budget, .. } = &*server;
-            if let Err(error) = connection::serve(stream, session, &guest, counts, budget, max_bytes).await {
-                tracing::debug!(%error, %peer, "a connection broke");
-            }
-        });
-    }
-
-    async fn watch_clients(&self) {
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            self.clients.count_second(self.settings.timeout_seconds());
-            // Who listens asks nothing, and would wait for ever without learning why.
-            if let Some(reason) = self.node.end_reason()
-                && let clients @ 1.. = self.clients.dismiss_listeners()
-            {
-                tracing::warn!(%reason, clients, "closing the subscribers' connections: the group has ended");
-            }
-        }
-    }
-
-    /// The longest command that the group takes, in bytes.
-    fn max_command_bytes(&self) -> usize {
-        self.config.group(GROUP).max_message_bytes()
-    }
-}
-
-/// Strikes a client off the list, however its task ends.
-struct Leaving<'a> {
-    server: &'a Server,
-    id: u64,
-}
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.server.clients.leave(self.id);
+    /// Ends the clients' connections, each once what was asked on it is answered, and leaves the group. Returns whether it has
+    /// left within `limit`; if not, nobody else can go on with the state, or too few of the others can be reached.
+    pub async fn leave(self: Arc<Server>, limit: Duration) -> bool {
+        self.reception.close(limit / 2).await;
+        tokio::task::spawn_blocking(move || self.node.leave(limit)).await.unwrap_or(false)
     }
 }

@@ -2,19 +2,19 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, Waker},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use squall::{Read, ReadError, Submit, SubmitError};
+use squall::{Read, ReadError, Served, Submit, SubmitError};
 use tokio::task::JoinHandle;
 
 use super::{
     Server,
     clients::Client,
     connection::too_large,
-    info::{self, Facts},
+    info::{self, Facts, Membership},
     local,
     session::{Look, Replica, Write},
 };
@@ -30,6 +30,7 @@ pub(super) fn now_ms() -> u64 {
 }
 
 /// This node's replica.
+#[derive(Clone)]
 pub(super) struct OwnReplica(pub(super) Arc<Server>);
 
 impl Replica for OwnReplica {
@@ -52,14 +53,16 @@ impl Replica for OwnReplica {
     }
 
     fn look(&self, mut look: Look) -> Reading<Look> {
-        Reading(self.0.group.read(move |store: &Store| {
+        Reading(self.0.group.read(move |store: &Served<Store>| {
             look.answer(store);
             look
         }))
     }
 
     fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Reading<Vec<Watched>> {
-        Reading(self.0.group.read(move |store: &Store| keys.iter().map(|key| store.watch(key, clock_ms)).collect()))
+        Reading(
+            self.0.group.read(move |store: &Served<Store>| keys.iter().map(|key| store.watch(key, clock_ms)).collect()),
+        )
     }
 
     fn info(&self, sections: Vec<String>) -> Self::Info {
@@ -67,42 +70,40 @@ impl Replica for OwnReplica {
         Box::pin(async move {
             let now_ms = now_ms();
             // It stays as it was when the group ended. One that broke can't be seen.
-            let store = server.group.peek(move |store: &Store| info::look(store, now_ms)).await.ok();
+            let store = server.group.peek(move |store: &Served<Store>| info::look(store, now_ms)).await.ok();
             let asked = Arc::clone(&server);
             // The engine answers this, and it may be busy.
             let status = tokio::task::spawn_blocking(move || asked.node.status()).await.ok().flatten();
-            Reply::Verbatim(info::text(&sections, &Facts { server: &server, status, store }))
+            let mut read = server.group.read(|_: &Served<Store>| ());
+            // While the group is served here, it waits at most.
+            let unserved = match Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Err(error)) => Some(error),
+                Poll::Ready(Ok(())) | Poll::Pending => None,
+            };
+            let member = Some(Membership { server: &server, status, store, unserved });
+            Reply::Verbatim(info::text(&sections, &Facts { reception: &server.reception, member }))
         })
     }
 
     fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply {
-        local::answer(&self.0, client, spec, words).into()
+        local::answer(&self.0.reception, client, spec, words).into()
     }
 
     fn others(&self) -> usize {
-        self.0.config.members().len() - 1
+        self.0.node.view().members.len() - 1
     }
 
-    fn ended(&self) -> Option<Error> {
+    fn has_no_messages(&self) -> Option<Error> {
         let reason = self.0.node.end_reason()?;
-        Some(Error::new(format!("CLUSTERDOWN The group has ended: {reason}")))
+        Some(Error::new(format!("CLUSTERDOWN the group has ended: {reason}")))
     }
 
     fn wants_password(&self) -> bool {
-        self.0.password.is_some()
+        self.0.reception.wants_password()
     }
 
     fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        let is_right = self.0.password.as_ref().is_none_or(|right| right.is(password));
-        let admits = is_right && user == b"default";
-        if !admits {
-            let denied = self.0.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
-            // Ever more rarely, since a stranger may try any number.
-            if denied.is_power_of_two() {
-                tracing::warn!(denied, "a client gave a wrong password");
-            }
-        }
-        admits
+        self.0.reception.admits(user, password)
     }
 }
 
@@ -126,13 +127,19 @@ impl Future for Writing {
             }
         }
         let Writing::Submitted(submit) = &mut *self else { unreachable!("it was just submitted") };
-        Pin::new(submit).poll(context).map_err(|error| match error {
-            SubmitError::Ended { reason, outcome } => {
-                Error::new(format!("CLUSTERDOWN The group has ended: {reason}; {outcome}"))
-            }
-            SubmitError::TooLarge { bytes, max } => too_large(bytes, max),
-            other => Error::new(format!("ERR {other}")),
-        })
+        Pin::new(submit).poll(context).map_err(|error| refused(&error))
+    }
+}
+
+/// The answer to a command that the group did not answer. Its code says whether the command may have been carried out.
+fn refused(error: &SubmitError) -> Error {
+    match error {
+        SubmitError::TooLarge { bytes, max } => too_large(*bytes, *max),
+        SubmitError::Ended { .. } | SubmitError::Unavailable { .. } | SubmitError::ViewEnded { .. } => {
+            let code = if error.is_not_applied() { "CLUSTERDOWN" } else { "UNKNOWN" };
+            Error::new(format!("{code} {error}"))
+        }
+        other => Error::new(format!("ERR {other}")),
     }
 }
 
@@ -153,7 +160,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context).map_err(|error| match error {
-            ReadError::Ended { reason } => Error::new(format!("CLUSTERDOWN The group has ended: {reason}")),
+            ReadError::Ended { .. } | ReadError::Unavailable { .. } => Error::new(format!("CLUSTERDOWN {error}")),
             other => Error::new(format!("ERR {other}")),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{KEEP_ALIVE, Server, local::unknown_subcommand, resp::MAX_BULK_BYTES};
+use super::{KEEP_ALIVE, local::unknown_subcommand, reception::Reception, resp::MAX_BULK_BYTES};
 use crate::{Error, Reply, number::integer, pattern::matches};
 
 /// Those that can be changed.
@@ -27,7 +27,7 @@ impl Settings {
     }
 }
 
-impl Server {
+impl Reception {
     /// Answers `CONFIG ...`, of at least two words.
     pub(super) fn config_command(&self, words: &[&[u8]]) -> Result<Reply, Error> {
         match (&*words[1].to_ascii_lowercase(), &words[2..]) {

@@ -40,7 +40,7 @@ type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<Topics>,
-    /// Subscribers that were cut off because they did not read in time.
+    /// Subscribers that were cut off, because they did not read in time or messages were lost.
     cut_off: AtomicU64,
 }
 
@@ -107,13 +107,17 @@ impl Hub {
         }
         mailbox.bytes += mail.bytes();
         if mailbox.bytes > MAX_MAIL_BYTES {
-            *mailbox = Mailbox { is_cut_off: true, ..Mailbox::default() };
-            self.cut_off.fetch_add(1, Ordering::Relaxed);
+            self.end(&mut mailbox);
         } else {
             mailbox.mail.push_back(mail);
         }
         drop(mailbox);
         to.bell.ring();
+    }
+
+    fn end(&self, mailbox: &mut Mailbox) {
+        *mailbox = Mailbox { is_cut_off: true, ..Mailbox::default() };
+        self.cut_off.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Answers `PUBSUB ...`, of at least two words.
@@ -171,6 +175,15 @@ impl Publish for Hub {
             }
         }
         count
+    }
+
+    fn tell_of_gap(&self) {
+        let topics = self.lock();
+        let subscribers = topics.channels.values().chain(topics.patterns.values()).flat_map(BTreeMap::values);
+        for subscriber in subscribers {
+            self.end(&mut subscriber.mailbox());
+            subscriber.bell.ring();
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use crate::{
     Error, Reply,
-    message::{Command, Watched},
+    message::{AnsweredBy, Command, Watched},
 };
 
 /// What a queued request takes in the group's message, and a watched key, besides their bytes.
@@ -158,7 +158,7 @@ impl Transaction {
     }
 
     /// Takes all out to be carried out at a time.
-    pub(super) fn exec(&mut self, at_ms: u64) -> Result<Exec, Error> {
+    pub(super) fn exec(&mut self, at_ms: u64, answered_by: AnsweredBy) -> Result<Exec, Error> {
         let queue = self.queue.take().ok_or(Error::fixed("ERR EXEC without MULTI"))?;
         let watched: Vec<_> = mem::take(&mut self.watched).into_values().collect();
         let bytes = queue.bytes + mem::take(&mut self.watched_bytes);
@@ -168,7 +168,7 @@ impl Transaction {
         if queue.requests.is_empty() && watched.is_empty() {
             return Ok(Exec::Locals(queue.locals));
         }
-        let command = Command::Transaction { at_ms, watched, requests: queue.requests };
+        let command = Command::Transaction { at_ms, watched, requests: queue.requests, answered_by };
         Ok(Exec::Command { command, bytes, locals: queue.locals })
     }
 }
@@ -199,7 +199,8 @@ mod tests {
         for (request, is_local) in [("a", true), ("b", false), ("c", false), ("d", true), ("e", true), ("f", false)] {
             transaction.queue(&mut request.into(), is_local).expect("there is room");
         }
-        let Ok(Exec::Command { command: Command::Transaction { requests, .. }, locals, .. }) = transaction.exec(1)
+        let Ok(Exec::Command { command: Command::Transaction { requests, .. }, locals, .. }) =
+            transaction.exec(1, AnsweredBy::Sender)
         else {
             panic!("the group must be asked");
         };
@@ -214,7 +215,7 @@ mod tests {
         transaction.open().expect("it is not open");
         transaction.queue(&mut vec![0; 500], false).expect("there is room");
         assert!(transaction.queue(&mut vec![0; 500], false).is_err());
-        assert!(transaction.exec(1).expect_err("it is broken").as_str().starts_with("EXECABORT "));
+        assert!(transaction.exec(1, AnsweredBy::Sender).expect_err("it is broken").as_str().starts_with("EXECABORT "));
         assert!(!transaction.is_open());
     }
 
@@ -226,7 +227,7 @@ mod tests {
             transaction.queue(&mut b"ping".to_vec(), true).expect("there is room");
         }
         assert!(transaction.queue(&mut b"ping".to_vec(), true).is_err());
-        assert!(transaction.exec(1).expect_err("it is broken").as_str().starts_with("EXECABORT "));
+        assert!(transaction.exec(1, AnsweredBy::Sender).expect_err("it is broken").as_str().starts_with("EXECABORT "));
     }
 
     #[test]
@@ -236,7 +237,9 @@ mod tests {
         transaction.watch(vec![key(1)]).expect("there is room");
         transaction.watch(vec![key(2)]).expect("there is room");
         transaction.open().expect("it is not open");
-        let Ok(Exec::Command { command: Command::Transaction { watched, .. }, .. }) = transaction.exec(1) else {
+        let Ok(Exec::Command { command: Command::Transaction { watched, .. }, .. }) =
+            transaction.exec(1, AnsweredBy::Sender)
+        else {
             panic!("the group must be asked");
         };
         assert_eq!(watched, [key(1)]);

@@ -136,6 +136,14 @@ impl SortedSet {
         self.scores.as_ref().map(|scores| scores.len())
     }
 
+    /// Has a table of members from now on, however few they are: as one that had many before.
+    pub(crate) fn keep_table(&mut self) {
+        self.scores.get_or_insert_with(|| {
+            let all = self.row.iter().map(|scored| (Arc::clone(&scored.member), scored.score));
+            Box::new(all.collect())
+        });
+    }
+
     /// What lies at a place of the table of members. The last takes the place of one that is removed.
     pub fn at(&self, place: usize) -> Option<(&Arc<[u8]>, f64)> {
         self.scores.as_ref()?.get_index(place).map(|(member, score)| (member, *score))

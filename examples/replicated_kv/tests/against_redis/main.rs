@@ -23,7 +23,7 @@ use squall_kv::{
     command::{self, Run},
     encode::{Protocol, encode},
     keyspace::Entry,
-    message::Command,
+    message::{AnsweredBy, Command},
     value::Value,
     words,
 };
@@ -182,7 +182,7 @@ impl Both {
         let reply = match command::check(&split).map(|spec| spec.run) {
             Err(error) => Reply::Error(error),
             Ok(Run::Read(_)) => self.store.look(&request, now_ms),
-            Ok(Run::Write(_)) => self.apply(&Command::Run { at_ms: now_ms, request }),
+            Ok(Run::Write(_)) => self.apply(&Command::Run { at_ms: now_ms, request, answered_by: AnsweredBy::Sender }),
             Ok(Run::Local) => panic!("the server answers this, not the store"),
         };
         self.as_tree(&reply)

@@ -3,7 +3,7 @@ use fastrand::Rng;
 use squall_kv::{
     command::{self, Run},
     encode::Protocol,
-    message::{Command, Watched},
+    message::{AnsweredBy, Command, Watched},
     words,
 };
 
@@ -33,7 +33,12 @@ impl Both {
         }
         let theirs = self.redis.ask(&line("exec").words);
         let joined = requests.iter().map(|request| words::join(&request.words)).collect();
-        let reply = self.apply(&Command::Transaction { at_ms: now_ms(), watched, requests: joined });
+        let reply = self.apply(&Command::Transaction {
+            at_ms: now_ms(),
+            watched,
+            requests: joined,
+            answered_by: AnsweredBy::Sender,
+        });
         let shown = |request: &Request| words::join(&request.words).escape_ascii().to_string();
         let shown: Vec<_> = requests.iter().map(shown).collect();
         assert_eq!(

@@ -16,7 +16,7 @@ fn a_large_value_is_stored_everywhere(bytes: usize) {
     let mut value: Vec<u8> = (0..bytes).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
     let mut client = first.connect();
     assert_eq!(client.ask(&["SET", "small", "1"]), "OK");
-    let before: Vec<u64> = cluster.replicas.iter().map(|replica| resident_bytes(replica.pid)).collect();
+    let before: Vec<u64> = cluster.replicas.iter().map(|replica| resident_bytes(replica.pid())).collect();
 
     assert_eq!(client.ask_bytes(&[b"SET", b"large", &value]), b"OK");
     assert!(second.connect().ask_bytes(&[b"GET", b"large"]) == value, "another replica has other bytes");
@@ -30,7 +30,7 @@ fn a_large_value_is_stored_everywhere(bytes: usize) {
     assert_eq!(client.ask(&["DEL", "large"]), "1");
 
     for (replica, before) in cluster.replicas.iter().zip(before) {
-        until("the memory is given back", || resident_bytes(replica.pid) < before + (bytes as u64) / 4);
+        until("the memory is given back", || resident_bytes(replica.pid()) < before + (bytes as u64) / 4);
     }
     cluster.stop();
 }

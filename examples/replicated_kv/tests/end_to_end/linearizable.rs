@@ -16,8 +16,8 @@ use rustix::process::Signal;
 
 use self::model::{Command, History, Key, Tried, is_linearizable, operation};
 use crate::{
-    machine::{one_at_a_time, skip, within},
-    process::Replica,
+    machine::{one_at_a_time, skip, until},
+    process::{Cluster, Replica},
     target::{Target, fresh_prefix},
     wire::Client,
 };
@@ -50,6 +50,12 @@ impl Run {
         }
     }
 
+    /// Waits until many more operations were called.
+    fn until_more(&self) {
+        let before = self.called.load(Ordering::Relaxed);
+        until("the clients go on", || self.called.load(Ordering::Relaxed) > before + 500);
+    }
+
     fn now(&self) -> i64 {
         i64::try_from(self.begun.elapsed().as_nanos()).expect("a test is short")
     }
@@ -68,18 +74,21 @@ struct Done {
     histories: BTreeMap<String, History>,
     /// Operations that were answered.
     answered: usize,
-    /// Whether its last operation was not, or with an error that leaves open what happened.
-    lost: bool,
+    /// Those that were not, or with an error that leaves open what happened.
+    open: usize,
 }
 
-/// One client: calls commands until it is told to stop, or gets no answer.
-fn client(run: &Run, id: usize, address: SocketAddr) -> Done {
-    let mut client = Client::connect(address).expect("the replica listens");
+/// One client: calls commands until it is told to stop. Where it gets no answer, it goes on at the next replica, as another client:
+/// what it had called may still take effect.
+fn client(run: &Run, id: usize, addresses: &[SocketAddr]) -> Done {
     let mut done = Done::default();
+    let (mut turn, mut connected, mut life) = (id, None, 0);
     for number in 0u64.. {
-        if run.stop.load(Ordering::Relaxed) {
-            break;
+        while connected.is_none() && !run.stop.load(Ordering::Relaxed) {
+            connected = Client::connect(addresses[turn % addresses.len()]).ok();
+            turn += usize::from(connected.is_none());
         }
+        let Some(client) = connected.as_mut().filter(|_| !run.stop.load(Ordering::Relaxed)) else { break };
         let key = run.key();
         // Values of no other operation: some are numbers, which can be counted on.
         let text = format!("{}{id:02}{number:06}", if fastrand::bool() { "v" } else { "1" });
@@ -92,16 +101,28 @@ fn client(run: &Run, id: usize, address: SocketAddr) -> Done {
             _ => Command::Del,
         };
         let call = run.now();
-        let answer = client.call(&command.words(&key)).ok().filter(is_definite);
+        let answer = client.call(&command.words(&key)).ok();
         let back = run.now();
-        done.lost = answer.is_none();
-        done.answered += usize::from(!done.lost);
-        done.histories.entry(key).or_default().push(operation(id, call, back, Tried { command, answer }));
-        if done.lost {
-            break;
+        if answer.as_ref().is_some_and(is_refusal) {
+            (connected, turn) = (None, turn + 1);
+            continue;
+        }
+        let answer = answer.filter(is_definite);
+        let is_open = answer.is_none();
+        done.answered += usize::from(!is_open);
+        done.open += usize::from(is_open);
+        let tried = operation(id + CLIENTS * life, call, back, Tried { command, answer });
+        done.histories.entry(key).or_default().push(tried);
+        if is_open {
+            (connected, turn, life) = (None, turn + 1, life + 1);
         }
     }
     done
+}
+
+/// Of what was refused so, nothing was done.
+fn is_refusal(answer: &OwnedFrame) -> bool {
+    matches!(answer, OwnedFrame::Error(text) if text.starts_with("CLUSTERDOWN"))
 }
 
 /// Errors of the group say that nobody knows; those of a command, that it did nothing.
@@ -110,21 +131,12 @@ fn is_definite(answer: &OwnedFrame) -> bool {
 }
 
 /// Runs clients at all replicas until `meanwhile` returns, and checks what they saw. Returns what each of them did.
-fn check(target: &Target, meanwhile: impl FnOnce(&Run, &AtomicU64)) -> Vec<Done> {
+fn check(target: &Target, meanwhile: impl FnOnce(&Run)) -> Vec<Done> {
     let run = Run::new();
-    let ended = AtomicU64::new(0);
     let done: Vec<Done> = thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|id| {
-                let (run, ended, address) = (&run, &ended, target.address(id));
-                scope.spawn(move || {
-                    let done = client(run, id, address);
-                    ended.fetch_add(1, Ordering::Relaxed);
-                    done
-                })
-            })
-            .collect();
-        meanwhile(&run, &ended);
+        let run = &run;
+        let clients: Vec<_> = (0..CLIENTS).map(|id| scope.spawn(move || client(run, id, target.addresses()))).collect();
+        meanwhile(run);
         run.stop.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().expect("the client ends")).collect()
     });
@@ -137,7 +149,7 @@ fn check(target: &Target, meanwhile: impl FnOnce(&Run, &AtomicU64)) -> Vec<Done>
         assert!(is_linearizable(history), "{key} is not linearizable:\n{}", show(history));
     }
     let answered: usize = done.iter().map(|done| done.answered).sum();
-    let open = done.iter().filter(|done| done.lost).count();
+    let open: usize = done.iter().map(|done| done.open).sum();
     eprintln!("{answered} answered, {open} open, {} keys, checked in {:?}", histories.len(), begun.elapsed());
     done
 }
@@ -158,44 +170,61 @@ fn show(history: &History) -> String {
 fn clients_of_all_replicas_see_one_order() {
     let _turn = one_at_a_time();
     let target = Target::start();
-    let done = check(&target, |_, _| thread::sleep(Duration::from_secs(3)));
-    assert!(done.iter().all(|done| !done.lost), "an operation was not answered");
+    let done = check(&target, |_| thread::sleep(Duration::from_secs(3)));
+    assert!(done.iter().all(|done| done.open == 0), "an operation was not answered");
     assert!(done.iter().map(|done| done.answered).sum::<usize>() > 1000);
     target.until_all_hold_the_same();
     target.stop();
 }
 
 #[test]
-fn what_was_answered_around_a_replicas_death_is_in_one_order() {
-    around(|replica| replica.signal(Signal::KILL), |_| {});
+fn clients_around_deaths_and_restarts_see_one_order() {
+    around(|cluster, run| {
+        // The lowest-ranked among them, whoever that is after the first.
+        for index in [2, 0, 1] {
+            let before = cluster.replicas[index].pid();
+            cluster.replicas[index].signal(Signal::KILL);
+            until("it serves again", || cluster.replicas[index].pid() != before && is_full(cluster));
+            run.until_more();
+        }
+    });
 }
 
 #[test]
-fn what_was_answered_around_a_replicas_long_pause_is_in_one_order() {
-    around(|replica| replica.signal(Signal::STOP), |replica| replica.signal(Signal::CONT));
+fn clients_around_long_pauses_see_one_order() {
+    around(|cluster, run| {
+        for index in [2, 0] {
+            cluster.replicas[index].signal(Signal::STOP);
+            let other = &cluster.replicas[1];
+            until("the others have given it up", || other.info("members").as_deref() == Some("2"));
+            run.until_more();
+            cluster.replicas[index].signal(Signal::CONT);
+            until("it is back", || is_full(cluster));
+            run.until_more();
+        }
+    });
 }
 
-/// Runs clients while something befalls the third replica; `afterwards` once the others' clients have seen it or had time to.
-fn around(befall: impl Fn(&Replica), afterwards: impl Fn(&Replica)) {
+/// Whether all replicas know that all are full members.
+fn is_full(cluster: &Cluster) -> bool {
+    let all = cluster.replicas.len();
+    let sees_all = |replica: &Replica| replica.info("view_senders").is_some_and(|list| list.split(',').count() == all);
+    cluster.replicas.iter().all(sees_all)
+}
+
+/// Runs clients while something befalls the replicas.
+fn around(befall: impl Fn(&Cluster, &Run)) {
     let _turn = one_at_a_time();
     let target = Target::start();
     let Some(cluster) = &target.cluster else {
         return skip("the processes behind SQUALL_KV_ADDRESSES are not this test's to stop");
     };
-    let done = check(&target, |run, ended| {
-        thread::sleep(Duration::from_secs(1));
-        assert_eq!(ended.load(Ordering::Relaxed), 0, "a client gave up before anything happened");
-        befall(&cluster.replicas[2]);
-        let have_ended = |count| move || ended.load(Ordering::Relaxed) >= count;
-        // The failure timeout is one second.
-        within(Duration::from_secs(4), have_ended(CLIENTS as u64 * 2 / 3));
-        afterwards(&cluster.replicas[2]);
-        // Those whose replica was paused go on for a moment if they may.
-        within(Duration::from_secs(2), have_ended(CLIENTS as u64));
-        run.stop.store(true, Ordering::Relaxed);
+    let done = check(&target, |run| {
+        run.until_more();
+        befall(cluster, run);
     });
     assert!(done.iter().all(|done| done.answered > 0), "every client had got somewhere");
-    assert!(done.iter().any(|done| done.lost), "nothing was lost, so the test shows nothing");
+    target.until_all_hold_the_same();
     target.stop();
 }
 

@@ -4,23 +4,21 @@ mod bank;
 mod beside_redis;
 mod clients;
 mod connections;
+mod failures;
 mod fuzz;
 mod large;
 mod linearizable;
+mod load;
 mod machine;
 mod process;
+mod replacement;
 mod target;
 mod wire;
 
-use std::{
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{process::Command, thread, time::Duration};
 
 use machine::{TemporaryFile, free_ports, has, one_at_a_time, until};
 use process::{Cluster, Replica};
-use rustix::process::Signal;
 use wire::Client;
 
 #[test]
@@ -51,73 +49,11 @@ fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
 }
 
 #[test]
-fn the_others_clients_learn_of_a_killed_replica_within_a_second() {
-    let _turn = one_at_a_time();
-    let cluster = Cluster::start();
-    let mut killed = None;
-    let answers = thread::scope(|scope| {
-        let clients: Vec<_> = cluster.replicas[..2]
-            .iter()
-            .enumerate()
-            .map(|(index, replica)| {
-                scope.spawn(move || {
-                    let key = format!("key{index}");
-                    let mut client = replica.connect();
-                    let mut done = 0u64;
-                    loop {
-                        let answer = client.ask(&["SET", &key, &done.to_string()]);
-                        match answer.strip_prefix('-') {
-                            None => done += 1,
-                            Some(error) => return (done, Instant::now(), error.to_owned()),
-                        }
-                    }
-                })
-            })
-            .collect();
-        // A second write follows the first one's answer.
-        let has_begun = |key| cluster.replicas[2].connect().ask(&["GET", key]).parse().is_ok_and(|done: u64| done > 0);
-        until("the clients have begun", || has_begun("key0") && has_begun("key1"));
-        killed = Some(Instant::now());
-        cluster.replicas[2].signal(Signal::KILL);
-        clients.into_iter().map(|client| client.join().expect("the client ends")).collect::<Vec<_>>()
-    });
-    for (done, when, error) in answers {
-        assert!(done > 0);
-        assert!(error.starts_with("CLUSTERDOWN"), "{error}");
-        assert!(error.contains("node 3"), "the error names who was lost: {error}");
-        let took = when - killed.expect("it was killed");
-        assert!(took < Duration::from_secs(1), "a client waited for {took:?}");
-    }
-    let mut late = cluster.replicas[0].connect();
-    let asked = Instant::now();
-    assert!(late.ask(&["GET", "key0"]).starts_with("-CLUSTERDOWN"));
-    assert!(asked.elapsed() < Duration::from_secs(1));
-    assert_eq!(late.ask(&["PING"]), "PONG", "it still answers what needs no group");
-    cluster.stop();
-}
-
-#[test]
-fn a_frozen_replica_is_given_up_after_the_failure_timeout_and_learns_of_it() {
-    let _turn = one_at_a_time();
-    let cluster = Cluster::start();
-    assert_eq!(cluster.replicas[0].connect().ask(&["SET", "key", "1"]), "OK");
-    cluster.replicas[2].signal(Signal::STOP);
-    let frozen = Instant::now();
-    let answer = cluster.replicas[0].connect().ask(&["SET", "key", "2"]);
-    assert!(answer.starts_with("-CLUSTERDOWN"), "{answer}");
-    assert!(frozen.elapsed() < Duration::from_secs(5), "the failure timeout is one second");
-    cluster.replicas[2].signal(Signal::CONT);
-    let mut back = cluster.replicas[2].connect();
-    until("it learns that the group is over", || back.ask(&["GET", "key"]).starts_with("-CLUSTERDOWN"));
-    cluster.stop();
-}
-
-#[test]
 fn ctrl_c_ends_all_processes_and_the_ports_are_free_at_once() {
     let _turn = one_at_a_time();
     let cluster = Cluster::start();
     let base = cluster.replicas[0].port;
-    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid).collect();
+    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid()).collect();
     cluster.stop();
     until("the replicas are gone", || children.iter().all(|&pid| !process::is_alive(pid)));
     Cluster::start_at(base).stop();
@@ -127,7 +63,7 @@ fn ctrl_c_ends_all_processes_and_the_ports_are_free_at_once() {
 fn replicas_do_not_outlive_a_killed_supervisor() {
     let _turn = one_at_a_time();
     let mut cluster = Cluster::start();
-    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid).collect();
+    let children: Vec<u32> = cluster.replicas.iter().map(|replica| replica.pid()).collect();
     cluster.kill_supervisor();
     until("the replicas are gone", || children.iter().all(|&pid| !process::is_alive(pid)));
 }
@@ -137,16 +73,16 @@ fn an_idle_replica_is_small_and_sleeps() {
     let _turn = one_at_a_time();
     let cluster = Cluster::start();
     for replica in &cluster.replicas {
-        let bytes = process::resident_bytes(replica.pid);
+        let bytes = process::resident_bytes(replica.pid());
         assert!(bytes < 64 << 20, "replica {} has {} MiB of memory", replica.port, bytes >> 20);
     }
     // Let what the start left behind pass, then look at what the processes use by themselves, in their own time.
     thread::sleep(Duration::from_millis(500));
-    let before: Vec<_> = cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid)).collect();
+    let before: Vec<_> = cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid())).collect();
     let idle = Duration::from_secs(5);
     thread::sleep(idle);
     for (replica, before) in cluster.replicas.iter().zip(before) {
-        let used = process::cpu_time(replica.pid) - before;
+        let used = process::cpu_time(replica.pid()) - before;
         assert!(used * 100 < idle, "an idle replica used {used:?} of {idle:?}");
     }
     cluster.stop();
@@ -203,7 +139,7 @@ fn a_command_of_a_gigabyte_costs_its_sender_the_connection_and_nobody_else() {
     let _turn = one_at_a_time();
     let cluster = Cluster::start();
     let replica = &cluster.replicas[0];
-    let before = process::resident_bytes(replica.pid);
+    let before = process::resident_bytes(replica.pid());
     let mut greedy = replica.connect();
     greedy.send(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1073741824\r\n").expect("the replica reads");
     // As much of it as the replica takes; it may close the connection at any time.
@@ -213,7 +149,7 @@ fn a_command_of_a_gigabyte_costs_its_sender_the_connection_and_nobody_else() {
             break;
         }
     }
-    let grown = process::resident_bytes(replica.pid).saturating_sub(before);
+    let grown = process::resident_bytes(replica.pid()).saturating_sub(before);
     assert!(grown < 64 << 20, "it grew by {} MiB", grown >> 20);
     assert_eq!(replica.connect().ask(&["SET", "key", "small"]), "OK");
     cluster.stop();

@@ -4,11 +4,16 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Read},
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::Duration,
 };
 
+use redis_protocol::resp2::types::OwnedFrame;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{
@@ -55,7 +60,8 @@ pub(crate) fn ends_within(limit: Duration, child: &mut Child) -> Option<ExitStat
 /// One replica of a cluster.
 pub(crate) struct Replica {
     pub(crate) port: u16,
-    pub(crate) pid: u32,
+    /// That of its latest process.
+    pid: Arc<AtomicU32>,
     /// If it was started alone.
     child: Option<Child>,
 }
@@ -64,7 +70,36 @@ impl Replica {
     /// Starts one replica, without waiting for anything.
     pub(crate) fn alone(args: &[&str]) -> Replica {
         let child = spawn(args);
-        Replica { port: 0, pid: child.id(), child: Some(child) }
+        Replica { port: 0, pid: Arc::new(child.id().into()), child: Some(child) }
+    }
+
+    /// Starts one that says where it serves, and waits for that. Also a front end says it.
+    pub(crate) fn serving(args: &[&str]) -> Replica {
+        let mut child = spawn(args);
+        let Some((port, _)) = next_serving(&mut BufReader::new(child.stdout.take().expect("it is piped"))) else {
+            let mut said = String::new();
+            child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
+            panic!("{args:?} did not start: {said}");
+        };
+        Replica { port, pid: Arc::new(child.id().into()), child: Some(child) }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// Stops one that was started alone as Ctrl-C does. Returns how it ended; None if it took too long.
+    pub(crate) fn stop(mut self) -> Option<ExitStatus> {
+        self.signal(Signal::INT);
+        ends_within(DEADLINE, self.child.as_mut().expect("it was started alone"))
+    }
+
+    /// What INFO says of this.
+    pub(crate) fn info(&self, name: &str) -> Option<String> {
+        let mut client = Client::connect(self.address()).ok()?;
+        let OwnedFrame::BulkString(text) = client.call(&["INFO", "squall"]).ok()? else { return None };
+        let text = String::from_utf8(text.to_vec()).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
     }
 
     /// What a replica that was started alone said to standard error, once it has ended by itself.
@@ -85,7 +120,7 @@ impl Replica {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(pid(self.pid), signal).expect("the replica is alive");
+        kill_process(pid(self.pid()), signal).expect("the replica is alive");
     }
 }
 
@@ -121,24 +156,26 @@ impl Cluster {
     fn start_as(base: u16, options: &[&str]) -> Cluster {
         let mut supervisor = spawn(&[&["--port", &base.to_string()], options].concat());
         let mut replicas = Vec::new();
-        let mut lines = BufReader::new(supervisor.stdout.take().expect("it is piped")).lines();
-        while replicas.len() < 3 {
-            let Some(Ok(line)) = lines.next() else {
+        let mut lines = BufReader::new(supervisor.stdout.take().expect("it is piped"));
+        let count = options.iter().position(|option| *option == "--replicas");
+        let count = count.map_or(3, |at| options[at + 1].parse().expect("a number of replicas"));
+        while replicas.len() < count {
+            let Some((port, pid)) = next_serving(&mut lines) else {
                 let mut said = String::new();
                 let stderr = supervisor.stderr.as_mut().expect("it is piped");
                 stderr.read_to_string(&mut said).expect("it is text");
                 panic!("the cluster did not start: {said}");
             };
-            // «replica 1 serves redis-cli -p 7001 (process 4711)»
-            if let Some((_, rest)) = line.split_once("redis-cli -p ") {
-                let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
-                let mut number = || numbers.next().expect("a port and a process id").parse::<u32>().expect("a number");
-                let port = u16::try_from(number()).expect("a port");
-                replicas.push(Replica { port, pid: number(), child: None });
-            }
+            replicas.push(Replica { port, pid: Arc::new(pid.into()), child: None });
         }
-        // What it says from now on must not fill the pipe.
-        thread::spawn(move || lines.for_each(drop));
+        // Replicas that died and serve again.
+        let processes: Vec<_> = replicas.iter().map(|replica| (replica.port, Arc::clone(&replica.pid))).collect();
+        thread::spawn(move || {
+            while let Some((port, pid)) = next_serving(&mut lines) {
+                let of_replica = processes.iter().find(|(of, _)| *of == port);
+                of_replica.expect("a replica keeps its port").1.store(pid, Ordering::Relaxed);
+            }
+        });
         let mut stderr = supervisor.stderr.take().expect("it is piped");
         thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
         Cluster { supervisor, replicas }
@@ -162,6 +199,24 @@ impl Drop for Cluster {
         // If a test failed in the middle. The replicas see their supervisor go.
         let _ = self.supervisor.kill();
         let _ = self.supervisor.wait();
+    }
+}
+
+/// The port and the process of the next that says that it serves, such as «replica 1 serves redis-cli -p 7001 (process 4711)».
+/// The latter is 0 where nobody starts it again. None if there is no next.
+fn next_serving(said: &mut BufReader<ChildStdout>) -> Option<(u16, u32)> {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if said.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if let Some((_, rest)) = line.split_once("redis-cli -p ") {
+            let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+            let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+            let port = number().and_then(|port| u16::try_from(port).ok()).expect("a port");
+            return Some((port, number().unwrap_or(0)));
+        }
     }
 }
 

@@ -12,19 +12,23 @@ use std::{
 
 use squall_kv::server::{ListenError, listen};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, ChildStdin, Command},
-    time::timeout,
+    io::AsyncReadExt,
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    Args,
+    Args, Fabric,
     network::{Network, NetworkError},
-    replica::{MEMBERS, PASSWORD, READY, stop_asked},
+    replica::{PASSWORD, READY, stop_asked},
 };
 
 /// How long a replica may take to stop before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long to wait before a replica that has died is started again: this at first, up to the most.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
+const MOST_RESTART_PAUSE: Duration = Duration::from_secs(10);
 
 /// Why a cluster could not run.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +43,7 @@ pub(crate) enum ClusterError {
     Spawn { id: u32, error: io::Error },
     #[error("replica {id} did not come up ({status}): see above for what it said, or set RUST_LOG=info")]
     NotUp { id: u32, status: String },
-    #[error("all replicas have died")]
+    #[error("all replicas have died, and the data with them: start the cluster again")]
     AllDied,
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -55,16 +59,11 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
     };
     let mut cluster = started?;
     for replica in &cluster.replicas {
-        say(&format!(
-            "replica {} serves redis-cli -p {} (process {})",
-            replica.id,
-            replica.address.port(),
-            replica.pid()
-        ));
+        replica.announce();
     }
-    say("Ctrl-C stops them");
+    say(&format!("their cluster is {:?}; Ctrl-C stops them", cluster.name));
     let watched = tokio::select! {
-        error = cluster.watch() => Err(error),
+        error = cluster.watch(args) => Err(error),
         () = &mut stop => Ok(()),
     };
     cluster.stop().await;
@@ -73,11 +72,12 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
 
 /// The replicas of one cluster. Those that still run when it is dropped are killed.
 pub(crate) struct Cluster {
+    name: String,
     replicas: Vec<ReplicaProcess>,
     /// What time limits are multiplied by.
     patience: u32,
     /// What they know of each other, whose files they may read again.
-    _network: Option<Network>,
+    network: Network,
 }
 
 struct ReplicaProcess {
@@ -86,28 +86,48 @@ struct ReplicaProcess {
     child: Child,
     /// As long as it is open, the replica goes on. It also closes when this process is killed.
     lifeline: Option<ChildStdin>,
-    ended: bool,
+    state: State,
+    /// What it says, and has said.
+    output: ChildStdout,
+    said: Vec<u8>,
+    /// How long it waits before it is started again the next time, and when that is.
+    pause: Duration,
+    due: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Starting,
+    Serving,
+    Ended,
+}
+
+/// What has become of a replica.
+enum News {
+    Serves(usize),
+    Died(usize, String),
+    /// It is time to start it again.
+    Due(usize),
 }
 
 impl Cluster {
     /// Starts all replicas, and waits until they serve.
     pub(crate) async fn start(args: &Args) -> Result<Cluster, ClusterError> {
         let mut places = Vec::new();
-        for id in MEMBERS {
+        for id in args.members() {
             let address = args.address(id).ok_or(ClusterError::NoPort { base: args.port, id })?;
             // A replica would say the same, after its siblings were started in vain.
             drop(listen(address)?);
             places.push((id, address));
         }
-        let name = fresh_name();
-        let network = Network::make(&name, args.fabric, args.tls)?;
+        let name = args.cluster.clone().unwrap_or_else(fresh_name);
+        let network = Network::make(&name, args)?;
         let mut replicas = Vec::new();
         for (id, address) in places {
-            replicas.push(
-                spawn(args, &name, id, address, network.as_ref()).map_err(|error| ClusterError::Spawn { id, error })?,
-            );
+            replicas
+                .push(spawn(args, &name, id, address, &network).map_err(|error| ClusterError::Spawn { id, error })?);
         }
-        let mut cluster = Cluster { replicas, patience: args.patience, _network: network };
+        let mut cluster = Cluster { replicas, patience: args.patience, network, name };
         // In any order: if one fails, the others wait for it in vain.
         let mut waits: Vec<_> = cluster.replicas.iter_mut().map(|replica| Box::pin(replica.until_ready())).collect();
         while !waits.is_empty() {
@@ -127,26 +147,52 @@ impl Cluster {
         self.replicas.iter().map(ReplicaProcess::pid).collect()
     }
 
-    /// Says which replicas die, until all have.
-    async fn watch(&mut self) -> ClusterError {
+    /// Starts replicas again that die, and says so, until none is left that has the data.
+    async fn watch(&mut self, args: &Args) -> ClusterError {
         loop {
-            let living = self.replicas.iter_mut().filter(|replica| !replica.ended);
-            let mut waits: Vec<_> = living.map(|replica| Box::pin(replica.until_ended())).collect();
-            if waits.is_empty() {
+            if self.replicas.iter().all(|replica| replica.state != State::Serving) {
                 return ClusterError::AllDied;
             }
-            let (id, status) = first(&mut waits).await;
-            say(&format!(
-                "replica {id} has died ({status}). The group has ended: the others still answer PING and INFO, and refuse to \
-                 read and write. In this version a cluster is not rebuilt; start it again."
-            ));
+            let replicas = self.replicas.iter_mut().enumerate();
+            let mut waits: Vec<_> = replicas.map(|(index, replica)| Box::pin(replica.news(index))).collect();
+            let news = first(&mut waits).await;
+            drop(waits);
+            match news {
+                News::Serves(index) => {
+                    let replica = &mut self.replicas[index];
+                    (replica.state, replica.pause) = (State::Serving, RESTART_PAUSE);
+                    replica.announce();
+                }
+                News::Died(index, status) => {
+                    let replica = &mut self.replicas[index];
+                    replica.state = State::Ended;
+                    say(&format!(
+                        "replica {} has died ({status}); it is started again in {} ms",
+                        replica.id,
+                        replica.pause.as_millis()
+                    ));
+                }
+                News::Due(index) => {
+                    if let Err(error) = self.restart(args, index) {
+                        return error;
+                    }
+                }
+            }
         }
+    }
+
+    fn restart(&mut self, args: &Args, index: usize) -> Result<(), ClusterError> {
+        let ReplicaProcess { id, address, pause, .. } = self.replicas[index];
+        let spawned = spawn(args, &self.name, id, address, &self.network);
+        let spawned = spawned.map_err(|error| ClusterError::Spawn { id, error })?;
+        self.replicas[index] = ReplicaProcess { pause: (2 * pause).min(MOST_RESTART_PAUSE), ..spawned };
+        Ok(())
     }
 
     /// Kills the replica with this place, as an accident would.
     pub(crate) async fn kill(&mut self, index: usize) -> io::Result<()> {
         let replica = &mut self.replicas[index];
-        replica.ended = true;
+        replica.state = State::Ended;
         replica.child.kill().await
     }
 
@@ -156,7 +202,7 @@ impl Cluster {
             replica.lifeline = None;
         }
         let mut failed = Vec::new();
-        for replica in self.replicas.iter_mut().filter(|replica| !replica.ended) {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.state != State::Ended) {
             match timeout(STOP_PATIENCE * self.patience, replica.child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
                 Ok(Ok(status)) => {
@@ -180,41 +226,56 @@ impl ReplicaProcess {
         self.child.id().unwrap_or_default()
     }
 
+    fn announce(&self) {
+        say(&format!("replica {} serves redis-cli -p {} (process {})", self.id, self.address.port(), self.pid()));
+    }
+
     /// Waits for the word that the replica serves.
     async fn until_ready(&mut self) -> Result<(), ClusterError> {
-        let output = self.child.stdout.take().expect("its output is piped");
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).await?;
-        if line.trim_end() == READY {
+        if self.says_ready().await? {
+            self.state = State::Serving;
             return Ok(());
         }
         let status = self.child.wait().await?;
         Err(ClusterError::NotUp { id: self.id, status: status.to_string() })
     }
 
-    async fn until_ended(&mut self) -> (u32, String) {
-        let status = self.child.wait().await;
-        self.ended = true;
-        (self.id, status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string()))
+    /// Whether the first that it says is that it serves; it may also end. May be given up, and called again.
+    async fn says_ready(&mut self) -> io::Result<bool> {
+        while !self.said.ends_with(b"\n") && self.output.read_buf(&mut self.said).await? > 0 {}
+        Ok(self.said.trim_ascii_end() == READY.as_bytes())
+    }
+
+    /// The next that becomes of it. May be given up, and called again.
+    async fn news(&mut self, index: usize) -> News {
+        if self.state == State::Starting && self.says_ready().await.unwrap_or(false) {
+            return News::Serves(index);
+        }
+        match self.state {
+            State::Starting | State::Serving => {
+                let status = self.child.wait().await;
+                let status = status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
+                News::Died(index, status)
+            }
+            State::Ended => {
+                let due = *self.due.get_or_insert_with(|| Instant::now() + self.pause);
+                sleep_until(due).await;
+                News::Due(index)
+            }
+        }
     }
 }
 
-fn spawn(
-    args: &Args,
-    cluster: &str,
-    id: u32,
-    address: SocketAddr,
-    network: Option<&Network>,
-) -> io::Result<ReplicaProcess> {
+fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr, network: &Network) -> io::Result<ReplicaProcess> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--supervised", "--id", &id.to_string()]);
     command.args(["--port", &args.port.to_string(), "--listen", &args.listen.to_string()]);
     command.args(["--max-clients", &args.max_clients.to_string()]);
     command.args(["--timeout", &args.timeout.to_string()]);
-    match network {
-        Some(network) => command.arg("--config").arg(network.file()),
-        None => command.args(["--cluster", cluster]),
-    };
+    command.args(network.options(cluster, id));
+    if args.fabric == Fabric::Shm {
+        command.args(["--replicas", &args.replicas.to_string()]);
+    }
     if let Some(file) = &args.password_file {
         command.arg("--password-file").arg(file);
     }
@@ -225,7 +286,9 @@ fn spawn(
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;
     let lifeline = child.stdin.take();
-    Ok(ReplicaProcess { id, address, child, lifeline, ended: false })
+    let output = child.stdout.take().expect("its output is piped");
+    let (said, pause) = (Vec::new(), RESTART_PAUSE);
+    Ok(ReplicaProcess { id, address, child, lifeline, state: State::Starting, output, said, pause, due: None })
 }
 
 /// Waits for the first of these to be ready, and removes it.
@@ -261,9 +324,9 @@ pub(crate) fn free_ports(args: &Args) -> Result<u16, String> {
         let base = any.local_addr().map_err(|error| error.to_string())?.port();
         drop(any);
         let args = Args { port: base, ..args.clone() };
-        if MEMBERS.iter().all(|&id| args.address(id).is_some_and(|address| listen(address).is_ok())) {
+        if args.members().all(|id| args.address(id).is_some_and(|address| listen(address).is_ok())) {
             return Ok(base);
         }
     }
-    Err("no three free ports in a row were found".to_owned())
+    Err(format!("no {} free ports in a row were found", args.replicas))
 }

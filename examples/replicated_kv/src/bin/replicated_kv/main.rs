@@ -15,6 +15,7 @@
 mod agreement;
 mod client;
 mod cluster;
+mod front_end;
 mod network;
 mod replica;
 mod smoke;
@@ -36,8 +37,10 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "replicated_kv",
+    args_conflicts_with_subcommands = true,
     after_help = "\
-Without --id, all replicas run as processes of this host, under this one, which stops them when it stops.
+Without --id, all replicas run as processes of this host, under this one, which starts those again that die, and stops all when
+it stops.
 
   replicated_kv                            three replicas, on ports 7001 to 7003
   replicated_kv --smoke                    three replicas on free ports, a check of everything, and the end
@@ -46,6 +49,20 @@ Without --id, all replicas run as processes of this host, under this one, which 
   replicated_kv --soak 10m                 three replicas on free ports under a mixed load, with a report
   replicated_kv --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
   replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
+  replicated_kv --id 4 --join 1            a further replica, on port 7004, of the cluster in which replica 1 runs
+  replicated_kv front-end --members 1,2,3  a server on port 7000 that asks whichever replica serves
+
+A replica that dies is missed by nobody but its own clients: the others go on without it after a second, as long as more than half
+of them live. Started again, it joins them, gets the state, and serves. One that was only stopped, or cut off, comes back by itself.
+Meanwhile its clients are answered CLUSTERDOWN, and what nobody knows the outcome of UNKNOWN.
+
+To replace replica 2 by one with a new id, here 4, while all goes on:
+
+  replicated_kv --id 4 --join 1            start the new one, and wait until it says that it serves
+  redis-cli -p 7004 info squall            view_senders has 4 once it is a full member
+  Ctrl-C on replica 2                      it answers what it was asked, leaves, and ends; the others need no timeout for it
+
+Clients of a front end notice nothing of all this: it asks again, at another replica, and no command is carried out twice.
 
 Three machines, on which hosts a, b and c can reach each other at port 7700, need keys and one configuration. Make the keys once,
 
@@ -75,6 +92,9 @@ in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=sq
 something failed, 2 if the arguments make no sense."
 )]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Replica N listens on port BASE + N - 1
     #[arg(long, value_name = "BASE", default_value_t = 7001, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
@@ -82,6 +102,10 @@ struct Args {
     /// The address to listen on; any but a loopback address opens the store to others
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     listen: IpAddr,
+
+    /// How many replicas form the cluster, without a file: with ids from 1 on
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9), conflicts_with = "config")]
+    replicas: u32,
 
     /// Run only the replica of this node, in this process
     #[arg(long, value_name = "N")]
@@ -93,8 +117,17 @@ struct Args {
     config: Option<PathBuf>,
 
     /// The cluster to form, without a file: replicas with other names never meet
-    #[arg(long, value_name = "NAME", requires = "id", conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
     cluster: Option<String>,
+
+    /// Join the running cluster that the replica with this id is in, instead of forming one. With a file, its `join` says so
+    #[arg(long, value_name = "ID", requires = "id", conflicts_with = "config", value_delimiter = ',')]
+    join: Vec<String>,
+
+    /// Keep this replica's vote on who is in the cluster in this directory, so that it counts after a restart; the data stays in
+    /// memory. With a file, its `storage` says so
+    #[arg(long, value_name = "DIR", requires = "id", conflicts_with = "config")]
+    storage: Option<PathBuf>,
 
     /// What carries the replicas' messages
     #[arg(long, value_enum, default_value_t = Fabric::Shm, conflicts_with = "id")]
@@ -138,6 +171,12 @@ struct Args {
     supervised: bool,
 }
 
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Serve the data without being a replica: ask whichever replica serves, so that clients see none of them fail
+    FrontEnd(front_end::FrontEndArgs),
+}
+
 /// What carries the replicas' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Fabric {
@@ -151,6 +190,11 @@ enum Fabric {
 }
 
 impl Args {
+    /// The nodes of a cluster without a configuration file.
+    fn members(&self) -> impl Iterator<Item = u32> + Clone + use<> {
+        1..=self.replicas
+    }
+
     /// Where the replica of node `id` listens. None if there is no such port.
     fn address(&self, id: u32) -> Option<SocketAddr> {
         let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
@@ -184,7 +228,7 @@ fn main() -> ExitCode {
         }
     };
     // A supervisor says itself who died, and when all stop, they see each other leave.
-    let usual = if args.supervised { "warn,squall_membership=error" } else { "warn" };
+    let usual = if args.supervised { "warn,squall_membership=error,openraft=error" } else { "warn,openraft=error" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -206,6 +250,7 @@ fn main() -> ExitCode {
     }
     let done = runtime.block_on(async {
         match args.id {
+            _ if let Some(Command::FrontEnd(front_end)) = &args.command => front_end::run(front_end).await,
             Some(id) => replica::run(&args, id).await.map_err(|error| error.to_string()),
             None if args.smoke => smoke::run(&args).await,
             None if let Some(duration) = args.soak => soak::of_a_cluster(&args, duration).await,

@@ -1,6 +1,11 @@
-//! What the replicas of this host's cluster know of each other, where they have ports: a configuration, and keys.
+//! What the replicas of this host's cluster know of each other: where they have ports a configuration and keys, and their votes.
 
-use std::{fs, io, net::TcpListener, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fs, io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
 
 use squall::{
     NodeId,
@@ -8,7 +13,7 @@ use squall::{
 };
 use squall_kv::server::{BULK_RESERVE, GROUP};
 
-use crate::{Fabric, replica::MEMBERS};
+use crate::{Args, Fabric};
 
 /// What each replica reserves for each one's long commands, in bytes, where it can't be more than memory holds.
 const LOCKED_BULK_RESERVE: usize = 64 << 20;
@@ -24,48 +29,64 @@ pub(crate) enum NetworkError {
     Keys(#[from] KeysError),
 }
 
-/// A directory with a configuration, and keys if they are asked for. It goes with this.
+/// A directory with the replicas' votes; where they have ports, with a configuration, and keys if they are asked for. It goes
+/// with this.
 pub(crate) struct Network {
     directory: PathBuf,
+    file: Option<PathBuf>,
 }
 
 impl Network {
-    /// For replicas that listen at free ports. None in shared memory, which needs no ports.
-    pub(crate) fn make(cluster: &str, fabric: Fabric, tls: bool) -> Result<Option<Network>, NetworkError> {
-        let (backend, bulk_reserve) = match fabric {
-            Fabric::Shm => return Ok(None),
+    /// For replicas that listen at free ports, unless they share memory.
+    pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
+        let mut network = Network { directory: std::env::temp_dir().join(cluster), file: None };
+        let written = |path: &Path, written: io::Result<()>| {
+            written.map_err(|error| NetworkError::Write { path: path.to_owned(), error })
+        };
+        written(&network.directory, fs::create_dir_all(&network.directory))?;
+        let (backend, bulk_reserve) = match args.fabric {
+            Fabric::Shm => return Ok(network),
             Fabric::Tcp => ("tcp", BULK_RESERVE),
             // A device locks all of it.
             Fabric::Verbs => ("verbs", LOCKED_BULK_RESERVE),
         };
-        let network = Network { directory: std::env::temp_dir().join(cluster) };
         // All at once, so that no port comes twice. Somebody else could take one before its replica does, which then says so.
-        let held = MEMBERS.map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
-        let mut text = format!("cluster = \"{cluster}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n");
-        for (id, held) in MEMBERS.into_iter().zip(&held) {
+        let held =
+            args.members().map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
+        let held = held.collect::<Vec<_>>();
+        let mut text = format!(
+            "cluster = \"{cluster}\"\nstorage = \"node-{{id}}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n"
+        );
+        for (id, held) in args.members().zip(&held) {
             let (address, _) =
                 held.as_ref().map_err(|error| NetworkError::Ports(io::Error::new(error.kind(), error.to_string())))?;
             text += &format!("{id} = \"{address}\"\n");
         }
         text += &format!("[groups.{GROUP}]\nbulk_reserve = {bulk_reserve}\n");
         let files = Files::in_directory(&network.directory);
-        if tls {
+        if args.tls {
             let authority = Authority::create(cluster)?;
             authority.save(&files, false)?;
-            for id in MEMBERS {
+            for id in args.members() {
                 authority.issue(NodeId(id), 1)?.save(&files, false)?;
             }
             text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
         }
-        let path = network.file();
-        let written = fs::create_dir_all(&network.directory).and_then(|()| fs::write(&path, text));
-        written.map_err(|error| NetworkError::Write { path, error })?;
-        Ok(Some(network))
+        let path = network.directory.join("kv.toml");
+        written(&path, fs::write(&path, text))?;
+        network.file = Some(path);
+        Ok(network)
     }
 
-    /// The configuration.
-    pub(crate) fn file(&self) -> PathBuf {
-        self.directory.join("kv.toml")
+    /// What a replica is to be told of it.
+    pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
+        match &self.file {
+            Some(file) => vec!["--config".into(), file.into()],
+            None => {
+                let storage = self.directory.join(format!("node-{id}"));
+                vec!["--cluster".into(), cluster.into(), "--storage".into(), storage.into()]
+            }
+        }
     }
 }
 

@@ -4,12 +4,13 @@ use std::{
     io::{self, Read, Write},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use squall::{Config, ConfigError, Mode, Node, NodeId, StartError, config::GroupBuilder};
 use squall_kv::{
     Store,
-    server::{BULK_RESERVE, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen},
+    server::{BULK_RESERVE, GROUP, Hub, ListenError, Options, Password, PasswordError, Server, listen, serve_options},
 };
 use tokio::{
     net::TcpListener,
@@ -20,13 +21,13 @@ use tokio::{
 use crate::Args;
 
 /// The cluster's name where none is given.
-const CLUSTER: &str = "replicated_kv";
+pub(crate) const CLUSTER: &str = "replicated_kv";
+
+/// How long a replica that is stopped may take to leave the group.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Where the environment has the password.
 pub(crate) const PASSWORD: &str = "REPLICATED_KV_PASSWORD";
-
-/// The nodes of a cluster without a configuration file.
-pub(crate) const MEMBERS: [u32; 3] = [1, 2, 3];
 
 /// Why a replica could not run.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +70,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     let hub = Arc::new(Hub::default());
     let mut store = Store::at(NodeId(id));
     store.set_publisher(Arc::clone(&hub) as _);
-    let group = builder.group(GROUP, store);
+    let group = builder.serve(GROUP, store, serve_options(config.group(GROUP).max_message_bytes()));
     let starting = tokio::task::spawn_blocking(move || builder.start());
     tokio::pin!(stop);
     let node = tokio::select! {
@@ -83,11 +84,15 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         () = Arc::clone(&server).serve(listener) => {}
         () = &mut stop => tracing::info!("asked to stop"),
     }
+    // A supervisor stops all at once, and nobody is left to go on.
+    if !args.supervised && server.node().view().members.len() > 1 && !server.leave(LEAVE_PATIENCE).await {
+        tracing::warn!("the others did not let this replica leave: they must find out that it is gone");
+    }
     Ok(())
 }
 
 /// The environment's password is for those who start a process in a container; a command line is seen by everybody.
-fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
+pub(crate) fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
     if let Some(file) = &args.password_file {
         return Password::load(file).map(Some);
     }
@@ -97,12 +102,21 @@ fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
 fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
     let Some(path) = &args.config else {
         let cluster = args.cluster.as_deref().unwrap_or(CLUSTER);
-        let config = Config::builder(cluster, id).members(MEMBERS);
+        let mut config = Config::builder(cluster, id);
+        if args.join.is_empty() {
+            config = config.members(args.members());
+        } else {
+            config = config.join(&args.join);
+        }
+        if let Some(directory) = &args.storage {
+            config = config.storage(directory);
+        }
         let options = |group: &mut GroupBuilder<'_>| {
             group.bulk_reserve(BULK_RESERVE);
         };
         return Ok(config.group(GROUP, options).build()?);
     };
+    // The file says whom nodes ask that are not in its list.
     Ok(Config::load_as(path, id)?)
 }
 

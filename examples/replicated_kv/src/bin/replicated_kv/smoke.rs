@@ -74,7 +74,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), String> {
     check!("slow client", abuse::a_client_that_does_not_read(&bench));
     check!("too many clients", abuse::too_many_clients(&bench, MAX_CLIENTS));
     check!("same state", group::replicas_hold_the_same(&bench));
-    check!("a replica dies", group::the_others_say_so(&bench, &mut cluster));
+    check!("a replica dies", group::the_others_go_on(&bench, &mut cluster));
     check!("stop", stop(&bench, cluster));
     match report.failed {
         0 => Ok(()),

@@ -189,7 +189,7 @@ impl Replica for Actor {
             _ => Reply::array_of_bytes(words),
         }
     }
-    fn ended(&self) -> Option<Error> {
+    fn has_no_messages(&self) -> Option<Error> {
         self.0.borrow().has_ended.then(ended)
     }
     fn others(&self) -> usize {

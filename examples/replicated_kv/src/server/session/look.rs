@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 64 << 10;
 /// Requests that only look, and then their answers. It is used again and again, so that few looks allocate memory.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Look {
-    pub(super) clock_ms: u64,
+    pub(in crate::server) clock_ms: u64,
     requests: Vec<u8>,
     /// Where each request ends.
     ends: Vec<usize>,
@@ -49,6 +49,22 @@ impl Look {
     /// Answers the requests, or as many as make a large answer.
     pub(in crate::server) fn answer(&mut self, store: &Store) {
         self.answer_by(|request, clock_ms| store.look(request, clock_ms));
+    }
+
+    /// The requests that were not answered yet.
+    pub(in crate::server) fn unanswered(&self) -> Vec<Vec<u8>> {
+        let begin = |at: usize| at.checked_sub(1).map_or(0, |last| self.ends[last]);
+        (self.answered..self.ends.len()).map(|at| self.requests[begin(at)..self.ends[at]].to_vec()).collect()
+    }
+
+    /// Takes answers to the first of these. Returns whether they can be right: there are some, and not too many.
+    pub(in crate::server) fn take_answers(&mut self, answers: Vec<Reply>) -> bool {
+        let can_be_right = (1..=self.left()).contains(&answers.len());
+        if can_be_right {
+            self.answered += answers.len();
+            self.answers.extend(answers);
+        }
+        can_be_right
     }
 
     pub(super) fn answer_by(&mut self, look: impl Fn(&[u8], u64) -> Reply) {

@@ -33,7 +33,7 @@ use crate::{
     Error, Reply,
     command::{self, Run, Spec},
     encode::Protocol,
-    message::{Command, Watched},
+    message::{AnsweredBy, Command, Watched},
     words,
 };
 
@@ -55,6 +55,11 @@ pub(super) trait Replica {
 
     /// The clock, in milliseconds since 1970.
     fn now_ms(&self) -> u64;
+
+    /// Who answers what only looks and yet takes a turn in the order.
+    fn answered_by(&self) -> AnsweredBy {
+        AnsweredBy::Sender
+    }
 
     /// Hands a command to the group.
     fn write(&self, command: &Command) -> Self::Write;
@@ -79,8 +84,8 @@ pub(super) trait Replica {
     /// How many replicas there are besides this one.
     fn others(&self) -> usize;
 
-    /// Why the group can't be asked any more, if it has ended.
-    fn ended(&self) -> Option<Error>;
+    /// Why no messages of channels come here any more, if none do.
+    fn has_no_messages(&self) -> Option<Error>;
 
     /// Whether clients must say a password.
     fn wants_password(&self) -> bool;
@@ -286,7 +291,8 @@ impl<R: Replica> Session<R> {
             return Taken::NotYet;
         }
         let bytes = request.len();
-        let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request) };
+        let answered_by = self.replica.answered_by();
+        let command = Command::Run { at_ms: self.clock_ms(), request: mem::take(request), answered_by };
         let write = if bytes > LARGE_BYTES {
             self.replica.write_large(command)
         } else {

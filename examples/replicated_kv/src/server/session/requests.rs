@@ -59,7 +59,7 @@ impl<R: Replica> Session<R> {
         if is_local && is_refused_in_transaction(spec) && spec.name != "unwatch" {
             return self.refuse(Error::fixed("ERR Command not allowed inside a transaction"));
         }
-        let answer = self.transaction.queue(request, is_local).map(|()| Reply::Status("QUEUED"));
+        let answer = self.transaction.queue(request, is_local).map(|()| Reply::status("QUEUED"));
         self.client.details().queued = self.transaction.queued();
         self.owe(answer.into());
     }
@@ -135,7 +135,7 @@ impl<R: Replica> Session<R> {
             return Ok(Taken::NotYet);
         }
         let now_ms = self.clock_ms();
-        let exec = self.transaction.exec(now_ms);
+        let exec = self.transaction.exec(now_ms, self.replica.answered_by());
         self.client.details().queued = None;
         match exec? {
             Exec::Command { command, bytes, locals } => {
@@ -247,11 +247,11 @@ impl<R: Replica> Session<R> {
         self.protocol = Protocol::Resp2;
         self.is_trusted = !self.replica.wants_password();
         *self.client.details() = Default::default();
-        Reply::Status("RESET")
+        Reply::status("RESET")
     }
 
     fn subscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
-        match self.replica.ended() {
+        match self.replica.has_no_messages() {
             // Nothing would ever come.
             Some(error) => self.owe(Reply::Error(error)),
             None => topics.iter().for_each(|topic| {

@@ -119,13 +119,13 @@ impl Replica for Puppet {
             "client" => Clients::default().answer(client, words).into(),
             "command" => describe::answer(words).into(),
             "pubsub" => Hub::default().answer(words).into(),
-            _ => Reply::Status("LOCAL"),
+            _ => Reply::status("LOCAL"),
         }
     }
     fn others(&self) -> usize {
         2
     }
-    fn ended(&self) -> Option<Error> {
+    fn has_no_messages(&self) -> Option<Error> {
         self.0.borrow().has_ended.then_some(Error::fixed("CLUSTERDOWN it has ended"))
     }
     fn wants_password(&self) -> bool {

@@ -15,38 +15,27 @@ pub(super) async fn replicas_hold_the_same(bench: &Bench) -> Found {
     agreement(&bench.replicas, Duration::from_secs(5) * bench.patience).await
 }
 
-/// Within a second of a replica's death, the others refuse data commands, and say why; they still answer PING and INFO.
-pub(super) async fn the_others_say_so(bench: &Bench, cluster: &mut Cluster) -> Found {
+/// When a replica dies, the others' clients wait for a moment, and go on: nothing is refused, and nothing that was answered is lost.
+pub(super) async fn the_others_go_on(bench: &Bench, cluster: &mut Cluster) -> Found {
     let mut clients = Client::connect_to_all(&bench.replicas[..2]).await?;
-    let begun = Instant::now();
     cluster.kill(2).await.map_err(|error| error.to_string())?;
-    let limit = Duration::from_secs(1) * bench.patience;
+    let begun = Instant::now();
+    let limit = Duration::from_secs(5) * bench.patience;
     let mut slowest = Duration::ZERO;
-    let mut why = String::new();
-    for client in &mut clients {
-        loop {
-            let said = client.text(&["SET", "after", "death"]).await?;
-            slowest = slowest.max(begun.elapsed());
-            if said.starts_with("-CLUSTERDOWN ") {
-                why = said;
-                break;
-            }
-            if said != "OK" || slowest > limit {
-                return Err(format!("SET answered {said:?} {slowest:?} after a replica's death"));
-            }
+    let mut writes = 0u32;
+    loop {
+        let client = &mut clients[writes as usize % 2];
+        let asked = Instant::now();
+        writes += 1;
+        client.expect(&["INCR", "after"], &writes.to_string()).await?;
+        slowest = slowest.max(asked.elapsed());
+        let info = client.text(&["INFO", "squall"]).await?;
+        if field(&info, "members") == Some("2") && writes > 10 {
+            break;
         }
-        if slowest > limit {
-            return Err(format!("it took {slowest:?}"));
-        }
-        let said = client.text(&["GET", "after"]).await?;
-        if !said.starts_with("-CLUSTERDOWN ") {
-            return Err(format!("GET answered {said:?}"));
-        }
-        client.expect(&["PING"], "PONG").await?;
-        let info = client.text(&["INFO"]).await?;
-        if field(&info, "state") != Some("ended") || field(&info, "end_reason").is_none() {
-            return Err(format!("INFO says {info:?}"));
+        if begun.elapsed() > limit {
+            return Err(format!("after {limit:?} the view still is {:?}", field(&info, "view")));
         }
     }
-    Ok(format!("after {} ms the others said {why:?}; PING and INFO work", slowest.as_millis()))
+    Ok(format!("the other two go on without it; the longest of {writes} writes took {} ms", slowest.as_millis()))
 }

@@ -1,0 +1,184 @@
+//! A server that is no member of the group: a client of it, which follows its views and survives its members.
+
+use std::{
+    future::{Ready, ready},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready as ready_or_return},
+};
+
+use squall::client::{Call, Client, ClientError};
+use tokio::net::TcpListener;
+
+use super::{
+    Options, clients,
+    connection::too_large,
+    info::{self, Facts},
+    local,
+    reception::Reception,
+    replica::now_ms,
+    session::{Look, Replica, Write},
+    subscriptions::Hub,
+};
+use crate::{
+    Error, Reply, Store,
+    command::Spec,
+    message::{Answer, AnsweredBy, Command, Query, Watched},
+};
+
+/// A server for clients of any member: it stands outside the group, and asks whichever member serves.
+#[derive(Debug)]
+pub struct FrontEnd {
+    reception: Arc<Reception>,
+    back: Backstage,
+}
+
+impl FrontEnd {
+    /// A front end that asks the group through `client`. Commands are no longer than `max_command_bytes`; of other replicas
+    /// than the one that answers there are `others`, as WAIT says.
+    pub fn new(client: Client<Store>, options: Options, max_command_bytes: usize, others: usize) -> FrontEnd {
+        let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes));
+        let back = Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others };
+        FrontEnd { reception, back }
+    }
+
+    /// Serves clients for ever, on a runtime of one thread.
+    pub async fn serve(self, listener: TcpListener) {
+        self.reception.serve(listener, self.back).await;
+    }
+}
+
+/// The group, as a front end's sessions use it.
+#[derive(Clone, Debug)]
+struct Backstage {
+    reception: Arc<Reception>,
+    client: Client<Store>,
+    max_command_bytes: usize,
+    others: usize,
+}
+
+impl Replica for Backstage {
+    type Write = Writing;
+    type Look = Looking;
+    type Watch = Watching;
+    type Info = Ready<Reply>;
+
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
+
+    fn answered_by(&self) -> AnsweredBy {
+        AnsweredBy::All
+    }
+
+    fn write(&self, command: &Command) -> Writing {
+        let bytes = command.bytes();
+        if bytes > self.max_command_bytes {
+            return Writing::Refused(Some(too_large(bytes, self.max_command_bytes)));
+        }
+        Writing::Called(self.client.submit(command))
+    }
+
+    fn look(&self, look: Look) -> Looking {
+        let query = Query::Look { clock_ms: look.clock_ms, requests: look.unanswered() };
+        Looking { call: self.client.query(&query), look: Some(look) }
+    }
+
+    fn watch(&self, keys: Vec<Vec<u8>>, clock_ms: u64) -> Watching {
+        Watching(self.client.query(&Query::Watch { clock_ms, keys }))
+    }
+
+    fn info(&self, sections: Vec<String>) -> Ready<Reply> {
+        ready(Reply::Verbatim(info::text(&sections, &Facts { reception: &self.reception, member: None })))
+    }
+
+    fn local(&self, client: &clients::Client, spec: &Spec, words: &[&[u8]]) -> Reply {
+        local::answer(&self.reception, client, spec, words).into()
+    }
+
+    fn others(&self) -> usize {
+        self.others
+    }
+
+    fn has_no_messages(&self) -> Option<Error> {
+        Some(Error::fixed("ERR a front end has no channels to listen to: subscribe at a replica"))
+    }
+
+    fn wants_password(&self) -> bool {
+        self.reception.wants_password()
+    }
+
+    fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+        self.reception.admits(user, password)
+    }
+}
+
+/// The answer to a request that the group did not answer.
+fn failed(error: &ClientError) -> Error {
+    let code = if error.is_not_applied() { "CLUSTERDOWN" } else { "UNKNOWN" };
+    Error::new(format!("{code} {error}"))
+}
+
+/// A command on its way through the group.
+#[derive(Debug)]
+enum Writing {
+    Called(Call<Reply>),
+    Refused(Option<Error>),
+}
+
+impl Future for Writing {
+    type Output = Result<Reply, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Writing::Called(call) => Pin::new(call).poll(context).map_err(|error| failed(&error)),
+            Writing::Refused(error) => Poll::Ready(Err(error.take().expect("it is polled no more once it is ready"))),
+        }
+    }
+}
+
+impl Write for Writing {
+    /// Calls are made in the order in which they were queued.
+    fn is_accepted(&self) -> bool {
+        true
+    }
+}
+
+/// Requests that only look, on their way to a member.
+#[derive(Debug)]
+struct Looking {
+    call: Call<Answer>,
+    look: Option<Look>,
+}
+
+impl Future for Looking {
+    type Output = Result<Look, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready_or_return!(Pin::new(&mut self.call).poll(context)).map_err(|error| failed(&error))?;
+        let Answer::Looked(replies) = answer else { return Poll::Ready(Err(other_version())) };
+        let mut look = self.look.take().expect("it is polled no more once it is ready");
+        let done = look.take_answers(replies);
+        Poll::Ready(if done { Ok(look) } else { Err(other_version()) })
+    }
+}
+
+/// Keys that are to be watched.
+#[derive(Debug)]
+struct Watching(Call<Answer>);
+
+impl Future for Watching {
+    type Output = Result<Vec<Watched>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready_or_return!(Pin::new(&mut self.0).poll(context)).map_err(|error| failed(&error))?;
+        Poll::Ready(match answer {
+            Answer::Watched(watched) => Ok(watched),
+            Answer::Looked(_) => Err(other_version()),
+        })
+    }
+}
+
+fn other_version() -> Error {
+    Error::fixed("ERR the replicas and this front end run different versions of this program")
+}

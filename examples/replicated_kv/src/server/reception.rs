@@ -1,0 +1,175 @@
+//! What a server is to its clients, whatever stands behind it: where they come in, how many may, and what they may take.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{
+    KEEP_ALIVE, Options,
+    auth::Password,
+    clients::{Client, Clients},
+    connection,
+    counts::Counts,
+    memory::Budget,
+    session::{Replica, Session, Write},
+    settings::Settings,
+    subscriptions::Hub,
+    wake::{Bell, Bells},
+};
+
+/// How long to wait when the system gives no more sockets.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether all clients have gone.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// A replica whose futures may move between threads.
+pub(super) trait Back:
+    Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send> + Clone + Send + Sync + 'static
+{
+}
+
+impl<R> Back for R where
+    R: Replica<Write: Write + Send, Look: Send, Watch: Send, Info: Send> + Clone + Send + Sync + 'static
+{
+}
+
+/// The clients of a server, and what it keeps for them.
+#[derive(Debug)]
+pub(super) struct Reception {
+    pub(super) listen: SocketAddr,
+    password: Option<Password>,
+    pub(super) settings: Settings,
+    pub(super) hub: Arc<Hub>,
+    pub(super) since: Instant,
+    pub(super) counts: Counts,
+    pub(super) clients: Clients,
+    pub(super) budget: Budget,
+    bells: Arc<Bells>,
+    /// The longest command that the group takes, in bytes.
+    max_command_bytes: usize,
+}
+
+impl Reception {
+    pub(super) fn new(options: Options, hub: Arc<Hub>, max_command_bytes: usize) -> Reception {
+        Reception {
+            listen: options.listen,
+            password: options.password,
+            settings: Settings::new(options.max_clients, options.timeout_seconds),
+            hub,
+            since: Instant::now(),
+            counts: Counts::default(),
+            clients: Clients::default(),
+            budget: Budget::default(),
+            bells: Arc::default(),
+            max_command_bytes,
+        }
+    }
+
+    /// Serves clients for ever, on a runtime of one thread. What they ask goes to `back`.
+    pub(super) async fn serve(self: Arc<Reception>, listener: TcpListener, back: impl Back) {
+        // A task of its own, since it is woken most often.
+        tokio::spawn(Arc::clone(&self.bells).run());
+        tokio::join!(self.watch_clients(&back), Arc::clone(&self).accept(listener, &back));
+    }
+
+    async fn accept(self: Arc<Reception>, listener: TcpListener, back: &impl Back) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.welcome(stream, peer, back),
+                Err(error) => {
+                    tracing::warn!(%error, "no client can be accepted for now");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn welcome(self: &Arc<Reception>, stream: TcpStream, peer: SocketAddr, back: &impl Back) {
+        let id = self.counts.next_id();
+        // Where it listens may stand for all addresses of the host.
+        let here = stream.local_addr().unwrap_or(self.listen);
+        let client = Client::new(id, peer, here, Bell::new(&self.bells));
+        if self.clients.count() >= self.settings.max_clients() {
+            self.counts.rejected.fetch_add(1, Ordering::Relaxed);
+            // Nothing was sent on this connection yet, so there is room; and who is turned away may be gone already.
+            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        let guest = self.clients.enter(client);
+        let (reception, back) = (Arc::clone(self), back.clone());
+        tokio::spawn(async move {
+            let _leaving = Leaving { reception: &reception, id };
+            // Without it answers are only later.
+            let _ = stream.set_nodelay(true);
+            // Without it a client whose host is gone stays for ever.
+            let _ = sockopt::set_socket_keepalive(&stream, true);
+            let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
+            let Reception { counts, budget, hub, max_command_bytes, .. } = &*reception;
+            let session = Session::new(back, &guest, hub, *max_command_bytes);
+            if let Err(error) = connection::serve(stream, session, &guest, counts, budget, *max_command_bytes).await {
+                tracing::debug!(%error, %peer, "a connection broke");
+            }
+        });
+    }
+
+    async fn watch_clients(&self, back: &impl Back) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.clients.count_second(self.settings.timeout_seconds());
+            // Who listens asks nothing, and would wait for ever without learning why.
+            if let Some(reason) = back.has_no_messages()
+                && let clients @ 1.. = self.clients.dismiss_listeners()
+            {
+                tracing::warn!(%reason, clients, "closing the subscribers' connections");
+            }
+        }
+    }
+
+    /// Ends all connections, each once what was asked on it is answered. Waits until they are gone, for `limit` at most.
+    pub(super) async fn close(&self, limit: Duration) {
+        let all_gone = async {
+            while self.clients.dismiss_all() > 0 {
+                tokio::time::sleep(LOOK_PAUSE).await;
+            }
+        };
+        // Who reads nothing for longer is cut off by the end of the process.
+        let _ = tokio::time::timeout(limit, all_gone).await;
+    }
+
+    /// Whether clients must say a password.
+    pub(super) fn wants_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    /// Whether a user and a password are right.
+    pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+        let is_right = self.password.as_ref().is_none_or(|right| right.is(password));
+        let admits = is_right && user == b"default";
+        if !admits {
+            let denied = self.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
+            // Ever more rarely, since a stranger may try any number.
+            if denied.is_power_of_two() {
+                tracing::warn!(denied, "a client gave a wrong password");
+            }
+        }
+        admits
+    }
+}
+
+/// Strikes a client off the list, however its task ends.
+struct Leaving<'a> {
+    reception: &'a Reception,
+    id: u64,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.reception.clients.leave(self.id);
+    }
+}
