@@ -1,13 +1,11 @@
 //! The thread that delivers, as far as one group is concerned: applies messages, completes submits, answers reads, from view
 //! to view.
 
+mod desk;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::Waker,
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use rkyv::util::AlignedVec;
@@ -15,6 +13,7 @@ use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, Epoch, ShardId, ShardState, ShardView, View};
 use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Ran, Submitter, Undelivered};
 
+use self::desk::{AtDesk, Desk, Keeping, Skipping, Wakers};
 use crate::{
     alarm::Clock,
     backlog::{self, Backlog, Entry},
@@ -22,10 +21,10 @@ use crate::{
     custody::Custody,
     error::{Outcome, ReadError, SubmitError, Unavailable},
     intake::State,
-    read::{Job, Reads},
+    read::Reads,
     replies::After,
     resubmit::Resubmission,
-    service::{Invalid, Service},
+    service::Service,
     state::{CaptureError, Captured, Mark},
     submit::{Shared, Unapplied},
     transfer::{CaptureReply, Standing, Transfer},
@@ -161,65 +160,6 @@ impl Errands {
     }
 }
 
-/// What a [`Deliverer`] calls.
-struct AtDesk<'a, S: Service> {
-    service: &'a mut S,
-    desk: &'a mut Desk<S>,
-}
-
-/// What a [`Deliverer`] calls as long as the replica is ahead of it.
-struct Skipping<'a, S: Service> {
-    ahead: &'a Mark,
-    at_desk: AtDesk<'a, S>,
-}
-
-/// What a [`Deliverer`] calls as long as the replica has not got its state.
-struct Keeping<'a> {
-    backlog: &'a mut Backlog,
-    overflowed: bool,
-}
-
-/// The part of a [`Delivery`] besides the replica that a [`Deliverer`] calls.
-struct Desk<S: Service> {
-    shared: Arc<Shared<S::Reply>>,
-    reads: Arc<Reads<S>>,
-    transfer: Arc<Transfer>,
-    tally: Arc<Tally>,
-    scratch: AlignedVec,
-    jobs: Vec<Job<S>>,
-    wakers: Wakers,
-    applied: u64,
-    skipped: u64,
-    answered: u64,
-}
-
-/// Those to be woken at the end of a batch.
-///
-/// A thread that waits for the oldest of many submits then sleeps through the whole batch, instead of being woken for each;
-/// and who is woken finds this thread done. The limit keeps the first of a long batch from waiting for its end.
-#[derive(Debug, Default)]
-struct Wakers(Vec<Waker>);
-
-/// See [`Wakers`].
-const WAKE_AT_ONCE: usize = 64;
-
-impl Wakers {
-    fn push(&mut self, waker: Waker) {
-        // Submits of one task or thread mostly come in a row.
-        if self.0.last().is_some_and(|last| last.will_wake(&waker)) {
-            return;
-        }
-        self.0.push(waker);
-        if self.0.len() >= WAKE_AT_ONCE {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
-    }
-}
-
 /// What all those who deal with a group share.
 pub(crate) struct Links<S: Service> {
     pub(crate) shared: Arc<Shared<S::Reply>>,
@@ -238,7 +178,7 @@ impl<S: Service> Delivery<S> {
             tally,
             scratch: AlignedVec::new(),
             jobs: Vec::new(),
-            wakers: Wakers(Vec::with_capacity(WAKE_AT_ONCE)),
+            wakers: Wakers::new(),
             applied: 0,
             skipped: 0,
             answered: 0,
@@ -698,108 +638,5 @@ impl<S: Service> Drop for Delivery<S> {
     fn drop(&mut self) {
         // In order, or because its thread panicked: nobody shall wait for what is gone.
         self.end(Vec::new(), &EndReason::ShutDown);
-    }
-}
-
-impl<S: Service> Deliver for AtDesk<'_, S> {
-    #[inline]
-    fn deliver(&mut self, message: Message<'_>) {
-        let AtDesk { service, desk } = self;
-        let result = match service.take(&message, &mut desk.scratch) {
-            Ok(reply) => {
-                desk.applied += 1;
-                // Of what has no reply, nobody waits for one.
-                reply.ok_or(Unapplied::Invalid)
-            }
-            Err(invalid) => {
-                desk.skip(&message, &invalid);
-                Err(Unapplied::Invalid)
-            }
-        };
-        if message.ticket != 0 {
-            let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
-            if let Some(waker) = wake {
-                desk.wakers.push(waker);
-            }
-            if room {
-                desk.shared.intake.on_slot();
-            }
-        }
-    }
-
-    fn answer(&mut self, count: u64) {
-        let AtDesk { service, desk } = self;
-        desk.reads.take(count, &mut desk.jobs);
-        desk.answer_jobs(service);
-    }
-}
-
-impl<S: Service> Deliver for Skipping<'_, S> {
-    fn deliver(&mut self, message: Message<'_>) {
-        if !self.ahead.includes(message.epoch, message.seq) {
-            self.at_desk.deliver(message);
-        }
-    }
-
-    fn answer(&mut self, count: u64) {
-        self.at_desk.answer(count);
-    }
-}
-
-impl Deliver for Keeping<'_> {
-    fn deliver(&mut self, message: Message<'_>) {
-        let mut payload = Vec::with_capacity(message.payload.len());
-        message.payload.copy_to(&mut payload);
-        let fits = self.backlog.push(message.epoch, message.seq, message.sender, payload.into_boxed_slice());
-        self.overflowed |= !fits;
-    }
-
-    fn answer(&mut self, _count: u64) {
-        unreachable!("no reads are counted before the replica has its state");
-    }
-}
-
-impl<S: Service> Desk<S> {
-    /// Fails the linearizable reads that wait, and those to come.
-    fn refuse_reads(&mut self, why: Unavailable) {
-        let error = ReadError::Unavailable { why };
-        let Desk { reads, jobs, wakers, .. } = self;
-        reads.refuse(error.clone(), jobs);
-        for job in jobs.drain(..) {
-            job(Err(error.clone())).into_iter().for_each(|waker| wakers.push(waker));
-        }
-    }
-
-    fn answer_jobs(&mut self, service: &S) {
-        let Desk { jobs, wakers, answered, .. } = self;
-        for job in jobs.drain(..) {
-            *answered += 1;
-            job(Ok(service)).into_iter().for_each(|waker| wakers.push(waker));
-        }
-    }
-
-    /// All members have the same bytes, so all skip them.
-    #[cold]
-    fn skip(&mut self, message: &Message<'_>, invalid: &Invalid) {
-        self.skipped += 1;
-        // Ever more rarely, since a faulty node may send any number.
-        if self.skipped.is_power_of_two() {
-            tracing::warn!(
-                group = %self.shared.intake.name,
-                sender = %message.sender,
-                epoch = message.epoch.0,
-                seq = message.seq.0,
-                bytes = message.payload.len(),
-                error = %invalid,
-                skipped = self.skipped,
-                "a message is no command, so no member applies it: its sender is faulty, or has another version"
-            );
-        }
-    }
-
-    fn publish(&self) {
-        self.tally.applied.store(self.applied, Ordering::Relaxed);
-        self.tally.skipped.store(self.skipped, Ordering::Relaxed);
-        self.tally.reads.store(self.answered, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,8 @@
 //! Nodes as processes that die without a word or stand still, over shared memory and TCP: the others go on, nothing that was
 //! acknowledged is lost, and who comes back gets the state.
 
+mod sum;
+
 use std::{
     env,
     io::{self, BufRead, BufReader, Write},
@@ -10,33 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rkyv::Archived;
-use squall::{Applied, Config, Group, Node, Replicated, Snapshot, config::Backend};
+use squall::{Config, Group, Node, config::Backend};
 
-/// Adds up what it applied.
-#[derive(Default)]
-struct Sum(u64);
-
-impl Replicated for Sum {
-    type Command = u64;
-    type Reply = u64;
-
-    fn apply(&mut self, add: &Archived<u64>, _at: &Applied) -> u64 {
-        self.0 += add.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
+use sum::Sum;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -1,40 +1,17 @@
 //! Nodes that come and go, several in this process, over shared memory and TCP: a group forms whatever the order in which its
 //! nodes start, takes in who joins with its state, and lets go who leaves.
 
+mod sum;
+
 use std::{
-    io,
     net::TcpListener,
     thread,
     time::{Duration, Instant},
 };
 
-use rkyv::Archived;
-use squall::{Applied, Config, EndReason, Group, Node, Replicated, Snapshot, View, config::Backend};
+use squall::{Config, EndReason, Group, Node, View, config::Backend};
 
-/// Adds up what it applied.
-#[derive(Default)]
-struct Sum(u64);
-
-impl Replicated for Sum {
-    type Command = u64;
-    type Reply = u64;
-
-    fn apply(&mut self, add: &Archived<u64>, _at: &Applied) -> u64 {
-        self.0 += add.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
+use sum::Sum;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -2,8 +2,10 @@
 
 #![cfg(feature = "cli")]
 
+mod sum;
+
 use std::{
-    fs, io,
+    fs,
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
@@ -11,40 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rkyv::Archived;
 use squall::{
-    Applied, Config, ConfigBuilder, EndReason, Group, Node, NodeId, Replicated, Snapshot, StartError, Witness,
+    Config, ConfigBuilder, EndReason, Group, Node, NodeId, StartError, Witness,
     admin::{AdminClient, Standing, StatusReport, Target},
     config::{Backend, KeyFiles, Security},
     keys::{Authority, Files},
 };
 
+use sum::Sum;
+
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Adds up.
-#[derive(Default)]
-struct Sum(u64);
-
-impl Replicated for Sum {
-    type Command = u64;
-    type Reply = u64;
-
-    fn apply(&mut self, add: &Archived<u64>, _at: &Applied) -> u64 {
-        self.0 += add.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
 
 fn cluster(test: &str) -> String {
     format!("operator-{test}-{}", std::process::id())

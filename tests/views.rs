@@ -1,36 +1,15 @@
 //! A group that outlives its members, in virtual time.
 
-use std::{io, time::Duration};
+mod sum;
+
+use std::time::Duration;
 
 use squall::{
-    Applied, Config, Group, NodeId, Replicated, Snapshot,
+    Config, Group, NodeId,
     sim::{Cluster, Options},
 };
 
-/// Adds up what it applied.
-#[derive(Default)]
-struct Sum(u64);
-
-impl Replicated for Sum {
-    type Command = u64;
-    type Reply = u64;
-
-    fn apply(&mut self, add: &rkyv::Archived<u64>, _: &Applied) -> u64 {
-        self.0 += add.to_native();
-        self.0
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.to_le_bytes())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = [0; 8];
-        from.read_exact(&mut bytes)?;
-        self.0 = u64::from_le_bytes(bytes);
-        Ok(())
-    }
-}
+use sum::Sum;
 
 const LIMIT: Duration = Duration::from_secs(1);
 

@@ -79,7 +79,8 @@ impl Reader {
     }
 
     /// The next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, of which the rest is not given again.
-    #[inline]
+    // A call of its own would cost as much as it does.
+    #[inline(always)]
     pub fn next_turn(&mut self) -> Result<Turn<'_>, Corrupt> {
         loop {
             let offset = place(self.at, self.capacity) as usize;
