@@ -1,0 +1,215 @@
+//! Appending: records are copied into a batch, while the batch before is written and synced elsewhere.
+
+use std::mem;
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, MAX_MEMBERS, Seq};
+
+use super::{
+    End, Hlc, Position, ViewRecord,
+    record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES, record_bytes},
+};
+use crate::Payload;
+
+/// Why a record was not appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// The batch has no room for it: try again once it was [taken](Appender::take_batch).
+    #[error("the batch that is being filled has no room for {bytes} bytes: commit the one before it first")]
+    Full {
+        /// The record's size, in bytes.
+        bytes: usize,
+    },
+    /// It is too long.
+    #[error("a message of {bytes} bytes can't be logged: {MAX_PAYLOAD_BYTES} is the most, divide it")]
+    TooLong {
+        /// The payload's length, in bytes.
+        bytes: usize,
+    },
+    /// A view has more members than there can be.
+    #[error("a view of {0} members can't be logged: {MAX_MEMBERS} is the most")]
+    TooManyMembers(usize),
+    /// It does not come next.
+    #[error("{position} at {time} can't be logged behind {end}: records come in order, a view before its messages")]
+    Order {
+        /// Its place.
+        position: Position,
+        /// Its time.
+        time: Hlc,
+        /// Where the log ends.
+        end: End,
+    },
+}
+
+/// Takes records in, in the order of delivery.
+///
+/// Belongs to whoever delivers; [batches](Batch) go from it to the [`Log`](super::Log), on the thread that writes, and come back.
+#[derive(Debug)]
+pub struct Appender {
+    filling: Batch,
+    /// The other batch, when it is not being written.
+    spare: Option<Batch>,
+    limit: usize,
+}
+
+/// Records that are written together.
+#[derive(Debug)]
+pub struct Batch {
+    /// Records as they will lie in a segment, save for what depends on their place there. Never shrinks from one use to the next,
+    /// unless it had to grow for one large record, so that bytes are set but once.
+    bytes: Vec<u8>,
+    used: usize,
+    begin: End,
+    end: End,
+    records: u64,
+}
+
+impl Batch {
+    fn new(limit: usize) -> Batch {
+        Batch { bytes: vec![0; limit], used: 0, begin: End::START, end: End::START, records: 0 }
+    }
+
+    /// How many records it has.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Their size on disk, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.used
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Where the log ends once it is written.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// Where the log must end before it.
+    pub(crate) fn begin(&self) -> End {
+        self.begin
+    }
+
+    pub(crate) fn records_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.used]
+    }
+
+    fn restart(&mut self, begin: End, limit: usize) {
+        if self.bytes.len() > limit {
+            self.bytes = vec![0; limit];
+        }
+        (self.used, self.records) = (0, 0);
+        (self.begin, self.end) = (begin, begin);
+    }
+
+    fn append(&mut self, header: Header, payload: Payload<'_>) {
+        let size = header.record_bytes();
+        let end = self.used + size;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let record = &mut self.bytes[self.used..end];
+        let (head, rest) = record.split_at_mut(HEADER_BYTES);
+        // Checksums follow when its place is known.
+        head.copy_from_slice(&header.encode(0, 0));
+        let (bytes, fill) = rest.split_at_mut(payload.len());
+        payload.read(bytes);
+        fill.fill(0);
+        self.used = end;
+        self.end = header.reached();
+        self.records += 1;
+    }
+}
+
+impl Appender {
+    pub(crate) fn new(end: End, limit: usize) -> Appender {
+        let mut filling = Batch::new(limit);
+        filling.restart(end, limit);
+        Appender { filling, spare: Some(Batch::new(limit)), limit }
+    }
+
+    /// Appends a message. Returns where the log ends behind it: it is durable once a commit has returned that, or more.
+    ///
+    /// Its epoch's view was appended before; its place is behind all others', its time later than theirs.
+    pub fn append(
+        &mut self,
+        position: Position,
+        time: Hlc,
+        sender: NodeId,
+        payload: Payload<'_>,
+    ) -> Result<End, AppendError> {
+        self.take(Kind::Message, position, time, sender, payload)
+    }
+
+    /// Appends a view, as the first record of its epoch. Its time may be that of the record before. Returns as
+    /// [`append`](Appender::append) does.
+    pub fn append_view(&mut self, epoch: Epoch, time: Hlc, view: &ViewRecord) -> Result<End, AppendError> {
+        if view.members.len() > MAX_MEMBERS {
+            return Err(AppendError::TooManyMembers(view.members.len()));
+        }
+        let position = Position { epoch, seq: Seq(0) };
+        self.take(Kind::View, position, time, NodeId(0), Payload::kept(&view.encode()))
+    }
+
+    fn take(
+        &mut self,
+        kind: Kind,
+        position: Position,
+        time: Hlc,
+        sender: NodeId,
+        payload: Payload<'_>,
+    ) -> Result<End, AppendError> {
+        let bytes = payload.len();
+        if bytes > MAX_PAYLOAD_BYTES {
+            return Err(AppendError::TooLong { bytes });
+        }
+        let end = self.filling.end;
+        let version = match kind {
+            Kind::Message => end.version.saturating_add(1),
+            Kind::View => end.version,
+        };
+        let header = Header {
+            kind,
+            payload_bytes: bytes as u32,
+            position,
+            time,
+            version,
+            sender,
+            batch: 0,
+            payload_checksum: 0,
+        };
+        if !header.may_follow(end) {
+            return Err(AppendError::Order { position, time, end });
+        }
+        if self.filling.used > 0 && self.filling.used + record_bytes(bytes) > self.limit {
+            return Err(AppendError::Full { bytes: record_bytes(bytes) });
+        }
+        self.filling.append(header, payload);
+        Ok(self.filling.end)
+    }
+
+    /// Where the log ends behind all that was appended.
+    pub fn end(&self) -> End {
+        self.filling.end
+    }
+
+    /// What was appended since the last batch, to be [committed](super::Log::commit). None while there is nothing, or the last
+    /// batch was not [given back](Appender::give_back).
+    pub fn take_batch(&mut self) -> Option<Batch> {
+        if self.filling.is_empty() {
+            return None;
+        }
+        let mut next = self.spare.take()?;
+        next.restart(self.filling.end, self.limit);
+        Some(mem::replace(&mut self.filling, next))
+    }
+
+    /// Takes back a batch that was committed, to be filled again.
+    pub fn give_back(&mut self, batch: Batch) {
+        self.spare = Some(batch);
+    }
+}

@@ -1,0 +1,151 @@
+//! A real directory.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    num::NonZeroU64,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+
+use super::Storage;
+
+/// The file whose lock says that a process has the directory.
+const LOCK: &str = "lock";
+
+/// Why a directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// A log has it already.
+    #[error("the log in {} is in use by another process: stop that one, or give this node a directory of its own", .0.display())]
+    InUse(PathBuf),
+    /// It can't be made, read or locked.
+    #[error("the log's directory {} can't be used: {source}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A directory of a file system. Of all processes, one has it: whoever locked its file `lock`.
+///
+/// Clones are handles of the same one; the lock is held until the last is gone.
+#[derive(Clone, Debug)]
+pub struct Files(Arc<Directory>);
+
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+    handle: File,
+    _lock: File,
+}
+
+impl Files {
+    /// Locks a directory, which is made if it is not there.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Files, DirectoryError> {
+        let path = path.into();
+        let failed = |source| DirectoryError::Io { path: path.clone(), source };
+        std::fs::create_dir_all(&path).map_err(failed)?;
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(path.join(LOCK)).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DirectoryError::InUse(path)),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let handle = File::open(&path).map_err(failed)?;
+        // The directory's own name, in the one that holds it.
+        if let Some(parent) = path.canonicalize().map_err(failed)?.parent() {
+            File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+        }
+        Ok(Files(Arc::new(Directory { path, handle, _lock: lock })))
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+impl Storage for Files {
+    type File = File;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.0.path)? {
+            // A name that is not of this alphabet is not one of a log's files.
+            names.extend(entry?.file_name().into_string().ok().filter(|name| name != LOCK));
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<File> {
+        let path = self.path(name);
+        // A new file: one of the same name may be open elsewhere, and its blocks may hold something.
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        if bytes > 0
+            && let Err(e) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
+        {
+            drop(file);
+            // What was reserved so far is of use to nobody. The first error is the one to tell.
+            let _ = std::fs::remove_file(&path);
+            return Err(e.into());
+        }
+        Ok(file)
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).open(self.path(name))
+    }
+
+    fn size(&self, file: &File) -> io::Result<u64> {
+        Ok(file.metadata()?.len())
+    }
+
+    fn read_at(&self, file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        file.read_exact_at(into, offset)
+    }
+
+    fn will_read(&self, file: &File, offset: u64, bytes: u64) {
+        // Where it can't be fetched ahead it is read when it is needed.
+        let _ = fadvise(file, offset, NonZeroU64::new(bytes), Advice::WillNeed);
+    }
+
+    fn write_at(&self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn reload(&self, file: &File) -> io::Result<()> {
+        file.sync_data()?;
+        // After a failed sync the kernel takes pages for clean that never reached the disk.
+        Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.handle.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path(name))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path.join(name)
+    }
+}

@@ -1,0 +1,91 @@
+//! The file that says whose log it is, and which segments it is made of. Replaced as a whole.
+
+use std::io;
+
+use squall_membership::{ClusterId, ShardId};
+
+use super::{
+    End, Storage,
+    block::{self, Block, Fields},
+};
+
+const MAGIC: [u8; 8] = *b"squallLG";
+
+/// Its name.
+pub(crate) const NAME: &str = "log";
+
+/// Its name while it is written.
+const NEW: &str = "log.new";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) cluster: ClusterId,
+    pub(crate) shard: ShardId,
+    pub(crate) generation: u64,
+    /// The segments with the numbers from `first` to before `next` exist; other files of segments are leftovers.
+    pub(crate) first: u64,
+    pub(crate) next: u64,
+    /// A segment that was cut, and where: it counts until the next segment's first block says the same.
+    pub(crate) cut: Option<Cut>,
+}
+
+/// Where a segment was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) index: u64,
+    /// Its length from then on, in bytes.
+    pub(crate) end: u64,
+    /// Where the log ended there.
+    pub(crate) at: End,
+}
+
+/// What was found instead of a manifest.
+#[derive(Debug)]
+pub(crate) enum NoManifest {
+    Absent,
+    Damaged,
+    Version(u32),
+}
+
+impl Manifest {
+    /// Reads it.
+    pub(crate) fn read<S: Storage>(storage: &S) -> io::Result<Result<Manifest, NoManifest>> {
+        let file = match storage.open(NAME) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(NoManifest::Absent)),
+            file => file?,
+        };
+        Ok(match block::read(storage, &file, MAGIC)? {
+            Block::Blank | Block::Damaged => Err(NoManifest::Damaged),
+            Block::Version(version) => Err(NoManifest::Version(version)),
+            Block::Good { mut words, .. } => {
+                let mut word = || words.word();
+                let (cluster, shard) = (ClusterId(word()), ShardId(word() as u32));
+                let (generation, first, next) = (word(), word(), word());
+                let cut = Cut { index: word(), end: word(), at: words.end() };
+                let cut = (cut.end > 0).then_some(cut);
+                Ok(Manifest { cluster, shard, generation, first, next, cut })
+            }
+        })
+    }
+
+    /// Puts it into force, durably.
+    pub(crate) fn write<S: Storage>(&self, storage: &S) -> io::Result<()> {
+        let none = Cut { index: 0, end: 0, at: End::START };
+        let cut = self.cut.unwrap_or(none);
+        let block = Fields::new(MAGIC)
+            .word(self.cluster.0)
+            .word(u64::from(self.shard.0))
+            .word(self.generation)
+            .word(self.first)
+            .word(self.next)
+            .word(cut.index)
+            .word(cut.end)
+            .end(cut.at)
+            .finish();
+        let file = storage.create(NEW, block.len() as u64)?;
+        storage.write_at(&file, 0, &block)?;
+        storage.sync(&file)?;
+        storage.rename(NEW, NAME)?;
+        storage.sync_directory()
+    }
+}

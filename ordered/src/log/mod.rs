@@ -1,0 +1,82 @@
+//! The log on disk: what was delivered, in order, so that it outlives all members' processes.
+//!
+//! A log is a directory of *segments*, files of a fixed size that have their space before anything is written to them, each a
+//! sequence of *records*: messages, and a view before the first message of its epoch. `docs/log-format.md` draws every byte.
+//!
+//! # Who does what
+//!
+//! - An [`Appender`] belongs to whoever delivers. It copies records into a [`Batch`], and hands it over when the one before came
+//!   back: so while a batch is written, the next one fills.
+//! - The [`Log`] belongs to the thread that writes. It [commits](Log::commit) batches, one sync for each; between two it
+//!   [makes the next segment](Log::prepare), cuts, trims and repairs.
+//! - A [`Reader`] is for any thread, and sees the log as it was when it was [asked for](Log::read).
+//! - A [`SnapshotWriter`] and a [`Snapshot`] are for states that let old segments go.
+//!
+//! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`] a disk that
+//! loses, tears, rots, fills and fails as a test wishes.
+//!
+//! ```
+//! use squall_membership::{ClusterId, Epoch, Seq, ShardId};
+//! use squall_ordered::{Payload, log::{Hlc, Log, Options, Position, SimStorage, ViewRecord}};
+//!
+//! let (storage, options) = (SimStorage::new(1), Options::new(ClusterId(7), ShardId(0)));
+//! let mut log = Log::open(storage, options, &mut fastrand::Rng::with_seed(1))?.log;
+//! let mut appender = log.appender();
+//! let view = ViewRecord { ended: Position::START, members: vec![] };
+//! appender.append_view(Epoch::FIRST, Hlc(5), &view)?;
+//! let at = Position::new(Epoch::FIRST, Seq(0));
+//! let end = appender.append(at, Hlc(6), squall_fabric::NodeId(1), Payload::kept(b"hello"))?;
+//!
+//! let mut batch = appender.take_batch().expect("it has records, and none is on its way");
+//! assert_eq!(log.commit(&mut batch)?, end); // from here on it can be acknowledged
+//! appender.give_back(batch);
+//!
+//! let mut reader = log.read(at, Position::MAX)?;
+//! while let Some(record) = reader.next_record()? {
+//!     println!("{} {}: {:?}", record.position, record.time, record.body);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What can be relied on
+//!
+//! - What a commit returned is there after any crash; after it, at most a prefix of the records that were on their way.
+//! - A record is read as it was written, or is named as [`Damage`], with its file, its offset and its number; it is never shown
+//!   otherwise, nor cut off by itself. [`Log::replace_damaged`] puts another member's copy in its place.
+//! - A sync that failed is not tried again: the log takes nothing more.
+//! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each reader, or its largest record.
+
+mod append;
+mod block;
+mod cut;
+mod files;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod index;
+mod manifest;
+mod open;
+mod position;
+mod read;
+mod record;
+mod repair;
+mod scan;
+mod segment;
+mod sim;
+mod snapshot;
+mod storage;
+mod walk;
+mod write;
+
+pub use append::{AppendError, Appender, Batch};
+pub use files::{DirectoryError, Files};
+pub use open::{OpenError, Opened, Torn};
+pub use position::{End, Hlc, Position};
+pub use read::{Reader, Verified};
+pub use record::{Body, MAX_PAYLOAD_BYTES, Record, ViewRecord};
+pub use repair::{Export, ImportError, import};
+pub use sim::{SECTOR_BYTES, SimFile, SimStorage};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshots, snapshots};
+pub use storage::Storage;
+pub use walk::{Damage, ReadError};
+pub use write::{Log, Options, WriteError};

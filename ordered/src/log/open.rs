@@ -1,0 +1,370 @@
+//! Opening a log: whose it is, whether it is all there, and where it ends.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+};
+
+use squall_membership::{ClusterId, ShardId};
+
+use super::{
+    Damage, End, Log, Options, Position, ReadError, Storage, WriteError,
+    block::{Copies, VERSION},
+    index::{Index, Place},
+    manifest::{self, Cut, Manifest, NoManifest},
+    record::HEADER_BYTES,
+    scan::{Bad, Found, Scanner},
+    segment::{Begun, RECORDS_AT, index_of, name, read_header},
+    walk::{Extent, Step, Walk, next_good},
+    write::Last,
+};
+
+/// Why a log can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An option is out of range.
+    #[error("segments of {0} bytes are not possible: give a multiple of 4096, from 8192 to {max}", max = MAX_SEGMENT_BYTES)]
+    SegmentBytes(u64),
+    /// There are segments, and nothing that says whose.
+    #[error("{} is missing, though there are segments beside it: put it back, or remove the log, and the node gets it from another \
+             member", .0.display())]
+    NoManifest(PathBuf),
+    /// A file's first block makes no sense, in either copy.
+    #[error("{}: its first block is damaged, in both copies: remove the log, and the node gets it from another member", .0.display())]
+    Block(PathBuf),
+    /// It was written by another version.
+    #[error("{} is of format {found}, and this version of squall is for format {version}: use the one that wrote it",
+            path.display(), version = VERSION)]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The format that it names.
+        found: u32,
+    },
+    /// It belongs to another cluster.
+    #[error("{} is of cluster {:016x}, not of {:016x}: give each cluster a directory of its own, or remove the log if that cluster \
+             is no more", path.display(), found.0, expected.0)]
+    OtherCluster {
+        /// The file.
+        path: PathBuf,
+        /// The cluster that it names.
+        found: ClusterId,
+        /// The one that was asked for.
+        expected: ClusterId,
+    },
+    /// It belongs to another shard.
+    #[error("{} is of {found}, not of {expected}: give each shard its own directory back", path.display())]
+    OtherShard {
+        /// The file.
+        path: PathBuf,
+        /// The shard that it names.
+        found: ShardId,
+        /// The one that was asked for.
+        expected: ShardId,
+    },
+    /// It is an old copy.
+    #[error("{} is of generation {found}, and this node has seen {expected}: it is an old copy. Put the newer one back, or \
+             remove the log, and the node gets it from another member", path.display())]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// The generation that it names.
+        found: u64,
+        /// The one that was asked for.
+        expected: u64,
+    },
+    /// There is none, though there was.
+    #[error("{} is missing, and this node has had a log: put it back; or, to get it from another member, begin one with generation 0",
+             .0.display())]
+    Lost(PathBuf),
+    /// A segment is not there.
+    #[error("{} is missing: put it back, or remove the log, and the node gets it from another member", .0.display())]
+    Missing(PathBuf),
+    /// A segment does not follow the one before, or is shorter than its records.
+    #[error("{} does not fit to the rest of the log, or a segment is shorter than it was: put the right files back, or remove the \
+             log, and the node gets it from another member", .0.display())]
+    Mixed(PathBuf),
+    /// The last segment can't be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// What opening has to put right can't be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The system says no.
+    #[error("{} can't be used: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The largest segment, in bytes.
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+/// A log, and what was found when it was opened.
+#[derive(Debug)]
+pub struct Opened<S: Storage> {
+    /// The log.
+    pub log: Log<S>,
+    /// A batch that was being written when the node stopped, and was not acknowledged: what of it is not whole was cut off.
+    pub torn: Option<Torn>,
+    /// What is damaged in the last segment. The others are not read now: that is for [`Log::verify`], or whoever reads them.
+    pub damage: Vec<Damage>,
+    /// Files of whose first block one copy was damaged, and was made good from the other.
+    pub healed: Vec<PathBuf>,
+}
+
+/// A write that was not finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// Where the first record that is not whole begins, in bytes.
+    pub offset: u64,
+    /// Which record of the segment it is; the first is 1.
+    pub record: u64,
+    /// Where the log ends before it.
+    pub after: Position,
+}
+
+impl<S: Storage> Log<S> {
+    /// Opens the log in a directory, or begins one there. Segments' ids are drawn from `rng`.
+    ///
+    /// Reads the first block of each segment, and all of the last one. What was written and not synced is synced first: what is
+    /// there then, [persists](Log::persisted).
+    ///
+    /// # What is torn, and what is damaged
+    ///
+    /// A record that is not right was torn by a crash, and was not acknowledged, if both hold; else it is damaged.
+    ///
+    /// - No record behind it was written with a later batch. (A batch is written only once the one before was synced.)
+    /// - The part of it that lies in one of its sectors is all zeros, as the file was before. (Disks write whole sectors. If its
+    ///   header is not right, that part of the header counts.)
+    ///
+    /// So of damage in the last batch alone, one kind is taken for a torn write: a changed bit in a payload that holds zeros over
+    /// a whole sector.
+    pub fn open(storage: S, options: Options, rng: &mut fastrand::Rng) -> Result<Opened<S>, OpenError> {
+        let bytes = options.segment_bytes;
+        if !bytes.is_multiple_of(RECORDS_AT) || !(2 * RECORDS_AT..=MAX_SEGMENT_BYTES).contains(&bytes) {
+            return Err(OpenError::SegmentBytes(bytes));
+        }
+        let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
+        let manifest = find_manifest(&storage, &options, &names)?;
+        remove_leftovers(&storage, &manifest, &names)?;
+        let present: BTreeSet<u64> = names.iter().filter_map(|name| index_of(name)).collect();
+        let mut log = Log {
+            storage,
+            options,
+            rng: rng.fork(),
+            manifest,
+            last: None,
+            spare: None,
+            index: Index::new(),
+            begin: End::START,
+            end: End::START,
+            poisoned: None,
+            open_damage: None,
+        };
+        let mut healed = Vec::new();
+        for index in manifest.first..manifest.next {
+            if !present.contains(&index) {
+                return Err(OpenError::Missing(log.storage.path(&name(index))));
+            }
+            log.take_in(index, &mut healed)?;
+        }
+        let (torn, damage) = log.find_end()?;
+        Ok(Opened { log, torn, damage, healed })
+    }
+
+    /// Takes a segment in behind the last one, if it has begun.
+    fn take_in(&mut self, index: u64, healed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
+        let path = self.storage.path(&name(index));
+        let failed = |source| OpenError::Io { path: path.clone(), source };
+        let file = self.storage.open(&name(index)).map_err(failed)?;
+        if index + 2 >= self.manifest.next {
+            // The last that has begun, and maybe one that has not: all others were synced.
+            self.storage.reload(&file).map_err(failed)?;
+        }
+        let bytes = self.storage.size(&file).map_err(failed)?;
+        let (header, copies) = match read_header(&self.storage, &file).map_err(failed)? {
+            // It was made ahead of time; or begun by a batch of which nothing came to be acknowledged.
+            Begun::No if index + 1 == self.manifest.next => return Ok(()),
+            Begun::No | Begun::Damaged => return Err(OpenError::Block(path)),
+            Begun::Version(found) => return Err(OpenError::Version { path, found }),
+            Begun::Yes(header, copies) => (header, copies),
+        };
+        check_owner(&path, header.cluster, header.shard, &self.options)?;
+        let follows = self.last.as_ref().is_none_or(|last| {
+            header.previous_id == last.header.id && (RECORDS_AT..=last.bytes).contains(&header.previous_end)
+        });
+        if !follows || header.index != index || header.begin.position < self.end.position {
+            return Err(OpenError::Mixed(path));
+        }
+        if copies != Copies::Both {
+            let result = self.storage.write_at(&file, 0, &header.encode());
+            result.and_then(|()| self.storage.sync(&file)).map_err(failed)?;
+            healed.extend((copies == Copies::OneDamaged).then_some(path));
+        }
+        if self.last.is_none() {
+            self.begin = header.begin;
+        }
+        self.end = header.begin;
+        self.index.push(Place { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
+        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0 });
+        Ok(())
+    }
+
+    /// Finds out where the last segment's records end.
+    fn find_end(&mut self) -> Result<(Option<Torn>, Vec<Damage>), OpenError> {
+        let Some(last) = &mut self.last else { return Ok((None, Vec::new())) };
+        let path = self.storage.path(&name(last.header.index));
+        if let Some(cut) = self.manifest.cut.filter(|cut| cut.index == last.header.index) {
+            if !(RECORDS_AT..=last.bytes).contains(&cut.end) {
+                return Err(OpenError::Mixed(path));
+            }
+            (last.at, last.bytes) = (cut.end, cut.end);
+            let begin = Place { segment: cut.index, offset: RECORDS_AT, end: self.end, record: 0 };
+            self.end = cut.at;
+            let mut walk = Walk::new(Extent { last: cut.index, last_end: cut.end, end: cut.at }, begin);
+            let mut damages = Vec::new();
+            while let Some(step) = walk.next(&self.storage)? {
+                match step {
+                    Step::Record { place, .. } => self.index.push(place),
+                    Step::Damage(damage) => damages.push(damage),
+                }
+            }
+            return Ok((None, damages));
+        }
+        let failed = |source| ReadError::Io { path: path.clone(), source };
+        let file = self.storage.open(&name(last.header.index)).map_err(failed)?;
+        let mut scanner = Scanner::new(file, last.header.id, RECORDS_AT, last.bytes);
+        let (mut damages, mut torn, mut lost) = (Vec::new(), None, false);
+        loop {
+            last.at = scanner.at();
+            let end = self.end;
+            let (offset, why) = match scanner.next(&self.storage).map_err(failed)? {
+                Found::End => break,
+                Found::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
+                    self.index.push(Place { segment: last.header.index, offset: last.at, end, record: last.records });
+                    (self.end, lost) = (header.reached(), false);
+                    last.records += 1;
+                    continue;
+                }
+                Found::Record { offset, header } => (offset, Bad::Order(header)),
+                Found::Bad { offset, why: Bad::Unknown { kind, flags } } => {
+                    return Err(ReadError::Newer { path, offset, kind, flags }.into());
+                }
+                Found::Bad { offset, why } => (offset, why),
+            };
+            if scanner.is_blank(&self.storage, offset).map_err(failed)? {
+                break;
+            }
+            let record = last.records + 1;
+            if is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)? {
+                torn = Some(Torn { path: path.clone(), offset, record, after: end.position });
+                break;
+            }
+            let next = next_good(&mut scanner, &self.storage, offset, why, end).map_err(failed)?;
+            let (to, before) = next.unzip();
+            let damage = Damage {
+                path: path.clone(),
+                segment: last.header.index,
+                from: offset,
+                to,
+                record,
+                after: end.position,
+                before,
+            };
+            damages.push(damage.clone());
+            let Some(to) = to else {
+                self.open_damage = Some(damage);
+                break;
+            };
+            last.records += 1;
+            lost = true;
+            scanner.jump(to);
+        }
+        if torn.is_some() {
+            // Never to be judged again, nor written over: some of what follows may be whole.
+            self.seal_last()?;
+        }
+        Ok((torn, damages))
+    }
+
+    /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
+    /// segment.
+    pub(crate) fn seal_last(&mut self) -> Result<(), WriteError> {
+        let Some(last) = &mut self.last else { return Ok(()) };
+        last.bytes = last.at;
+        let index = last.header.index;
+        let cut = Some(Cut { index, end: last.at, at: self.end });
+        let was = self.manifest.next;
+        self.spare = None;
+        self.put(Manifest { next: index + 1, cut, ..self.manifest })?;
+        self.remove_segments(index + 1..was)?;
+        // So that their numbers can be given again.
+        self.storage.sync_directory().map_err(|source| self.poison("syncing the directory", "", source))
+    }
+}
+
+/// Whether a record that is not right was torn.
+fn is_torn<S: Storage>(scanner: &mut Scanner<S::File>, storage: &S, offset: u64, why: Bad) -> io::Result<bool> {
+    let (bytes, rest) = match why {
+        Bad::Payload(header) | Bad::Order(header) => (header.record_bytes() as u64, header.record_bytes() as u64),
+        Bad::Header | Bad::Unknown { .. } => (HEADER_BYTES as u64, HEADER_BYTES as u64),
+    };
+    let was_synced = scanner.find(storage, offset + rest, |header| header.batch > offset)?.is_some();
+    Ok(!was_synced && scanner.lacks_a_sector(storage, offset, bytes)?)
+}
+
+fn find_manifest<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result<Manifest, OpenError> {
+    let path = storage.path(manifest::NAME);
+    let failed = |source| OpenError::Io { path: path.clone(), source };
+    match Manifest::read(storage).map_err(failed)? {
+        Ok(found) => {
+            check_owner(&path, found.cluster, found.shard, options)?;
+            if found.generation < options.generation {
+                return Err(OpenError::Older { path, found: found.generation, expected: options.generation });
+            }
+            Ok(found)
+        }
+        Err(NoManifest::Absent) if names.iter().any(|name| index_of(name).is_some()) => {
+            Err(OpenError::NoManifest(path))
+        }
+        Err(NoManifest::Absent) if options.generation > 0 => Err(OpenError::Lost(path)),
+        Err(NoManifest::Absent) => {
+            let Options { cluster, shard, .. } = *options;
+            let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None };
+            manifest.write(storage).map_err(failed)?;
+            Ok(manifest)
+        }
+        Err(NoManifest::Damaged) => Err(OpenError::Block(path)),
+        Err(NoManifest::Version(found)) => Err(OpenError::Version { path, found }),
+    }
+}
+
+fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Options) -> Result<(), OpenError> {
+    let path = path.to_path_buf();
+    if cluster != options.cluster {
+        return Err(OpenError::OtherCluster { path, found: cluster, expected: options.cluster });
+    }
+    if shard != options.shard {
+        return Err(OpenError::OtherShard { path, found: shard, expected: options.shard });
+    }
+    Ok(())
+}
+
+/// Removes files that are not part of the log any more, or not yet.
+fn remove_leftovers<S: Storage>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+    let live = manifest.first..manifest.next;
+    for name in names {
+        if name.ends_with(".new") || index_of(name).is_some_and(|index| !live.contains(&index)) {
+            storage.remove(name).map_err(|source| OpenError::Io { path: storage.path(name), source })?;
+        }
+    }
+    // What an earlier process named and did not come to sync, too.
+    storage.sync_directory().map_err(|source| OpenError::Io { path: storage.path(""), source })
+}

@@ -1,0 +1,74 @@
+//! Where something stands in a log, and when.
+
+use std::fmt;
+
+use squall_membership::{Epoch, Seq};
+
+/// A place in a shard's order across all epochs: that of a message, or a bound, before which the messages of earlier epochs lie
+/// and the first `seq` turns of `epoch`.
+///
+/// So the log that ends with the message at `(e, s)` ends at `(e, s + 1)`, and the state at `(e, s)` is the one that this
+/// message is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The place in its order.
+    pub seq: Seq,
+}
+
+impl Position {
+    /// Before everything.
+    pub const START: Position = Position { epoch: Epoch(0), seq: Seq(0) };
+
+    /// Beyond everything.
+    pub const MAX: Position = Position { epoch: Epoch(u64::MAX), seq: Seq(u64::MAX) };
+
+    /// The place with the number `seq` of an epoch.
+    pub fn new(epoch: Epoch, seq: Seq) -> Position {
+        Position { epoch, seq }
+    }
+
+    pub(crate) fn next(self) -> Position {
+        Position { seq: Seq(self.seq.0.saturating_add(1)), ..self }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.epoch, self.seq)
+    }
+}
+
+/// Where a log ends, or ended once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    /// Its last record lies before this.
+    pub position: Position,
+    /// The number of its last message; the first has 1. Alike in all members' logs, and goes on across views.
+    pub version: u64,
+    /// The time of its last record.
+    pub time: Hlc,
+}
+
+impl End {
+    /// Of a log that holds nothing yet.
+    pub const START: End = End { position: Position::START, version: 0, time: Hlc(0) };
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (version {}, {})", self.position, self.version, self.time)
+    }
+}
+
+/// A hybrid logical clock's time: the sender's wall clock, in nanoseconds since 1970 (UTC), raised above the time of the record
+/// before where it is not later by itself. Alike in all members' logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hlc(pub u64);
+
+impl fmt::Display for Hlc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}

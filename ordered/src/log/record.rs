@@ -1,0 +1,303 @@
+//! A record: what it says, and its bytes.
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, MAX_MEMBERS, Seq};
+
+use super::{
+    End, Hlc, Position,
+    block::{u32_at, u64_at},
+};
+
+/// The longest payload, in bytes.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+/// A record's header, in bytes.
+pub(crate) const HEADER_BYTES: usize = 64;
+
+/// Records begin at multiples of this, in bytes.
+pub(crate) const ALIGN: usize = 16;
+
+const MESSAGE: u8 = 1;
+const VIEW: u8 = 2;
+
+/// A record of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its place: a message's own, or the beginning of a view's epoch.
+    pub position: Position,
+    /// When.
+    pub time: Hlc,
+    /// A message's number in the log, from 1 on; a view has that of the message before.
+    pub version: u64,
+    /// What.
+    pub body: Body<'a>,
+}
+
+impl Record<'_> {
+    /// Where a log ends that ends with it.
+    pub fn end(&self) -> Position {
+        match self.body {
+            Body::Message { .. } => self.position.next(),
+            Body::View(_) => self.position,
+        }
+    }
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// A message that was delivered.
+    Message {
+        /// Whose.
+        sender: NodeId,
+        /// Its bytes.
+        payload: &'a [u8],
+    },
+    /// A view, before the first message of its epoch.
+    View(ViewRecord),
+}
+
+/// What a log keeps of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewRecord {
+    /// Where the order ended before it: the trim of the epoch before, or the end that a restart agreed on.
+    pub ended: Position,
+    /// The shard's members whose logs count in its epoch: the complete ones, by rank.
+    pub members: Vec<NodeId>,
+}
+
+impl ViewRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16 + 4 * self.members.len());
+        bytes.extend_from_slice(&self.ended.epoch.0.to_le_bytes());
+        bytes.extend_from_slice(&self.ended.seq.0.to_le_bytes());
+        self.members.iter().for_each(|member| bytes.extend_from_slice(&member.0.to_le_bytes()));
+        bytes
+    }
+
+    /// Whether a payload of so many bytes can be one.
+    fn fits(bytes: usize) -> bool {
+        (16..=16 + 4 * MAX_MEMBERS).contains(&bytes) && bytes.is_multiple_of(4)
+    }
+
+    fn decode(bytes: &[u8]) -> ViewRecord {
+        let ended = Position { epoch: Epoch(u64_at(bytes, 0)), seq: Seq(u64_at(bytes, 8)) };
+        ViewRecord { ended, members: bytes[16..].chunks_exact(4).map(|member| NodeId(u32_at(member, 0))).collect() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Message,
+    View,
+}
+
+/// What a record's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) payload_bytes: u32,
+    pub(crate) position: Position,
+    pub(crate) time: Hlc,
+    pub(crate) version: u64,
+    pub(crate) sender: NodeId,
+    /// Where the batch that it was written with begins in the segment, in bytes: all before that was synced earlier.
+    pub(crate) batch: u64,
+    pub(crate) payload_checksum: u32,
+}
+
+/// Why bytes are no record's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    Checksum,
+    /// It is whole, but of a kind, or with flags, that this version does not know.
+    Unknown {
+        kind: u8,
+        flags: u8,
+    },
+    /// It is whole, but says what none does.
+    Senseless,
+}
+
+impl Header {
+    /// The record's size, with its payload and what fills it up to a multiple of [`ALIGN`], in bytes.
+    pub(crate) fn record_bytes(&self) -> usize {
+        record_bytes(self.payload_bytes as usize)
+    }
+
+    /// Where the log ends behind it.
+    pub(crate) fn end(&self) -> Position {
+        match self.kind {
+            Kind::Message => self.position.next(),
+            Kind::View => self.position,
+        }
+    }
+
+    /// The log's end behind it.
+    pub(crate) fn reached(&self) -> End {
+        End { position: self.end(), version: self.version, time: self.time }
+    }
+
+    /// Where the log may end before it, at most.
+    pub(crate) fn latest_before(&self) -> Position {
+        match self.kind {
+            Kind::Message => self.position,
+            Kind::View => Position { epoch: Epoch(self.position.epoch.0.saturating_sub(1)), seq: Seq(u64::MAX) },
+        }
+    }
+
+    pub(crate) fn encode(&self, segment: u64, offset: u64) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[4] = match self.kind {
+            Kind::Message => MESSAGE,
+            Kind::View => VIEW,
+        };
+        bytes[8..16].copy_from_slice(&self.position.epoch.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.position.seq.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.time.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.version.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.sender.0.to_le_bytes());
+        bytes[48..52].copy_from_slice(&((self.batch / ALIGN as u64) as u32).to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.payload_checksum.to_le_bytes());
+        Header::set_checksum(&mut bytes, segment, offset);
+        bytes
+    }
+
+    /// Sets the checksum of a header's bytes right.
+    pub(crate) fn set_checksum(header: &mut [u8], segment: u64, offset: u64) {
+        let checksum = checksum(header, segment, offset);
+        header[60..64].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Reads a header that lies at `offset` of a segment.
+    pub(crate) fn decode(bytes: &[u8], segment: u64, offset: u64) -> Result<Header, NoHeader> {
+        // Most of what is no header is told from one without the checksum.
+        if bytes[4] == 0 || bytes[6..8] != [0; 2] || u32_at(bytes, 60) != checksum(bytes, segment, offset) {
+            return Err(NoHeader::Checksum);
+        }
+        let kind = match (bytes[4], bytes[5]) {
+            (MESSAGE, 0) => Kind::Message,
+            (VIEW, 0) => Kind::View,
+            (kind, flags) => return Err(NoHeader::Unknown { kind, flags }),
+        };
+        let header = Header {
+            kind,
+            payload_bytes: u32_at(bytes, 0),
+            position: Position { epoch: Epoch(u64_at(bytes, 8)), seq: Seq(u64_at(bytes, 16)) },
+            time: Hlc(u64_at(bytes, 24)),
+            version: u64_at(bytes, 32),
+            sender: NodeId(u32_at(bytes, 40)),
+            batch: u64::from(u32_at(bytes, 48)) * ALIGN as u64,
+            payload_checksum: u32_at(bytes, 56),
+        };
+        let fits = match header.kind {
+            Kind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES,
+            Kind::View => ViewRecord::fits(header.payload_bytes as usize),
+        };
+        if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
+    }
+
+    /// Whether it is of a log that once ended there, behind records that are lost.
+    pub(crate) fn is_behind(&self, log: End) -> bool {
+        self.end() > log.position && self.version >= log.version && self.time >= log.time
+    }
+
+    /// The record that has this header, and `payload` behind it.
+    pub(crate) fn record<'a>(&self, payload: &'a [u8]) -> Record<'a> {
+        let body = match self.kind {
+            Kind::Message => Body::Message { sender: self.sender, payload },
+            Kind::View => Body::View(ViewRecord::decode(payload)),
+        };
+        Record { position: self.position, time: self.time, version: self.version, body }
+    }
+
+    /// Whether it may follow a log that ends there.
+    pub(crate) fn may_follow(&self, log: End) -> bool {
+        let End { position: Position { epoch, seq }, version, time } = log;
+        match self.kind {
+            Kind::Message => {
+                let next = self.position.epoch == epoch && self.position.seq >= seq;
+                next && version.checked_add(1) == Some(self.version) && self.time > time
+            }
+            Kind::View => {
+                let next = self.position.epoch > epoch && self.position.seq == Seq(0);
+                next && self.version == version && self.time >= time
+            }
+        }
+    }
+}
+
+/// A record's size for a payload's, in bytes.
+pub(crate) fn record_bytes(payload_bytes: usize) -> usize {
+    (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGN)
+}
+
+/// Covers where the header lies, too.
+fn checksum(header: &[u8], segment: u64, offset: u64) -> u32 {
+    let mut bytes = [0; 16 + HEADER_BYTES - 4];
+    bytes[..8].copy_from_slice(&segment.to_le_bytes());
+    bytes[8..16].copy_from_slice(&offset.to_le_bytes());
+    bytes[16..].copy_from_slice(&header[..HEADER_BYTES - 4]);
+    crc32c::crc32c(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            kind: Kind::Message,
+            payload_bytes: 100,
+            position: Position::new(Epoch(3), Seq(17)),
+            time: Hlc(1_700_000_000_000_000_005),
+            version: 11,
+            sender: NodeId(2),
+            batch: 4096,
+            payload_checksum: 0x0102_0304,
+        }
+    }
+
+    #[test]
+    fn a_header_counts_only_where_it_was_written() {
+        let bytes = header().encode(7, 8192);
+        assert_eq!(Header::decode(&bytes, 7, 8192), Ok(header()));
+        assert_eq!(Header::decode(&bytes, 7, 8208), Err(NoHeader::Checksum), "at another offset");
+        assert_eq!(Header::decode(&bytes, 8, 8192), Err(NoHeader::Checksum), "in another segment");
+    }
+
+    #[test]
+    fn a_changed_bit_is_seen() {
+        let bytes = header().encode(7, 8192);
+        for bit in 0..8 * HEADER_BYTES {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(&changed, 7, 8192), Err(NoHeader::Checksum), "bit {bit}");
+        }
+    }
+
+    /// The bytes that docs/log-format.md draws.
+    #[test]
+    fn the_format_is_what_it_was() {
+        let bytes = header().encode(7, 8192);
+        let mut drawn = Vec::new();
+        drawn.extend_from_slice(&[100, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        drawn.extend_from_slice(&[17, 0, 0, 0, 0, 0, 0, 0, 5, 0, 42, 54, 254, 156, 151, 23]);
+        drawn.extend_from_slice(&[11, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        drawn.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1]);
+        assert_eq!(bytes[..60], drawn);
+        let view = ViewRecord { ended: Position::new(Epoch(2), Seq(9)), members: vec![NodeId(1), NodeId(4)] };
+        let bytes = [2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0];
+        assert_eq!(view.encode(), bytes);
+        assert_eq!(ViewRecord::decode(&bytes), view);
+    }
+
+    #[test]
+    fn what_a_later_version_may_write_is_refused_as_such() {
+        let mut bytes = header().encode(7, 8192);
+        bytes[5] = 4;
+        Header::set_checksum(&mut bytes, 7, 8192);
+        assert_eq!(Header::decode(&bytes, 7, 8192), Err(NoHeader::Unknown { kind: MESSAGE, flags: 4 }));
+    }
+}

@@ -1,0 +1,122 @@
+//! Records from one member's log to another's: to replace what is damaged there, or to go on where it ends.
+
+use super::{
+    Damage, Log, Position, ReadError, Record, Storage, WriteError,
+    record::{HEADER_BYTES, Header},
+    scan::{Found, Scanner},
+    segment::name,
+    walk::open_segment,
+};
+
+/// Records as they travel from log to log: as in a segment that has the id 0, from offset 0 on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The records.
+    pub bytes: Vec<u8>,
+    /// Where to go on. None when all that was asked for is here.
+    pub rest: Option<Position>,
+}
+
+/// What came is not an [`Export`]'s bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the records from another member's log are damaged, or of another version of squall, at byte {offset}: ask for them again"
+)]
+pub struct ImportError {
+    /// Where, in bytes.
+    pub offset: usize,
+}
+
+/// The records of an [`Export`], each checked.
+pub fn import(bytes: &[u8]) -> Result<Vec<Record<'_>>, ImportError> {
+    Ok(headers(bytes)?.into_iter().map(|(at, header)| header.record(payload(bytes, at, &header))).collect())
+}
+
+fn payload<'a>(bytes: &'a [u8], at: usize, header: &Header) -> &'a [u8] {
+    &bytes[at + HEADER_BYTES..at + HEADER_BYTES + header.payload_bytes as usize]
+}
+
+fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError> {
+    let (mut found, mut offset) = (Vec::new(), 0);
+    while offset < bytes.len() {
+        let bad = ImportError { offset };
+        let head = bytes.get(offset..offset + HEADER_BYTES).ok_or(bad)?;
+        let header = Header::decode(head, 0, offset as u64).map_err(|_| bad)?;
+        let end = offset + header.record_bytes();
+        let payload = bytes.get(offset + HEADER_BYTES..end).ok_or(bad)?;
+        if crc32c::crc32c(payload) != header.payload_checksum {
+            return Err(bad);
+        }
+        found.push((offset, header));
+        offset = end;
+    }
+    Ok(found)
+}
+
+impl<S: Storage + Clone> Log<S> {
+    /// The records that take a log from `from` to `to`, as [`read`](Log::read) has them, for another member: about `max_bytes` of
+    /// them, one at least.
+    pub fn export(&self, from: Position, to: Position, max_bytes: usize) -> Result<Export, ReadError> {
+        let mut reader = self.read(from, to)?;
+        let (mut bytes, mut end) = (Vec::new(), from);
+        while let Some((header, payload)) = reader.next_stored()? {
+            let at = bytes.len();
+            if at > 0 && at + header.record_bytes() > max_bytes {
+                return Ok(Export { bytes, rest: Some(end) });
+            }
+            bytes.extend_from_slice(&Header { batch: 0, ..header }.encode(0, at as u64));
+            bytes.extend_from_slice(payload);
+            bytes.resize(at + header.record_bytes(), 0);
+            end = header.end();
+        }
+        Ok(Export { bytes, rest: None })
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// Writes what another member [exported](Log::export) from `damage.after` up to `damage.before` to where this log is
+    /// damaged, durably.
+    ///
+    /// Nothing is written unless it is what is missing: it begins and ends there, and has the same size. After a crash the
+    /// place is as it was, or whole, or still damaged. Damage without an end can't be replaced: [cut](Log::cut_to) it off, and
+    /// append what follows.
+    pub fn replace_damaged(&mut self, damage: &Damage, exported: &[u8]) -> Result<(), WriteError> {
+        self.check_health()?;
+        let no = |why: String| WriteError::NoReplacement { damage: Box::new(damage.clone()), why };
+        let Some((to, before)) = damage.to.zip(damage.before) else {
+            return Err(no("there is no knowing where it ends".to_string()));
+        };
+        let records = headers(exported).map_err(|error| no(error.to_string()))?;
+        let (file, segment) = open_segment(&self.storage, damage.segment)?;
+        let outside = records.iter().find(|(_, header)| header.end() <= damage.after || header.end() > before);
+        if let Some((_, header)) = outside {
+            return Err(no(format!("a record at {} is not of it", header.position)));
+        }
+        let in_order = records.windows(2).all(|pair| pair[1].1.may_follow(pair[0].1.reached()));
+        if !in_order {
+            return Err(no("its records are not in order".to_string()));
+        }
+        if exported.len() as u64 != to - damage.from {
+            return Err(no(format!("it has {} bytes, not {}", exported.len(), to - damage.from)));
+        }
+        let mut bytes = exported.to_vec();
+        for (at, header) in &records {
+            let offset = damage.from + *at as u64;
+            // All before it was synced long ago.
+            let header = Header { batch: offset, ..*header };
+            bytes[*at..at + HEADER_BYTES].copy_from_slice(&header.encode(segment.id, offset));
+        }
+        let path = name(damage.segment);
+        let failed = |source| ReadError::Io { path: self.storage.path(&path), source };
+        let mut scanner = Scanner::new(file, segment.id, damage.from, to);
+        if let Found::Record { header, .. } = scanner.next(&self.storage).map_err(failed)?
+            && header.end() > damage.after
+            && header.end() <= before
+        {
+            return Err(no("there are good records: look for damage again".to_string()));
+        }
+        let (file, _) = open_segment(&self.storage, damage.segment)?;
+        let written = self.storage.write_at(&file, damage.from, &bytes).and_then(|()| self.storage.sync(&file));
+        written.map_err(|source| self.poison("replacing damaged records", &path, source))
+    }
+}

@@ -1,0 +1,215 @@
+//! Walks the records of a segment, from place to place in its file.
+
+use std::io;
+
+use super::{
+    Storage,
+    record::{ALIGN, HEADER_BYTES, Header, NoHeader},
+    sim::SECTOR_BYTES,
+};
+
+/// How much is read at once, in bytes: so little that it is still in the cache of the processor when it is checked.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// How far ahead of that the disk fetches, in bytes, so that it is busy meanwhile.
+const AHEAD_BYTES: u64 = 2 << 20;
+
+/// What a file holds where nothing was written.
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// A part of a file, in memory.
+#[derive(Debug)]
+struct Window {
+    bytes: Vec<u8>,
+    /// Where it begins in the file, and how much of it is filled.
+    at: u64,
+    len: usize,
+}
+
+impl Window {
+    /// The bytes from `from` to `from + len`, none of which may lie at or beyond `end`.
+    fn get<S: Storage>(&mut self, storage: &S, file: &S::File, from: u64, len: usize, end: u64) -> io::Result<&[u8]> {
+        let filled = self.at + self.len as u64;
+        if from < self.at || from + len as u64 > filled {
+            let kept = if from >= self.at && from < filled { (filled - from) as usize } else { 0 };
+            let begin = self.len - kept;
+            self.bytes.copy_within(begin..begin + kept, 0);
+            let want = len.max(CHUNK_BYTES).min((end - from) as usize);
+            if self.bytes.len() < want {
+                self.bytes.resize(want, 0);
+            }
+            // Until the read has succeeded, nothing is there.
+            (self.at, self.len) = (from, 0);
+            storage.read_at(file, from + kept as u64, &mut self.bytes[kept..want])?;
+            self.len = want;
+            let ahead = from + want as u64 + AHEAD_BYTES;
+            if ahead < end {
+                storage.will_read(file, ahead, want as u64);
+            }
+        }
+        let begin = (from - self.at) as usize;
+        Ok(&self.bytes[begin..begin + len])
+    }
+}
+
+/// What stands at a place in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// A record, and the place that it has. Its [payload](Scanner::payload) is at hand.
+    Record { offset: u64, header: Header },
+    /// No record, since the segment's records end here.
+    End,
+    /// No record, though there should be one.
+    Bad { offset: u64, why: Bad },
+}
+
+/// What is wrong with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    /// Its header.
+    Header,
+    /// It is whole, but of a kind or with flags that this version does not know.
+    Unknown { kind: u8, flags: u8 },
+    /// What follows its header, which is right.
+    Payload(Header),
+    /// It is whole, and can't follow what is before it.
+    Order(Header),
+}
+
+/// Walks the records of a segment.
+#[derive(Debug)]
+pub(crate) struct Scanner<F> {
+    file: F,
+    segment: u64,
+    at: u64,
+    end: u64,
+    window: Window,
+    /// Where the payload of the last record lies in the file, and its length.
+    payload: (u64, usize),
+}
+
+impl<F> Scanner<F> {
+    /// Begins at the record at `at`. `end` is where the segment's records end, or at most can.
+    pub(crate) fn new(file: F, segment: u64, at: u64, end: u64) -> Scanner<F> {
+        Scanner { file, segment, at, end, window: Window { bytes: Vec::new(), at: 0, len: 0 }, payload: (0, 0) }
+    }
+
+    /// Goes on with another segment.
+    pub(crate) fn restart(&mut self, file: F, segment: u64, at: u64, end: u64) {
+        (self.file, self.segment, self.at, self.end) = (file, segment, at, end);
+        (self.window.at, self.window.len) = (0, 0);
+    }
+
+    /// Where the next record begins.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Goes on at another place.
+    pub(crate) fn jump(&mut self, to: u64) {
+        self.at = to;
+    }
+
+    /// The next record. After a bad one, it is found again until somebody [jumps](Scanner::jump).
+    pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Found> {
+        let offset = self.at;
+        if offset >= self.end {
+            return Ok(Found::End);
+        }
+        let left = self.end - offset;
+        if left < HEADER_BYTES as u64 {
+            return Ok(Found::Bad { offset, why: Bad::Header });
+        }
+        let bytes = self.window.get(storage, &self.file, offset, HEADER_BYTES, self.end)?;
+        let header = match Header::decode(bytes, self.segment, offset) {
+            Ok(header) if header.record_bytes() as u64 <= left => header,
+            Ok(_) | Err(NoHeader::Checksum | NoHeader::Senseless) => {
+                return Ok(Found::Bad { offset, why: Bad::Header });
+            }
+            Err(NoHeader::Unknown { kind, flags }) => {
+                return Ok(Found::Bad { offset, why: Bad::Unknown { kind, flags } });
+            }
+        };
+        let record = self.window.get(storage, &self.file, offset, header.record_bytes(), self.end)?;
+        // What fills the record up is covered, too.
+        let payload = &record[HEADER_BYTES..];
+        if crc32c::crc32c(payload) != header.payload_checksum {
+            return Ok(Found::Bad { offset, why: Bad::Payload(header) });
+        }
+        self.at += header.record_bytes() as u64;
+        self.payload = (offset + HEADER_BYTES as u64, header.payload_bytes as usize);
+        Ok(Found::Record { offset, header })
+    }
+
+    /// The payload of the record that was found last, unless something else was looked for since.
+    pub(crate) fn payload(&self) -> &[u8] {
+        let (at, len) = self.payload;
+        let begin = (at - self.window.at) as usize;
+        &self.window.bytes[begin..begin + len]
+    }
+
+    /// The first header at or behind `from` for which `fits` holds. Whether its record is right is left open.
+    pub(crate) fn find<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        from: u64,
+        fits: impl Fn(&Header) -> bool,
+    ) -> io::Result<Option<(u64, Header)>> {
+        let mut at = from.next_multiple_of(ALIGN as u64);
+        while at + HEADER_BYTES as u64 <= self.end {
+            let len = CHUNK_BYTES.min((self.end - at) as usize);
+            let (file, segment) = (&self.file, self.segment);
+            let bytes = self.window.get(storage, file, at, len, self.end)?;
+            let mut place = 0;
+            while place + HEADER_BYTES <= len {
+                let offset = at + place as u64;
+                if let Ok(header) = Header::decode(&bytes[place..place + HEADER_BYTES], segment, offset)
+                    && fits(&header)
+                {
+                    return Ok(Some((offset, header)));
+                }
+                place += ALIGN;
+            }
+            at += place as u64;
+        }
+        Ok(None)
+    }
+
+    /// Whether the file holds nothing but zeros from `from` on, up to `end`.
+    pub(crate) fn is_blank<S: Storage<File = F>>(&mut self, storage: &S, from: u64) -> io::Result<bool> {
+        let mut at = from;
+        while at < self.end {
+            let len = ZEROS.len().min((self.end - at) as usize);
+            if self.window.get(storage, &self.file, at, len, self.end)? != &ZEROS[..len] {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
+    }
+
+    /// Whether of the `len` bytes at `from`, those that lie in one sector are all zero: so they are where a write was torn, since
+    /// nothing was there before.
+    pub(crate) fn lacks_a_sector<S: Storage<File = F>>(
+        &mut self,
+        storage: &S,
+        from: u64,
+        len: u64,
+    ) -> io::Result<bool> {
+        let end = (from + len).min(self.end);
+        let mut at = from;
+        while at < end {
+            let next = (at / SECTOR_BYTES as u64 + 1) * SECTOR_BYTES as u64;
+            let part = (next.min(end) - at) as usize;
+            if self.window.get(storage, &self.file, at, part, self.end)?.iter().all(|&byte| byte == 0) {
+                return Ok(true);
+            }
+            at = next;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,86 @@
+//! A segment's file: its name, and what its first block says.
+
+use std::io;
+
+use squall_membership::{ClusterId, ShardId};
+
+use super::{
+    End, Storage,
+    block::{self, Block, Copies, Fields},
+};
+
+const MAGIC: [u8; 8] = *b"squallSG";
+
+/// Where records begin in a segment.
+pub(crate) const RECORDS_AT: u64 = block::BLOCK_BYTES;
+
+/// What a segment's first block says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) cluster: ClusterId,
+    pub(crate) shard: ShardId,
+    /// Its number: one more than that of the segment before.
+    pub(crate) index: u64,
+    /// Drawn at random: what carries no checksum made with it was not written to this segment.
+    pub(crate) id: u64,
+    /// Where the log ended before it.
+    pub(crate) begin: End,
+    /// The segment before, and where that one's records end in its file. 0 for the first of a log.
+    pub(crate) previous_id: u64,
+    pub(crate) previous_end: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        Fields::new(MAGIC)
+            .word(self.cluster.0)
+            .word(u64::from(self.shard.0))
+            .word(self.index)
+            .word(self.id)
+            .end(self.begin)
+            .word(self.previous_id)
+            .word(self.previous_end)
+            .finish()
+    }
+}
+
+/// What a segment's first block was found to hold.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// Nothing yet.
+    No,
+    Damaged,
+    Version(u32),
+    Yes(Header, Copies),
+}
+
+pub(crate) fn read_header<S: Storage>(storage: &S, file: &S::File) -> io::Result<Begun> {
+    Ok(match block::read(storage, file, MAGIC)? {
+        Block::Blank => Begun::No,
+        Block::Damaged => Begun::Damaged,
+        Block::Version(version) => Begun::Version(version),
+        Block::Good { mut words, copies } => {
+            let header = Header {
+                cluster: ClusterId(words.word()),
+                shard: ShardId(words.word() as u32),
+                index: words.word(),
+                id: words.word(),
+                begin: words.end(),
+                previous_id: words.word(),
+                previous_end: words.word(),
+            };
+            Begun::Yes(header, copies)
+        }
+    })
+}
+
+/// The name of the file of the segment with a number.
+pub(crate) fn name(index: u64) -> String {
+    format!("segment-{index:010}")
+}
+
+/// The number of the segment that a file of this name is.
+pub(crate) fn index_of(file: &str) -> Option<u64> {
+    let index = file.strip_prefix("segment-")?.parse().ok()?;
+    (name(index) == file).then_some(index)
+}

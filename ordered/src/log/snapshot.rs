@@ -1,0 +1,220 @@
+//! Snapshot files: a state as of a position, written whole or not at all.
+
+use std::{io, path::PathBuf};
+
+use squall_membership::{ClusterId, Epoch, Seq, ShardId};
+
+use super::{
+    End, Position, Storage,
+    block::{self, BLOCK_BYTES, Block, Fields},
+};
+
+const MAGIC: [u8; 8] = *b"squallSN";
+
+/// How much is read at once, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Why a snapshot can't be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Its contents are not what was written.
+    #[error("{} is damaged: remove it; an older snapshot, or another member's, will do", .0.display())]
+    Damaged(PathBuf),
+    /// It was written by another version.
+    #[error("{} is of format {found}, and this version of squall is for format {version}: use the one that wrote it",
+            path.display(), version = block::VERSION)]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The format that it names.
+        found: u32,
+    },
+    /// It is another cluster's, or another shard's.
+    #[error("{} is of cluster {:016x}, {shard}: put it back where it belongs", path.display(), cluster.0)]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// The cluster that it names.
+        cluster: ClusterId,
+        /// The shard that it names.
+        shard: ShardId,
+    },
+    /// The system says no.
+    #[error("{} can't be used: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The name of the snapshot's file for a position.
+fn name(position: Position) -> String {
+    format!("snapshot-{}-{}", position.epoch.0, position.seq.0)
+}
+
+fn position_of(file: &str) -> Option<Position> {
+    let (epoch, seq) = file.strip_prefix("snapshot-")?.split_once('-')?;
+    let position = Position { epoch: Epoch(epoch.parse().ok()?), seq: Seq(seq.parse().ok()?) };
+    (name(position) == file).then_some(position)
+}
+
+/// A snapshot that is being written. Dropped before it is [finished](SnapshotWriter::finish), it never was.
+#[derive(Debug)]
+pub struct SnapshotWriter<S: Storage> {
+    storage: S,
+    file: S::File,
+    cluster: ClusterId,
+    shard: ShardId,
+    at: End,
+    bytes: u64,
+    checksum: u32,
+}
+
+impl<S: Storage> SnapshotWriter<S> {
+    /// Begins to write the state at a log's end.
+    pub fn new(storage: S, cluster: ClusterId, shard: ShardId, at: End) -> Result<SnapshotWriter<S>, SnapshotError> {
+        let new = name(at.position) + ".new";
+        let file = storage
+            .create(&new, BLOCK_BYTES)
+            .map_err(|source| SnapshotError::Io { path: storage.path(&new), source })?;
+        Ok(SnapshotWriter { storage, file, cluster, shard, at, bytes: 0, checksum: 0 })
+    }
+
+    /// Writes what follows.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let written = self.storage.write_at(&self.file, BLOCK_BYTES + self.bytes, bytes);
+        written.map_err(|source| self.failed(source))?;
+        self.bytes += bytes.len() as u64;
+        self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        Ok(())
+    }
+
+    /// Makes it durable, under its name.
+    pub fn finish(self) -> Result<(), SnapshotError> {
+        let block = Fields::new(MAGIC)
+            .word(self.cluster.0)
+            .word(u64::from(self.shard.0))
+            .end(self.at)
+            .word(self.bytes)
+            .word(u64::from(self.checksum))
+            .finish();
+        let (storage, name) = (&self.storage, name(self.at.position));
+        let result = storage
+            .write_at(&self.file, 0, &block)
+            .and_then(|()| storage.sync(&self.file))
+            .and_then(|()| storage.rename(&(name.clone() + ".new"), &name))
+            .and_then(|()| storage.sync_directory());
+        result.map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> SnapshotError {
+        SnapshotError::Io { path: self.storage.path(&(name(self.at.position) + ".new")), source }
+    }
+}
+
+/// A snapshot that was checked.
+#[derive(Debug)]
+pub struct Snapshot<S: Storage> {
+    storage: S,
+    file: S::File,
+    at: End,
+    bytes: u64,
+}
+
+impl<S: Storage> Snapshot<S> {
+    /// Opens the snapshot of a position, and reads all of it once to check it.
+    pub fn open(storage: S, cluster: ClusterId, shard: ShardId, position: Position) -> Result<Self, SnapshotError> {
+        let name = name(position);
+        let path = storage.path(&name);
+        let failed = |source| SnapshotError::Io { path: path.clone(), source };
+        let file = storage.open(&name).map_err(failed)?;
+        let mut words = match block::read(&storage, &file, MAGIC).map_err(failed)? {
+            Block::Good { words, .. } => words,
+            Block::Version(found) => return Err(SnapshotError::Version { path, found }),
+            Block::Blank | Block::Damaged => return Err(SnapshotError::Damaged(path)),
+        };
+        let (found_cluster, found_shard) = (ClusterId(words.word()), ShardId(words.word() as u32));
+        if (found_cluster, found_shard) != (cluster, shard) {
+            return Err(SnapshotError::Other { path, cluster: found_cluster, shard: found_shard });
+        }
+        let (at, bytes, checksum) = (words.end(), words.word(), words.word());
+        let size = storage.size(&file).map_err(failed)?;
+        if at.position != position || size.checked_sub(BLOCK_BYTES) != Some(bytes) {
+            return Err(SnapshotError::Damaged(path));
+        }
+        let (mut found, mut read, mut chunk) = (0, 0, vec![0; CHUNK_BYTES]);
+        while read < bytes {
+            let len = CHUNK_BYTES.min((bytes - read) as usize);
+            storage.read_at(&file, BLOCK_BYTES + read, &mut chunk[..len]).map_err(failed)?;
+            found = crc32c::crc32c_append(found, &chunk[..len]);
+            read += len as u64;
+        }
+        if u64::from(found) != checksum {
+            return Err(SnapshotError::Damaged(path));
+        }
+        Ok(Snapshot { storage, file, at, bytes })
+    }
+
+    /// The newest snapshot that is good, if there is one, and what is wrong with those that are newer.
+    pub fn newest(
+        storage: &S,
+        cluster: ClusterId,
+        shard: ShardId,
+    ) -> Result<(Option<Snapshot<S>>, Vec<SnapshotError>), SnapshotError>
+    where
+        S: Clone,
+    {
+        let mut refused = Vec::new();
+        for position in snapshots(storage)?.into_iter().rev() {
+            match Snapshot::open(storage.clone(), cluster, shard, position) {
+                Ok(snapshot) => return Ok((Some(snapshot), refused)),
+                Err(error) => refused.push(error),
+            }
+        }
+        Ok((None, refused))
+    }
+
+    /// The log's end that it is the state at.
+    pub fn at(&self) -> End {
+        self.at
+    }
+
+    /// Its contents' length, in bytes.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it has no contents.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Reads contents, from `offset` on.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SnapshotError> {
+        let path = || self.storage.path(&name(self.at.position));
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.bytes) {
+            return Err(SnapshotError::Io { path: path(), source: io::ErrorKind::UnexpectedEof.into() });
+        }
+        let read = self.storage.read_at(&self.file, BLOCK_BYTES + offset, into);
+        read.map_err(|source| SnapshotError::Io { path: path(), source })
+    }
+}
+
+/// The positions of all snapshots, in order, whether they are good or not.
+pub fn snapshots<S: Storage>(storage: &S) -> Result<Vec<Position>, SnapshotError> {
+    let names = storage.list().map_err(|source| SnapshotError::Io { path: storage.path(""), source })?;
+    let mut positions: Vec<Position> = names.iter().filter_map(|name| position_of(name)).collect();
+    positions.sort_unstable();
+    Ok(positions)
+}
+
+/// Removes the snapshots before a position.
+pub fn remove_snapshots<S: Storage>(storage: &S, before: Position) -> Result<(), SnapshotError> {
+    for position in snapshots(storage)?.into_iter().filter(|&position| position < before) {
+        let name = name(position);
+        storage.remove(&name).map_err(|source| SnapshotError::Io { path: storage.path(&name), source })?;
+    }
+    Ok(())
+}

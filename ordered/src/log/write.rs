@@ -1,0 +1,311 @@
+//! The log, as the thread that writes it has it: batches go to disk, segment after segment.
+
+use std::{io, path::PathBuf};
+
+use squall_membership::{ClusterId, ShardId};
+
+use super::{
+    Appender, Batch, Damage, End, Position, ReadError, Storage,
+    index::{Index, Place},
+    manifest::Manifest,
+    record::{HEADER_BYTES, Header},
+    segment::{self, RECORDS_AT, name},
+    walk::Extent,
+};
+
+/// Whose log it is, and what it may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The shard.
+    pub shard: ShardId,
+    /// The log must be of this [generation](Log::raise_generation) at least. 0 if that is not known.
+    pub generation: u64,
+    /// A segment's size in bytes: a multiple of 4096, from 8 KiB to 1 GiB. A larger record has a segment of its own.
+    pub segment_bytes: u64,
+    /// How much is appended while the batch before is written, in bytes; a larger record makes a batch of its own. Memory for
+    /// two batches is kept.
+    pub batch_bytes: usize,
+}
+
+impl Options {
+    /// What suits most disks: segments of 64 MiB, batches of 4 MiB.
+    pub fn new(cluster: ClusterId, shard: ShardId) -> Options {
+        Options { cluster, shard, generation: 0, segment_bytes: 64 << 20, batch_bytes: 4 << 20 }
+    }
+}
+
+/// The name of a segment that is being made.
+pub(crate) const NEW: &str = "segment.new";
+
+/// Why a log did not take a change.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The system says no. Unless it was [`prepare`](Log::prepare) that could not make a file, the log takes nothing more: what
+    /// a failed write or sync has left on disk shows only when the log is opened again.
+    #[error("{} can't be written: {action}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// An earlier change failed.
+    #[error(
+        "this log takes nothing more, since an earlier change failed ({0}): see to the disk, and start the node again"
+    )]
+    Poisoned(String),
+    /// The batch is not the next: the log was cut, or another batch failed.
+    #[error("a batch that follows {begin} can't be written to a log that ends at {end}: take a new appender")]
+    NotNext {
+        /// What it follows.
+        begin: Position,
+        /// Where the log ends.
+        end: Position,
+    },
+    /// The log's last records are damaged, and there is no knowing where they ended.
+    #[error("{0}, so nothing can be appended: cut the log there, and get the rest from another member")]
+    Damaged(Box<Damage>),
+    /// It begins later.
+    #[error("the log begins at {begin} and can't be cut to {to}: begin it anew, from another member's state")]
+    BeforeBegin {
+        /// What it was to be cut to.
+        to: Position,
+        /// Where it begins.
+        begin: Position,
+    },
+    /// What should replace damaged records are not they.
+    #[error("{damage}, and what came to replace it is not what is missing: {why}. Get it from another member")]
+    NoReplacement {
+        /// What is damaged.
+        damage: Box<Damage>,
+        /// Why.
+        why: String,
+    },
+    /// What has to be read first can't be.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// The last segment that has begun.
+#[derive(Debug)]
+pub(crate) struct Last<F> {
+    pub(crate) file: F,
+    pub(crate) header: segment::Header,
+    /// Where its records end.
+    pub(crate) at: u64,
+    /// What it has room for, in bytes: no more than it holds if it was cut.
+    pub(crate) bytes: u64,
+    pub(crate) records: u64,
+}
+
+/// A shard's log.
+#[derive(Debug)]
+pub struct Log<S: Storage> {
+    pub(crate) storage: S,
+    pub(crate) options: Options,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) manifest: Manifest,
+    pub(crate) last: Option<Last<S::File>>,
+    /// The segment after the last, which has its space and nothing else; and its size in bytes.
+    pub(crate) spare: Option<(S::File, u64)>,
+    pub(crate) index: Index,
+    pub(crate) begin: End,
+    pub(crate) end: End,
+    pub(crate) poisoned: Option<String>,
+    /// A damage behind which nothing good follows.
+    pub(crate) open_damage: Option<Damage>,
+}
+
+impl<S: Storage> Log<S> {
+    /// Where the log begins: what lies before was trimmed, or never there.
+    pub fn begin(&self) -> End {
+        self.begin
+    }
+
+    /// Where the log ends: all before is durable.
+    pub fn persisted(&self) -> End {
+        self.end
+    }
+
+    /// The number that tells this state of the directory from older ones.
+    pub fn generation(&self) -> u64 {
+        self.manifest.generation
+    }
+
+    /// Makes the log one of a higher generation, durably. Who remembers the number elsewhere, afterwards, and asks for it when the
+    /// log is opened again, can't be given an old copy of the directory.
+    pub fn raise_generation(&mut self, generation: u64) -> Result<(), WriteError> {
+        self.check_health()?;
+        if generation > self.manifest.generation {
+            self.put(Manifest { generation, ..self.manifest })?;
+        }
+        Ok(())
+    }
+
+    /// Appends from where the log ends now. One at a time: after a cut, or when another's batch was committed, an older one's
+    /// batches are refused.
+    pub fn appender(&self) -> Appender {
+        Appender::new(self.end, self.options.batch_bytes)
+    }
+
+    /// Writes a batch, and syncs it. Returns where the log ends: all before that is durable.
+    ///
+    /// After an error the log takes nothing more (a sync that failed must not be tried again: the kernel may have dropped
+    /// what it should have written, and says so but once). The batch was then not acknowledged; whether it is there, opening the
+    /// log again will tell.
+    pub fn commit(&mut self, batch: &mut Batch) -> Result<End, WriteError> {
+        self.check_health()?;
+        if let Some(damage) = &self.open_damage {
+            return Err(WriteError::Damaged(Box::new(damage.clone())));
+        }
+        if batch.is_empty() {
+            return Ok(self.end);
+        }
+        if batch.begin() != self.end {
+            return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
+        }
+        let end = batch.end();
+        let mut records = batch.records_mut();
+        while !records.is_empty() {
+            let size = stored(records).record_bytes() as u64;
+            let has_room = |last: &Last<S::File>| last.at + size <= last.bytes;
+            if !self.last.as_ref().is_some_and(has_room) {
+                self.roll(size)?;
+            }
+            records = self.write_run(records)?;
+        }
+        debug_assert_eq!(self.end, end, "what was appended and what was written");
+        Ok(self.end)
+    }
+
+    /// Writes and syncs as many records as the last segment has room for, and returns the others.
+    fn write_run<'b>(&mut self, records: &'b mut [u8]) -> Result<&'b mut [u8], WriteError> {
+        let last = self.last.as_mut().expect("a segment was begun");
+        let batch = last.at;
+        self.index.push(Place { segment: last.header.index, offset: batch, end: self.end, record: last.records });
+        let (mut run, mut count) = (0, 0);
+        let mut end = self.end;
+        while run < records.len() {
+            let mut header = stored(&records[run..]);
+            let (offset, next) = (batch + run as u64, run + header.record_bytes());
+            if offset + header.record_bytes() as u64 > last.bytes {
+                break;
+            }
+            header.batch = batch;
+            header.payload_checksum = crc32c::crc32c(&records[run + HEADER_BYTES..next]);
+            records[run..run + HEADER_BYTES].copy_from_slice(&header.encode(last.header.id, offset));
+            end = header.reached();
+            count += 1;
+            run = next;
+        }
+        let (written, others) = records.split_at_mut(run);
+        let result = self.storage.write_at(&last.file, batch, written).map_err(|source| ("writing records", source));
+        let result = result.and_then(|()| self.storage.sync(&last.file).map_err(|source| ("syncing records", source)));
+        if let Err((action, source)) = result {
+            let path = name(last.header.index);
+            return Err(self.poison(action, &path, source));
+        }
+        last.at += run as u64;
+        last.records += count;
+        self.end = end;
+        Ok(others)
+    }
+
+    /// Makes the next segment ahead of time, if the last one is half full: to be called between commits, so that none has to wait
+    /// for it. That there is no space for it is no harm as yet: it will be tried again.
+    pub fn prepare(&mut self) -> Result<(), WriteError> {
+        self.check_health()?;
+        let half_full = |last: &Last<S::File>| last.at > last.bytes / 2;
+        if self.spare.is_none() && self.last.as_ref().is_none_or(half_full) {
+            self.make_spare(self.options.segment_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The number of the segment that follows the last.
+    pub(crate) fn next_index(&self) -> u64 {
+        self.last.as_ref().map_or(self.manifest.first, |last| last.header.index + 1)
+    }
+
+    /// Makes the file of the next segment. One that was made before and has not begun is replaced.
+    fn make_spare(&mut self, bytes: u64) -> Result<(), WriteError> {
+        let index = self.next_index();
+        let path = name(index);
+        self.spare = None;
+        // Under another name first, so that the one that is replaced is whole until this one is.
+        let file = self.storage.create(NEW, bytes).map_err(|source| WriteError::Io {
+            action: "making a segment",
+            path: self.storage.path(&path),
+            source,
+        })?;
+        let made = self.storage.sync(&file).and_then(|()| self.storage.rename(NEW, &path));
+        let made = made.and_then(|()| self.storage.sync_directory());
+        made.map_err(|source| self.poison("making it durable", &path, source))?;
+        // From here on, its absence would be noticed.
+        if self.manifest.next == index {
+            self.put(Manifest { next: index + 1, ..self.manifest })?;
+        }
+        self.spare = Some((file, bytes));
+        Ok(())
+    }
+
+    /// Begins the next segment, with room for a record. Its first block becomes durable with its first records.
+    fn roll(&mut self, record_bytes: u64) -> Result<(), WriteError> {
+        let needed = RECORDS_AT + record_bytes;
+        if self.spare.as_ref().is_none_or(|(_, bytes)| *bytes < needed) {
+            let bytes = self.options.segment_bytes.max(needed.next_multiple_of(RECORDS_AT));
+            let made = self.make_spare(bytes);
+            if let Err(error) = made {
+                // A batch waits for it.
+                self.poisoned.get_or_insert_with(|| error.to_string());
+                return Err(error);
+            }
+        }
+        let Some((file, bytes)) = self.spare.take() else { unreachable!("it was just made") };
+        let header = segment::Header {
+            cluster: self.options.cluster,
+            shard: self.options.shard,
+            index: self.next_index(),
+            id: self.rng.u64(..),
+            begin: self.end,
+            previous_id: self.last.as_ref().map_or(0, |last| last.header.id),
+            previous_end: self.last.as_ref().map_or(0, |last| last.at),
+        };
+        let written = self.storage.write_at(&file, 0, &header.encode());
+        written.map_err(|source| self.poison("beginning a segment", &name(header.index), source))?;
+        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0 });
+        Ok(())
+    }
+
+    /// Puts a manifest into force.
+    pub(crate) fn put(&mut self, manifest: Manifest) -> Result<(), WriteError> {
+        let written = manifest.write(&self.storage);
+        written.map_err(|source| self.poison("replacing it", super::manifest::NAME, source))?;
+        self.manifest = manifest;
+        Ok(())
+    }
+
+    pub(crate) fn check_health(&self) -> Result<(), WriteError> {
+        self.poisoned.clone().map_or(Ok(()), |why| Err(WriteError::Poisoned(why)))
+    }
+
+    pub(crate) fn poison(&mut self, action: &'static str, file: &str, source: io::Error) -> WriteError {
+        let error = WriteError::Io { action, path: self.storage.path(file), source };
+        self.poisoned = Some(error.to_string());
+        error
+    }
+
+    /// What a reader may see.
+    pub(crate) fn extent(&self) -> Option<Extent> {
+        self.last.as_ref().map(|last| Extent { last: last.header.index, last_end: last.at, end: self.end })
+    }
+}
+
+/// The header of a record in a batch.
+fn stored(record: &[u8]) -> Header {
+    Header::decode(record, 0, 0).expect("an appender wrote it")
+}

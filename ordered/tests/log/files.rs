@@ -1,0 +1,166 @@
+//! Real directories: one process each, full disks, what the system refuses.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use fastrand::Rng;
+use squall_fabric::NodeId;
+use squall_ordered::log::{DirectoryError, End, Files, Hlc, Log, Options, Storage, WriteError};
+
+use crate::model::{Kept, KeptBody, next_record, options, read_all, records, write};
+
+/// Where a child process is to make its log.
+const DIRECTORY: &str = "SQUALL_TEST_LOG";
+
+/// A directory that is gone after the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("log-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory for the test");
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // It may be a mount's, and gone.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path, options: Options) -> Log<Files> {
+    let files = Files::open(path).expect("nobody has it");
+    Log::open(files, options, &mut Rng::with_seed(1)).expect("it opens").log
+}
+
+#[test]
+fn a_log_is_read_back_from_its_files() {
+    let directory = Directory::new("read-back");
+    let options = options(64 << 10, 10_000);
+    let all = records(&mut Rng::with_seed(1), 2000);
+    let mut log = open(&directory.0, options);
+    write(&mut log, &all[..1000], 30);
+    drop(log);
+    let mut log = open(&directory.0, options);
+    assert_eq!(read_all(&log), (all[..1000].to_vec(), vec![]));
+    write(&mut log, &all[1000..], 30);
+    log.cut_to(all[1700].end()).expect("the disk is well");
+    let begin = log.trim_before(all[300].end()).expect("the disk is well").position;
+    drop(log);
+    let left = all[..=1700].iter().filter(|record| record.end() > begin).cloned().collect();
+    assert_eq!(read_all(&open(&directory.0, options)), (left, vec![]));
+}
+
+#[test]
+fn a_directory_has_one_owner() {
+    let directory = Directory::new("lock");
+    let files = Files::open(&directory.0).expect("nobody has it");
+    let log = Log::open(files.clone(), options(8192, 1), &mut Rng::with_seed(1)).expect("it opens");
+    drop(files);
+    let error = Files::open(&directory.0).expect_err("the log has it");
+    assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
+    drop(log);
+    Files::open(&directory.0).expect("nobody has it any more");
+}
+
+#[test]
+fn what_is_no_directory_is_refused_by_name() {
+    let directory = Directory::new("no-directory");
+    let file = directory.0.join("file");
+    fs::write(&file, "").expect("it can be written");
+    for path in [file.clone(), file.join("below")] {
+        let error = Files::open(&path).expect_err("it is a file");
+        assert!(error.to_string().contains(path.to_str().expect("a name")), "{error}");
+    }
+}
+
+#[test]
+fn a_files_space_is_there_before_it_is_written() {
+    let directory = Directory::new("space");
+    let files = Files::open(&directory.0).expect("nobody has it");
+    let file = files.create("file", 1 << 20).expect("there is space");
+    let metadata = file.metadata().expect("it is there");
+    assert_eq!(metadata.len(), 1 << 20);
+    assert!(metadata.blocks() * 512 >= 1 << 20, "{} blocks", metadata.blocks());
+}
+
+/// Fills the disk, in a child that a shell has prepared.
+fn fill_up(directory: &Directory, shell: &[&str], prepare: &str) {
+    let script =
+        format!("{prepare} && exec \"$0\" --exact --ignored --nocapture files::appends_until_there_is_no_space");
+    let mut command = Command::new(shell[0]);
+    command.args(&shell[1..]).args(["-c", &script]).arg(std::env::current_exe().expect("this program"));
+    let output = command.env(DIRECTORY, &directory.0).output().expect("a shell");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_file_that_may_not_grow_costs_nothing_that_was_acknowledged() {
+    // SIGXFSZ would end the process before it could be told.
+    fill_up(&Directory::new("limit"), &["sh"], "trap '' XFSZ && ulimit -f 200");
+}
+
+#[test]
+fn a_full_disk_costs_nothing_that_was_acknowledged() {
+    let directory = Directory::new("full");
+    let shell = ["unshare", "--mount", "sh"];
+    let mount = format!("mount -t tmpfs -o size=600k squall \"${DIRECTORY}\"");
+    let may = Command::new(shell[0]).args(&shell[1..]).args(["-c", &mount]).env(DIRECTORY, &directory.0).output();
+    if may.is_ok_and(|output| output.status.success()) {
+        return fill_up(&directory, &shell, &mount);
+    }
+    assert!(std::env::var_os("SQUALL_FORBID_SKIPS").is_none(), "this user can't mount a tmpfs");
+    eprintln!("skipped: only root can mount a small tmpfs");
+}
+
+#[test]
+#[ignore = "a child of the tests of full disks runs it"]
+fn appends_until_there_is_no_space() {
+    let path = PathBuf::from(std::env::var_os(DIRECTORY).expect("its parent says where"));
+    let options = options(64 << 10, 10_000);
+    let mut rng = Rng::with_seed(1);
+    let mut log = open(&path, options);
+    let mut appender = log.appender();
+    let (mut appended, mut acknowledged): (Vec<Kept>, _) = (Vec::new(), log.persisted().position);
+    let error = loop {
+        let record = next_record(&mut rng, appender.end());
+        if record.append_to(&mut appender).is_ok() {
+            appended.push(record);
+            continue;
+        }
+        // What is too large for a file of this process, or for the disk, comes sooner or later.
+        let mut batch = appender.take_batch().expect("it is full");
+        match log.commit(&mut batch) {
+            Ok(end) => acknowledged = end.position,
+            Err(error) => break error,
+        }
+        appender.give_back(batch);
+        if appended.len() > 200 {
+            let body = KeptBody::Message(NodeId(1), vec![1; 200 << 10]);
+            let End { position, version, time } = appender.end();
+            let record = Kept { position, time: Hlc(time.0 + 1), version: version + 1, body };
+            if record.append_to(&mut appender).is_ok() {
+                appended.push(record);
+            }
+        }
+    };
+    let WriteError::Io { source, .. } = &error else { panic!("{error}") };
+    assert!([ErrorKind::FileTooLarge, ErrorKind::StorageFull].contains(&source.kind()), "{error}");
+    let again = log.prepare().expect_err("it takes nothing more");
+    assert!(matches!(again, WriteError::Poisoned(_)), "{again}");
+    drop(log);
+
+    let (found, damage) = read_all(&open(&path, options));
+    assert_eq!(damage, []);
+    assert_eq!(found, appended[..found.len()]);
+    assert!(appended.get(found.len()).is_none_or(|lost| lost.end() > acknowledged));
+    eprintln!("{} records, then: {error}", found.len());
+}

@@ -1,0 +1,11 @@
+//! The log on disk: on disks that crash, tear, rot and fill, and on real ones.
+//!
+//! What is random comes from seeds, which a failure prints: `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
+
+mod crashes;
+mod damage;
+mod files;
+mod model;
+mod refusals;
+mod snapshots;
+mod use_cases;

@@ -1,0 +1,162 @@
+//! What a log should hold, and how a random one comes to be.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use squall_fabric::NodeId;
+use squall_membership::{ClusterId, Epoch, Seq, ShardId};
+use squall_ordered::{
+    Payload,
+    log::{
+        AppendError, Appender, Body, Damage, End, Hlc, Log, Opened, Options, Position, ReadError, Record, SimStorage,
+        Storage, ViewRecord,
+    },
+};
+
+/// A record that somebody keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) position: Position,
+    pub(crate) time: Hlc,
+    pub(crate) version: u64,
+    pub(crate) body: KeptBody,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeptBody {
+    Message(NodeId, Vec<u8>),
+    View(ViewRecord),
+}
+
+impl Kept {
+    pub(crate) fn of(record: &Record<'_>) -> Kept {
+        let body = match &record.body {
+            Body::Message { sender, payload } => KeptBody::Message(*sender, payload.to_vec()),
+            Body::View(view) => KeptBody::View(view.clone()),
+        };
+        Kept { position: record.position, time: record.time, version: record.version, body }
+    }
+
+    /// Where the log ends behind it.
+    pub(crate) fn reached(&self) -> End {
+        End { position: self.end(), version: self.version, time: self.time }
+    }
+
+    pub(crate) fn end(&self) -> Position {
+        match self.body {
+            KeptBody::Message(..) => Position::new(self.position.epoch, Seq(self.position.seq.0 + 1)),
+            KeptBody::View(_) => self.position,
+        }
+    }
+
+    pub(crate) fn append_to(&self, appender: &mut Appender) -> Result<End, AppendError> {
+        match &self.body {
+            KeptBody::Message(sender, bytes) => {
+                appender.append(self.position, self.time, *sender, Payload::kept(bytes))
+            }
+            KeptBody::View(view) => appender.append_view(self.position.epoch, self.time, view),
+        }
+    }
+}
+
+/// The seeds to run: the first `count`, or as the environment says.
+pub(crate) fn seeds(count: u64) -> Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    match number("SQUALL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
+    }
+}
+
+/// Says which seed it was, if the test fails.
+pub(crate) struct Seed(pub(crate) u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again: SQUALL_SEED={}", self.0);
+        }
+    }
+}
+
+pub(crate) fn position(epoch: u64, seq: u64) -> Position {
+    Position::new(Epoch(epoch), Seq(seq))
+}
+
+pub(crate) fn options(segment_bytes: u64, batch_bytes: usize) -> Options {
+    Options { segment_bytes, batch_bytes, ..Options::new(ClusterId(7), ShardId(3)) }
+}
+
+/// Some options, so that segments are passed often.
+pub(crate) fn any_options(rng: &mut Rng) -> Options {
+    options(4096 * rng.u64(2..9), rng.usize(1..12_000))
+}
+
+pub(crate) fn open(storage: &SimStorage, options: Options) -> Opened<SimStorage> {
+    Log::open(storage.clone(), options, &mut Rng::with_seed(storage.changes())).expect("it opens")
+}
+
+/// What may follow a log that ends at `end`. Payloads have no zero bytes: see `Log::open` on what is torn.
+pub(crate) fn next_record(rng: &mut Rng, log: End) -> Kept {
+    let End { position: end, version, time } = log;
+    let time = Hlc(time.0 + rng.u64(1..1000));
+    if end.epoch.0 == 0 || rng.u32(..20) == 0 {
+        let members = (1..=rng.u32(..5)).map(NodeId).collect();
+        let position = position(end.epoch.0 + rng.u64(1..3), 0);
+        return Kept { position, time, version, body: KeptBody::View(ViewRecord { ended: end, members }) };
+    }
+    let len = match rng.u32(..100) {
+        0 => rng.usize(..40_000),
+        1..20 => rng.usize(..3000),
+        _ => rng.usize(..200),
+    };
+    let bytes = (0..len).map(|_| rng.u8(1..)).collect();
+    let position = Position::new(end.epoch, Seq(end.seq.0 + rng.u64(..3)));
+    Kept { position, time, version: version + 1, body: KeptBody::Message(NodeId(rng.u32(..5)), bytes) }
+}
+
+/// All that follows from `begin` on, in `count` records.
+pub(crate) fn records(rng: &mut Rng, count: usize) -> Vec<Kept> {
+    let mut records: Vec<Kept> = Vec::new();
+    for _ in 0..count {
+        let end = records.last().map_or(End::START, Kept::reached);
+        records.push(next_record(rng, end));
+    }
+    records
+}
+
+/// Writes records, in batches as full as they get, or of `most` records.
+pub(crate) fn write<S: Storage>(log: &mut Log<S>, records: &[Kept], most: usize) {
+    let mut appender = log.appender();
+    let mut commit = |appender: &mut Appender| {
+        if let Some(mut batch) = appender.take_batch() {
+            let end = batch.end();
+            assert_eq!(log.commit(&mut batch).expect("the disk is well"), end);
+            log.prepare().expect("the disk is well");
+            appender.give_back(batch);
+        }
+    };
+    for (nth, record) in records.iter().enumerate() {
+        if record.append_to(&mut appender).is_err() || nth % most == 0 {
+            commit(&mut appender);
+            if appender.end() != record.reached() {
+                record.append_to(&mut appender).expect("it fits into an empty batch");
+            }
+        }
+    }
+    commit(&mut appender);
+}
+
+/// All that a log shows, and what it says is damaged.
+pub(crate) fn read_all<S: Storage + Clone>(log: &Log<S>) -> (Vec<Kept>, Vec<Damage>) {
+    let mut reader = log.read(log.begin().position, Position::MAX).expect("from its beginning");
+    let (mut records, mut damage) = (Vec::new(), Vec::new());
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => records.push(Kept::of(&record)),
+            Ok(None) => return (records, damage),
+            Err(ReadError::Damaged(found)) => damage.push(*found),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
