@@ -13,9 +13,19 @@ pub enum Mode {
     /// Atomic multicast: one order at all members, each message once all have received it.
     #[default]
     Ordered,
+    /// As `Ordered`, with a log on disk: each message has a version, and is [safe](crate::Deliver::safe) once all members have
+    /// it on disk.
+    Durable,
     /// Each sender's messages in their order, at most once, as they arrive. No order between senders, no nulls, no trim, no
     /// linearizable reads. A sender delivers its own message once every other member holds it.
     Unordered,
+}
+
+impl Mode {
+    /// Whether all members deliver in one order.
+    pub fn is_ordered(self) -> bool {
+        matches!(self, Mode::Ordered | Mode::Durable)
+    }
 }
 
 /// How bulk messages travel.

@@ -7,7 +7,7 @@ use squall_membership::{Epoch, Seq, ShardView};
 use squall_sst::ring::{self, Corrupt, Reader, Ring, Turn};
 
 use crate::{
-    Payload,
+    Payload, Persisted,
     bulk::{Arrivals, Arrived},
     config::Mode,
     order,
@@ -34,8 +34,19 @@ pub trait Deliver {
     /// Applies a message. When this returns, nothing refers to its bytes any more.
     fn deliver(&mut self, message: Message<'_>);
 
-    /// Answers the oldest `count` reads that wait, from the state as it is now.
+    /// Answers the oldest `count` reads that wait, from the state as it is now. In durable mode, what was read at a version
+    /// must not be told before that version [is safe](Deliver::safe).
     fn answer(&mut self, count: u64);
+
+    /// Durable mode, asked before each turn: whether the log's buffer has room for a message of any size. If not, nothing is
+    /// delivered until more [is persisted](Persisted::set); so all that was delivered and is not persisted counts against the
+    /// room, whether it is being written or not.
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    /// Durable mode: all members have the messages up to this version on disk, so their replies may go out. Only grows.
+    fn safe(&mut self, _version: u64) {}
 }
 
 /// What a [`Deliverer::run`] did.
@@ -93,6 +104,10 @@ pub struct Deliverer {
     /// Ordered: the next place, and whose turn it is.
     next: u64,
     turn_of: usize,
+    /// Durable: the version of what was delivered last.
+    version: Option<u64>,
+    /// Durable: what the application knows to be safe.
+    safe: u64,
 }
 
 #[derive(Debug)]
@@ -127,14 +142,14 @@ impl Deliverer {
             .zip(bulk)
             .map(|((&node, ring), bulk)| Sender { node, reader: reader(ring), bulk, nulls: 0, turns: 0 })
             .collect();
-        Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0 }
+        Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0, version: None, safe: 0 }
     }
 
     /// How many turns of each sender, by rank, were delivered or passed over as nulls.
     pub fn turns(&self) -> Vec<u64> {
         let senders = self.senders.len();
         match self.mode {
-            Mode::Ordered => (0..senders).map(|s| order::turns_within(senders, s, self.next)).collect(),
+            Mode::Ordered | Mode::Durable => (0..senders).map(|s| order::turns_within(senders, s, self.next)).collect(),
             Mode::Unordered => self.senders.iter().map(|sender| sender.turns).collect(),
         }
     }
@@ -144,10 +159,41 @@ impl Deliverer {
         self.epoch
     }
 
+    /// Durable mode: counts versions from here on. What was delivered so far, in this view and all before it, goes up to
+    /// `version`; the log is given all of it, and what follows.
+    ///
+    /// Called once in each view: before anything is delivered, by a member that is complete; by another, when its state has
+    /// come as far as its deliverer. From then on, and once `version` [is persisted](Persisted::set), the member counts:
+    /// nothing more becomes [safe](Deliver::safe) that is not on its disk.
+    ///
+    /// # Panics
+    ///
+    /// If it has begun.
+    pub fn begin(&mut self, version: u64) {
+        assert_eq!(self.version, None, "versions are counted from one place in a view");
+        self.version = Some(version);
+        self.progress.versions.begin(version);
+    }
+
+    /// Durable mode: the version of what was delivered last, once it [has begun](Deliverer::begin). After a
+    /// [run](Deliverer::run), all reads that it answered saw the state of this version.
+    pub fn version(&self) -> Option<u64> {
+        self.version
+    }
+
+    /// Durable mode: through which the thread that writes the log says how far it is.
+    pub fn persisted(&self) -> Persisted {
+        Persisted::new(Arc::clone(&self.progress))
+    }
+
     /// Whether a run would do anything.
     pub fn is_due(&self) -> bool {
         let due = match self.mode {
             Mode::Ordered => self.next < self.progress.limit(0),
+            Mode::Durable => {
+                let versions = &self.progress.versions;
+                (self.next < self.progress.limit(0) && !versions.is_full()) || self.safe < versions.safe()
+            }
             Mode::Unordered => self.senders.iter().enumerate().any(|(s, sender)| sender.turns < self.progress.limit(s)),
         };
         due || self.answered < self.progress.answerable()
@@ -160,6 +206,7 @@ impl Deliverer {
     pub fn run<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
         let mut ran = match self.mode {
             Mode::Ordered => self.run_ordered(max, application)?,
+            Mode::Durable => self.run_durable(max, application)?,
             Mode::Unordered => self.run_unordered(max, application)?,
         };
         // What is answerable was so for a state that this one includes.
@@ -168,6 +215,13 @@ impl Deliverer {
             ran.reads = answerable - self.answered;
             application.answer(ran.reads);
             self.answered = answerable;
+        }
+        if self.mode == Mode::Durable {
+            let safe = self.progress.versions.safe();
+            if safe > self.safe {
+                self.safe = safe;
+                application.safe(safe);
+            }
         }
         Ok(ran)
     }
@@ -178,20 +232,50 @@ impl Deliverer {
         let end = limit.min(self.next.saturating_add(max as u64));
         let mut result = Ok(());
         while self.next < end {
-            let seq = Seq(self.next);
-            result = self.senders[self.turn_of].take(self.epoch, seq, application, &mut ran.messages);
+            result = self.take(application, &mut ran.messages);
             if result.is_err() {
                 break;
-            }
-            self.next += 1;
-            self.turn_of += 1;
-            if self.turn_of == self.senders.len() {
-                self.turn_of = 0;
             }
         }
         self.progress.set_delivered(0, self.next);
         ran.more = self.next < limit;
         result.map(|()| ran)
+    }
+
+    fn run_durable<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
+        let mut ran = Ran::default();
+        let limit = self.progress.limit(0);
+        let end = limit.min(self.next.saturating_add(max as u64));
+        let (mut result, mut full_at) = (Ok(()), None);
+        while self.next < end && result.is_ok() {
+            // Loaded before the application is asked, which may not have seen the room that comes with a later one.
+            let persisted = self.progress.versions.persisted();
+            if !application.has_room() {
+                full_at = Some(persisted);
+                break;
+            }
+            result = self.take(application, &mut ran.messages);
+        }
+        self.progress.versions.set_full(full_at);
+        if let Some(version) = &mut self.version {
+            *version += ran.messages as u64;
+            self.progress.versions.set_applied(*version);
+        }
+        self.progress.set_delivered(0, self.next);
+        ran.more = self.next < limit && !self.progress.versions.is_full();
+        result.map(|()| ran)
+    }
+
+    /// Takes the order's next turn.
+    #[inline(always)]
+    fn take<D: Deliver>(&mut self, application: &mut D, messages: &mut usize) -> Result<(), DeliverError> {
+        self.senders[self.turn_of].take(self.epoch, Seq(self.next), application, messages)?;
+        self.next += 1;
+        self.turn_of += 1;
+        if self.turn_of == self.senders.len() {
+            self.turn_of = 0;
+        }
+        Ok(())
     }
 
     fn run_unordered<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {

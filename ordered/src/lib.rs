@@ -31,17 +31,33 @@
 //! arrive; a sender delivers its own message once every other member holds it, so that a submit that resolves says so. Bulk
 //! messages travel as in the other mode: none is delivered anywhere before all hold it.
 //!
+//! [`Mode::Durable`] is ordered delivery with a log on disk. The messages of a shard (nulls are none) have *versions*: from 1,
+//! alike at all members, counted on across views. The application appends each message that it is given to a log in memory,
+//! if there [is room](Deliver::has_room), and applies it; a further thread writes the log, and says through [`Persisted`] which
+//! version it has come to. Each member's row says so too, and the smallest of these versions is [*safe*](Deliver::safe): no
+//! crash undoes what goes up to it, so its replies may go out. The members that were complete when the view began count;
+//! another from when its row says something, which it does when it [has begun](Deliverer::begin) and its disk has caught up.
+//! So a slow disk holds up replies, and delivery only when the buffer is full; a failed one holds them up until its member is
+//! no longer one.
+//!
 //! # When a view ends
 //!
 //! [`Shard::wedge`] stops sending and receiving and gives the final `received`. Once the view's successor is committed, with
 //! the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly so far.
-//! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change.
+//! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change. In
+//! durable mode the shard [is ended](Shard::is_ended) when all of that is on disk.
+//!
+//! # The log on disk
+//!
+//! What was delivered can be kept in a [`log`], which outlives all processes.
 
 mod bulk;
 mod config;
 mod deliverer;
+pub mod log;
 mod order;
 mod payload;
+mod persisted;
 mod progress;
 mod reads;
 mod shard;
@@ -56,6 +72,7 @@ use squall_sst::ring;
 pub use config::{BulkPath, Mode, ShardConfig};
 pub use deliverer::{Deliver, DeliverError, Deliverer, Fault, Message, Ran};
 pub use payload::Payload;
+pub use persisted::Persisted;
 pub use progress::Progress;
 pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use submitter::{Place, SubmitRefused, Submitter};

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam::utils::CachePadded;
 use squall_fabric::Time;
 
+use crate::persisted::Versions;
+
 /// How far a shard is: each word is written by one thread (`asked` by all who read), and only grows.
 #[derive(Debug)]
 pub struct Progress {
@@ -20,6 +22,8 @@ pub struct Progress {
     lease: CachePadded<Lease>,
     /// By whoever reads under the lease: that it should be renewed.
     renew: CachePadded<AtomicBool>,
+    /// Durable mode.
+    pub(crate) versions: Versions,
 }
 
 /// What a reader needs to know to answer for itself. By the node's thread.
@@ -37,8 +41,8 @@ impl Progress {
     pub(crate) fn new(senders: usize) -> Progress {
         let words = || (0..senders.max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         let word = || CachePadded::new(AtomicU64::new(0));
-        let (lease, renew) = (CachePadded::default(), CachePadded::default());
-        Progress { limits: words(), delivered: words(), answerable: word(), asked: word(), lease, renew }
+        let (lease, renew, versions) = (CachePadded::default(), CachePadded::default(), Versions::default());
+        Progress { limits: words(), delivered: words(), answerable: word(), asked: word(), lease, renew, versions }
     }
 
     /// Acquire: what lies below the limit can be read.

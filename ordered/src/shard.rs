@@ -1,5 +1,6 @@
 //! The part of a shard that the node's own thread drives.
 
+mod durable;
 mod ending;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use squall_sst::{
     ring::{Outbox, Ring},
 };
 
+use self::durable::Durable;
 pub use self::ending::Undelivered;
 use crate::{
     bulk::Bulk,
@@ -76,6 +78,8 @@ pub struct Shard {
     /// Who broke the protocol of bulk messages, until it is told.
     faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
+    /// Durable mode.
+    durable: Option<Durable>,
     reads: Reads,
     /// By member: whether it was echoed.
     leased: Vec<bool>,
@@ -113,6 +117,8 @@ enum OrderColumns {
         received: Counter,
         /// The places of the order that the member has delivered.
         delivered: Counter,
+        /// Durable mode: the version up to which the member has the order on disk; 0 as long as it does not count.
+        persisted: Option<Counter>,
         /// The member's clock when it last asked the others whether it is still one of them.
         stamp: Counter,
         /// For each member, its last stamp that this member saw while it was not wedged.
@@ -131,9 +137,10 @@ impl Columns {
         let mut layout = Layout::builder();
         let sent = layout.counter("sent");
         let order = match mode {
-            Mode::Ordered => OrderColumns::Ordered {
+            Mode::Ordered | Mode::Durable => OrderColumns::Ordered {
                 received: layout.counter("received"),
                 delivered: layout.counter("delivered"),
+                persisted: (mode == Mode::Durable).then(|| layout.counter("persisted")),
                 stamp: layout.counter("stamp"),
                 echo: layout.counters("echo", members),
             },
@@ -144,6 +151,13 @@ impl Columns {
         };
         let bulk = layout.counters("bulk", bulk_senders);
         (Columns { sent, order, bulk }, layout.build())
+    }
+
+    fn persisted(&self) -> Option<Counter> {
+        match self.order {
+            OrderColumns::Ordered { persisted, .. } => persisted,
+            OrderColumns::Unordered { .. } => None,
+        }
     }
 }
 
@@ -163,6 +177,7 @@ impl Shard {
         let bulk_senders = if config.bulk_reserve_bytes > 0 { senders } else { 0 };
         let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk_senders);
         let rows = members.members.len();
+        let durable = columns.persisted().map(|column| Durable::new(column, members));
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
         let hello = hello(&layout, members, config);
         let table = Table::new(layout, region, rows, me.index());
@@ -194,6 +209,7 @@ impl Shard {
             bulk: Bulk::empty(),
             faulty: Vec::new(),
             progress,
+            durable,
             reads: Reads::new(config.read_lease),
             leased: vec![false; rows],
             delivered: 0,
@@ -275,10 +291,13 @@ impl Shard {
             stepped.connecting = self.bulk.has_new_endpoints();
         }
         match self.columns.order {
-            OrderColumns::Ordered { received, delivered, stamp, echo } => {
+            OrderColumns::Ordered { received, delivered, stamp, echo, .. } => {
                 self.step_ordered(now, received, delivered, stamp, echo, &mut stepped);
             }
             OrderColumns::Unordered { held, taken } => self.step_unordered(held, taken, &mut stepped),
+        }
+        if let Some(durable) = &mut self.durable {
+            stepped.deliver |= durable.step(&mut self.table, &self.progress.versions);
         }
         if let Some(own) = &self.own {
             stepped.freed_bulk = self.bulk.free(own.outbox.freed_bulk());
@@ -301,7 +320,7 @@ impl Shard {
         let senders = self.senders.len();
         let Some(rank) = self.own.as_ref().map(|own| own.rank) else { return };
         let due = match self.mode {
-            Mode::Ordered => order::turns_due(senders, rank, |s| self.turns(s)),
+            Mode::Ordered | Mode::Durable => order::turns_due(senders, rank, |s| self.turns(s)),
             Mode::Unordered => 0,
         };
         let own = self.own.as_mut().expect("was just there");
@@ -358,7 +377,7 @@ impl Shard {
             stepped.deliver = true;
         }
         // Nobody delivered anything beyond the trim, so the state at the trim answers every confirmed read.
-        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_ended();
+        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_delivered();
         let reached = if cleaned_up { u64::MAX } else { self.delivered };
         if let Some(upto) = self.reads.answerable(reached) {
             self.progress.set_answerable(upto);
@@ -450,7 +469,8 @@ impl Shard {
                 (sum(held), sum(taken))
             }
         };
-        Row { sent: self.table.get(row, self.columns.sent), received, delivered }
+        let persisted = self.columns.persisted().map_or(0, |column| self.table.get(row, column));
+        Row { sent: self.table.get(row, self.columns.sent), received, delivered, persisted }
     }
 }
 
@@ -463,6 +483,8 @@ pub struct Row {
     pub received: u64,
     /// Places of the order that it has delivered; in unordered mode, the turns of all senders together.
     pub delivered: u64,
+    /// Durable mode: the version up to which it has the order on disk; 0 as long as it is not complete.
+    pub persisted: u64,
 }
 
 /// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the sizes.

@@ -130,6 +130,19 @@ impl Submitter {
         self.progress.ask_renewal(now)
     }
 
+    /// Durable mode: the version of the state that this member's application has now, between two runs of its deliverer; 0
+    /// until the deliverer [has begun](crate::Deliverer::begin).
+    pub fn version(&self) -> u64 {
+        self.progress.versions.applied()
+    }
+
+    /// Durable mode: the last version that all members have on disk, as far as is known here. What was read under a
+    /// [lease](Submitter::lease) from a state of a later version may still be undone, by a crash of all members, and must not
+    /// be told to anybody.
+    pub fn safe(&self) -> u64 {
+        self.progress.versions.safe()
+    }
+
     /// Accepts no more messages.
     pub fn close(&self) {
         if let Some(ring) = &self.ring {

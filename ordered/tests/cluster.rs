@@ -2,6 +2,7 @@
 //!
 //! Every run comes from one seed, which a failure prints; `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 mod world;
 
 use std::time::Duration;
@@ -12,36 +13,7 @@ use squall_fabric::{
     sim::{Sabotage, SimConfig},
 };
 use squall_ordered::Mode;
-use world::{Fault, Plan, World, Wrong};
-
-/// Runs `one` for many seeds, or for the one that was asked for.
-fn for_seeds(count: u64, mut one: impl FnMut(u64) -> Result<(), Wrong>) {
-    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
-    let seeds = match number("SQUALL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
-    };
-    for seed in seeds {
-        if let Err(wrong) = one(seed) {
-            panic!("SQUALL_SEED={seed}: {wrong}");
-        }
-    }
-}
-
-/// Whether some seed shows that something is wrong.
-fn is_noticed(plan: impl Fn(&mut Rng) -> Plan) -> bool {
-    (0..300).any(|seed| World::new(plan(&mut Rng::with_seed(seed)), seed).run().is_err())
-}
-
-fn ending(mode: Mode, rng: &mut Rng) -> Plan {
-    let mut plan = Plan::random(mode, rng);
-    // There is always more to send when the view ends.
-    plan.messages = plan.messages.iter().map(|messages| messages * 20).collect();
-    plan.reads *= 20;
-    let all: Vec<usize> = (0..plan.members).collect();
-    plan.end = Some(plan.random_end(&all, &all, rng));
-    plan
-}
+use world::{Fault, Plan, World, ending, for_seeds, is_noticed};
 
 #[test]
 fn all_members_deliver_one_sequence_without_gap_or_duplicate() {

@@ -1,9 +1,9 @@
 //! Real threads that submit small and bulk messages while the shard is driven: each thread's order is kept, and whenever the view
-//! ends, each message that was accepted was delivered or is handed back, once.
+//! ends, each message that was accepted was delivered or is handed back, once. In durable mode another thread writes the log.
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
 
@@ -13,25 +13,62 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
-use squall_ordered::{Deliver, Message, Mode, ShardConfig, SubmitRefused, Submitter};
+use squall_ordered::{Deliver, Message, Mode, Persisted, ShardConfig, SubmitRefused, Submitter};
 
 const THREADS: usize = 3;
 const THRESHOLD: usize = 100;
 const LONGEST: usize = 3000;
 
+/// In durable mode, so many messages may be delivered and not persisted.
+const ROOM: u64 = 20;
+
 /// What was delivered, as tickets.
 #[derive(Default)]
-struct Log(Vec<u32>);
+struct Log<'a> {
+    tickets: Vec<u32>,
+    disk: Option<&'a Disk>,
+}
 
-impl Deliver for Log {
+/// Counts of messages.
+#[derive(Default)]
+struct Disk {
+    appended: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Disk {
+    /// Writes what was appended, again and again.
+    fn write(&self, persisted: &Persisted, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Relaxed) {
+            let appended = self.appended.load(Ordering::Relaxed);
+            self.written.store(appended, Ordering::Relaxed);
+            persisted.set(appended);
+            thread::yield_now();
+        }
+    }
+}
+
+impl Deliver for Log<'_> {
     fn deliver(&mut self, message: Message<'_>) {
         let mut bytes = Vec::new();
         message.payload.copy_to(&mut bytes);
         assert_eq!(bytes, payload(message.ticket), "message {}", message.ticket);
-        self.0.push(message.ticket);
+        self.tickets.push(message.ticket);
+        if let Some(disk) = self.disk {
+            disk.appended.store(self.tickets.len() as u64, Ordering::Relaxed);
+        }
     }
 
     fn answer(&mut self, _count: u64) {}
+
+    fn has_room(&mut self) -> bool {
+        let written = |disk: &Disk| disk.written.load(Ordering::Relaxed);
+        self.disk.is_none_or(|disk| (self.tickets.len() as u64) < written(disk) + ROOM)
+    }
+
+    fn safe(&mut self, version: u64) {
+        assert!(self.disk.is_some_and(|disk| version <= disk.written.load(Ordering::Relaxed)), "{version}");
+    }
 }
 
 /// A message's bytes, which follow from its ticket: one in eight is a bulk message.
@@ -83,7 +120,8 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
     let mut fabric = SimNet::new(SimConfig::fast(), seed).fabric(node);
     let (submitter, mut shard, mut deliverer) =
         squall_ordered::create(&mut fabric, &view, shard, &config).expect("a valid shard");
-    let (mut log, is_over) = (Log::default(), AtomicBool::new(false));
+    let (disk, is_over) = (Disk::default(), AtomicBool::new(false));
+    let mut log = Log { tickets: Vec::new(), disk: (mode == Mode::Durable).then_some(&disk) };
     let (accepted, undelivered) = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -93,12 +131,22 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
                 })
             })
             .collect();
+        if mode == Mode::Durable {
+            deliverer.begin(0);
+            let (disk, is_over, persisted) = (&disk, &is_over, deliverer.persisted());
+            scope.spawn(move || disk.write(&persisted, is_over));
+        }
         let mut now = Time::ZERO;
-        while log.0.len() < deliveries {
+        while log.tickets.len() < deliveries {
             now = Time::from_nanos(now.as_nanos() + 1000);
             let stepped = shard.step(&mut fabric, now);
-            let ran = deliverer.run(7, &mut log).expect("nobody is faulty");
-            if !stepped.busy && ran.messages == 0 {
+            // Nothing is delivered but when something says so.
+            let messages = if stepped.deliver || deliverer.is_due() {
+                deliverer.run(7, &mut log).expect("nobody is faulty").messages
+            } else {
+                0
+            };
+            if !stepped.busy && messages == 0 {
                 thread::yield_now();
             }
         }
@@ -120,7 +168,7 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
             threads.into_iter().map(|thread| thread.join().expect("it submits and returns")).collect();
         (accepted, undelivered)
     });
-    let all: Vec<u32> = log.0.iter().copied().chain(undelivered.iter().map(|message| message.ticket)).collect();
+    let all: Vec<u32> = log.tickets.iter().copied().chain(undelivered.iter().map(|message| message.ticket)).collect();
     let mut next: BTreeMap<u32, u32> = BTreeMap::new();
     for ticket in all {
         let due = next.entry(ticket >> 24).or_insert(1);
@@ -141,7 +189,7 @@ fn each_threads_messages_keep_their_order_and_none_is_lost_or_repeated() {
     let seed = fastrand::u64(..);
     let mut rng = Rng::with_seed(seed);
     for round in 0..600 {
-        let mode = if round % 2 == 0 { Mode::Ordered } else { Mode::Unordered };
+        let mode = [Mode::Ordered, Mode::Durable, Mode::Unordered][round % 3];
         run(mode, rng.usize(0..1500), seed);
     }
 }

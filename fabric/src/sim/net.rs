@@ -1,6 +1,6 @@
 //! The handle to a simulated network, for who drives it.
 
-use std::{cell::RefCell, fmt, rc::Rc};
+use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 
 use super::{
     config::SimConfig,
@@ -165,6 +165,12 @@ impl SimNet {
     /// Whether what `from` sends does not reach `to`.
     pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.world.borrow().network.is_cut(from, to).is_some()
+    }
+
+    /// How long what `from` sends to `to` is on its way, if nothing delays it.
+    pub fn latency(&self, from: NodeId, to: NodeId) -> Duration {
+        let world = self.world.borrow();
+        world.network.latency(from, to).unwrap_or(world.config.latency)
     }
 
     /// Gives what `from` sends to `to` another rate or latency. Applies to what is posted from now on.

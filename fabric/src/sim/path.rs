@@ -112,6 +112,11 @@ impl Network {
         }
     }
 
+    /// The latency of a link, if it has one of its own.
+    pub(super) fn latency(&self, from: NodeId, to: NodeId) -> Option<Duration> {
+        self.links.get(&(from, to)).and_then(|link| link.latency).map(Duration::from_nanos)
+    }
+
     /// The ports on the way, in order, and the latency in nanoseconds.
     fn way(&mut self, from: NodeIx, to: NodeIx, config: &SimConfig) -> ([Option<&mut Port>; 5], u64) {
         let [from, to] = self.ports.get_disjoint_mut([from as usize, to as usize]).expect("two different nodes");

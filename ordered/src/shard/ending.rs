@@ -75,11 +75,21 @@ impl Shard {
         self.state = State::Abandoned;
     }
 
-    /// Whether everything that will be delivered in this view has been.
+    /// Whether everything that will be delivered in this view has been, and, in durable mode after a clean-up, is on this
+    /// member's disk. (So whoever is complete has all of this view on disk before it is a member of the next.)
+    ///
+    /// Where the log has failed, this never comes: such a member ends without it.
     pub fn is_ended(&self) -> bool {
+        let waits_for_disk = self.mode == Mode::Durable && matches!(self.state, State::CleaningUp { .. });
+        // First what is delivered: from then on no more gets a version.
+        self.is_delivered() && (!waits_for_disk || self.progress.versions.is_persisted())
+    }
+
+    /// Whether everything that will be delivered in this view has been.
+    pub(super) fn is_delivered(&self) -> bool {
         match (self.state, self.mode) {
             (State::Running, _) => false,
-            (State::CleaningUp { to, .. }, Mode::Ordered) => self.progress.delivered(0) >= to.0,
+            (State::CleaningUp { to, .. }, Mode::Ordered | Mode::Durable) => self.progress.delivered(0) >= to.0,
             // Without a trim: what was found deliverable so far.
             (State::Wedged | State::CleaningUp { .. } | State::Abandoned, _) => {
                 (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
@@ -111,7 +121,7 @@ impl Shard {
         if !own.outbox.drain() {
             return None;
         }
-        let ordered = self.mode == Mode::Ordered;
+        let ordered = self.mode.is_ordered();
         // Nobody delivers these: no member knows of them, or of their place.
         let without_turn = self.bulk.without_turn()?.map(|queued| {
             let payload = queued.bytes().to_vec();
@@ -119,7 +129,9 @@ impl Shard {
         });
         let without_turn: Vec<_> = without_turn.collect();
         let turns = match self.mode {
-            Mode::Ordered => order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0)),
+            Mode::Ordered | Mode::Durable => {
+                order::turns_within(self.senders.len(), own.rank, self.progress.delivered(0))
+            }
             Mode::Unordered => self.progress.delivered(own.rank),
         };
         let held_by = |turn: u64| match self.columns.order {

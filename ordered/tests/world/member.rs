@@ -4,97 +4,15 @@ use std::{cell::RefCell, collections::VecDeque, fmt, panic, rc::Rc, time::Durati
 
 use fastrand::Rng;
 use squall_fabric::{Fabric, NodeId, Time, sim::SimFabric};
-use squall_membership::{Epoch, Rank, Seq};
-use squall_ordered::{Deliver, Deliverer, Message, Mode, Shard, SubmitRefused, Submitter, Undelivered};
+use squall_membership::{Rank, Seq};
+use squall_ordered::{Deliverer, Mode, Persisted, Shard, SubmitRefused, Submitter, Undelivered};
 
-use super::{BulkPlan, Entry, Oracle, Plan, Wrong, reluctant::Reluctant, within};
-
-/// A read that waits.
-struct Read {
-    /// How many messages had been delivered, by whoever delivered most, when it was asked.
-    at_least: u64,
-    /// Whether another member was lost or wedged by then: such a read is never answered.
-    hopeless: bool,
-}
-
-/// The application of one member.
-pub(crate) struct App {
-    me: usize,
-    oracle: Rc<RefCell<Oracle>>,
-    pub(crate) log: Vec<Entry>,
-    /// What was delivered to a member that does not have the state, which is a log.
-    backlog: Option<Vec<Kept>>,
-    /// The end of the log that it got from another.
-    restored: Option<(Epoch, Seq)>,
-    reads: VecDeque<Read>,
-    answered: usize,
-}
-
-/// A message that waits for the state.
-struct Kept {
-    epoch: Epoch,
-    seq: Seq,
-    sender: NodeId,
-    bytes: Vec<u8>,
-}
-
-impl App {
-    pub(crate) fn is_complete(&self) -> bool {
-        self.backlog.is_none()
-    }
-
-    /// Takes another member's log, and what was kept behind it.
-    fn restore(&mut self, log: &[Entry]) {
-        let Some(backlog) = self.backlog.take() else { return };
-        self.log = log.to_vec();
-        self.restored = log.last().map(|last| (last.epoch, Seq(last.seq)));
-        for Kept { epoch, seq, sender, bytes } in backlog {
-            self.apply((epoch, seq, sender, 0), &bytes);
-        }
-    }
-
-    fn apply(&mut self, message: (Epoch, Seq, NodeId, u32), bytes: &[u8]) {
-        if self.restored.is_some_and(|end| (message.0, message.1) <= end) {
-            return;
-        }
-        let entry = self.oracle.borrow_mut().delivered(self.me, &self.log, message, bytes);
-        self.log.push(entry);
-    }
-
-    pub(crate) fn delivered(&self) -> u64 {
-        self.log.len() as u64
-    }
-}
-
-impl Deliver for App {
-    fn deliver(&mut self, message: Message<'_>) {
-        let mut bytes = Vec::new();
-        message.payload.copy_to(&mut bytes);
-        let Message { epoch, seq, sender, ticket, .. } = message;
-        if let Some(backlog) = &mut self.backlog {
-            return backlog.push(Kept { epoch, seq, sender, bytes });
-        }
-        self.apply((epoch, seq, sender, ticket), &bytes);
-    }
-
-    fn answer(&mut self, count: u64) {
-        for _ in 0..count {
-            let delivered = self.delivered();
-            let mut oracle = self.oracle.borrow_mut();
-            match self.reads.pop_front() {
-                None => oracle.wrong(format!("member {} was told to answer a read that nobody asked", self.me)),
-                Some(read) if read.hopeless => {
-                    oracle.wrong(format!("member {} answered a read when another had wedged or was lost", self.me));
-                }
-                Some(read) if read.at_least > delivered => oracle.wrong(format!(
-                    "member {} answered a read from {delivered} messages, when {} had been delivered before it",
-                    self.me, read.at_least
-                )),
-                Some(_) => self.answered += 1,
-            }
-        }
-    }
-}
+use super::{
+    BulkPlan, Disk, Entry, Fault, Oracle, Plan, Wrong,
+    app::{App, Read},
+    reluctant::Reluctant,
+    within,
+};
 
 /// What a message that found no room waits for.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +37,10 @@ pub(crate) struct Member {
     submitter: Submitter,
     shard: Shard,
     deliverer: Deliverer,
+    persisted: Persisted,
+    /// Durable mode: the version at which it began to count them in this view.
+    began: Option<u64>,
+    tells_early: bool,
     pub(crate) app: App,
     pub(crate) accepted: u64,
     /// How often a message found no room.
@@ -131,6 +53,7 @@ pub(crate) struct Member {
     to_ask: usize,
     crashed: bool,
     wedged: bool,
+    cleans_up: bool,
     mode: Mode,
     max_bytes: usize,
     bulk: Option<BulkPlan>,
@@ -158,14 +81,16 @@ impl Member {
             submit: later(&mut rng, to_send > 0),
             ask: later(&mut rng, plan.reads > 0),
         };
-        let (log, reads) = (Vec::new(), VecDeque::new());
-        let app = App { me, oracle: Rc::clone(&oracle), log, backlog: None, restored: None, reads, answered: 0 };
+        let app = App::new(me, plan, Rc::clone(&oracle));
         Member {
             me,
             rank: Rank(me as u32),
             fabric: Reluctant::new(fabric, plan.refused, rng.fork()),
             submitter,
             shard,
+            persisted: deliverer.persisted(),
+            began: None,
+            tells_early: plan.fault == Some(Fault::TellEarly),
             deliverer,
             app,
             accepted: 0,
@@ -177,6 +102,7 @@ impl Member {
             to_ask: plan.reads,
             crashed: false,
             wedged: false,
+            cleans_up: false,
             mode: plan.mode,
             max_bytes: plan.max_bytes,
             bulk: plan.bulk,
@@ -196,7 +122,10 @@ impl Member {
     pub(crate) fn due(&self) -> Time {
         match self.crashed {
             true => Time::MAX,
-            false => self.due.engine.min(self.due.deliver).min(self.due.submit).min(self.due.ask),
+            false => {
+                let disk = self.app.disk.as_ref().map_or(Time::MAX, |disk| disk.due);
+                self.due.engine.min(self.due.deliver).min(self.due.submit).min(self.due.ask).min(disk)
+            }
         }
     }
 
@@ -213,6 +142,9 @@ impl Member {
         }
         if self.due.deliver <= now {
             self.deliver(now)?;
+        }
+        if self.app.disk.as_ref().is_some_and(|disk| disk.due <= now) {
+            self.written(now);
         }
         if self.due.engine <= now {
             self.step(now)?;
@@ -238,6 +170,12 @@ impl Member {
         }
         if let Some((node, why)) = self.shard.take_faulty().pop() {
             return Err(Wrong(format!("member {} blames {node}: {why}", self.me)));
+        }
+        if self.cleans_up && self.shard.is_ended() && !self.is_persisted() {
+            return Err(Wrong(format!("{self:?} ended before all was on its disk")));
+        }
+        if self.row().persisted > 0 && !self.is_complete() {
+            return Err(Wrong(format!("{self:?} counts, though it lacks what was before")));
         }
         let freed = match self.waits_for {
             None => false,
@@ -320,13 +258,86 @@ impl Member {
         if ran.more {
             self.due.deliver = now + within(&mut self.rng, self.delivery_delay);
         }
+        if self.deliverer.version().is_some_and(|version| version != self.app.delivered()) {
+            return Err(Wrong(format!("{self:?} is told that this is version {:?}", self.deliverer.version())));
+        }
+        self.begin();
+        self.write(now);
         Ok(())
+    }
+
+    /// Durable mode: counts versions, once its log goes as far as its deliverer.
+    pub(crate) fn begin(&mut self) {
+        let Some(disk) = self.app.disk.as_ref().filter(|_| self.began.is_none() && self.app.is_complete()) else {
+            return;
+        };
+        let turns: u64 = self.deliverer.turns().iter().sum();
+        if self.app.restored.is_some_and(|(epoch, seq)| epoch == self.deliverer.epoch() && seq.0 >= turns) {
+            return;
+        }
+        let version = self.app.delivered();
+        self.began = Some(version);
+        self.deliverer.begin(version);
+        self.persisted.set(disk.persisted());
+        self.due.engine = Time::ZERO;
+    }
+
+    /// The storage thread begins a batch.
+    fn write(&mut self, now: Time) {
+        let Some(disk) = &mut self.app.disk else { return };
+        if disk.write(now, &mut self.rng) && self.tells_early {
+            self.persisted.set(disk.writing());
+            self.wake_engine(now);
+        }
+    }
+
+    /// The storage thread has written one.
+    fn written(&mut self, now: Time) {
+        let Some(disk) = &mut self.app.disk else { return };
+        disk.complete();
+        self.oracle.borrow_mut().persisted(self.me, disk.persisted());
+        self.persisted.set(disk.persisted());
+        self.wake_engine(now);
+        self.write(now);
+    }
+
+    /// Its disk writes nothing more.
+    pub(crate) fn stop_disk(&mut self) {
+        self.app.disk.as_mut().expect("a durable shard").stop();
+    }
+
+    pub(crate) fn start_disk(&mut self, now: Time) {
+        self.app.disk.as_mut().expect("a durable shard").go_on();
+        self.write(now);
+    }
+
+    /// Whether it holds the state and all that followed, on disk in a durable shard.
+    pub(crate) fn is_complete(&self) -> bool {
+        let on_disk = |disk: &Disk| self.began.is_some_and(|version| disk.persisted() >= version);
+        self.app.is_complete() && self.app.disk.as_ref().is_none_or(on_disk)
+    }
+
+    /// Whether all that it has delivered is on its disk, if it keeps a log.
+    pub(crate) fn is_persisted(&self) -> bool {
+        let on_disk = |disk: &Disk| disk.persisted() >= self.app.delivered();
+        self.began.is_none() || self.app.disk.as_ref().is_none_or(on_disk)
+    }
+
+    /// Whether everything that it told or could tell its callers is on all disks.
+    fn is_safe(&self) -> bool {
+        self.app.held.is_empty() && (self.app.disk.is_none() || self.app.safe >= self.app.delivered())
     }
 
     /// Sends more messages, from now on.
     pub(crate) fn send_more(&mut self, messages: usize) {
         self.to_send += messages;
         self.due.submit = Time::ZERO;
+    }
+
+    /// Asks for more reads, from now on.
+    pub(crate) fn read_more(&mut self, reads: usize) {
+        self.to_ask += reads;
+        self.due.ask = Time::ZERO;
     }
 
     /// Lets its shard accept nothing more.
@@ -337,7 +348,7 @@ impl Member {
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.to_send == 0 && self.resubmit.is_empty() && self.to_ask == 0 && self.app.reads.is_empty()
+        self.to_send == 0 && self.resubmit.is_empty() && self.to_ask == 0 && self.app.reads.is_empty() && self.is_safe()
     }
 
     pub(crate) fn crash(&mut self) {
@@ -347,7 +358,12 @@ impl Member {
 
     /// What its row says, as of now.
     pub(crate) fn row(&self) -> squall_ordered::Row {
-        self.shard.row(self.rank)
+        self.row_of(self.rank)
+    }
+
+    /// What it sees of another's row.
+    pub(crate) fn row_of(&self, rank: Rank) -> squall_ordered::Row {
+        self.shard.row(rank)
     }
 
     pub(crate) fn received(&self) -> Seq {
@@ -358,7 +374,7 @@ impl Member {
         self.wedged = true;
         self.oracle.borrow_mut().left(self.me);
         let last = self.shard.wedge();
-        if self.mode == Mode::Ordered {
+        if self.mode.is_ordered() {
             assert_eq!(last, self.received());
         }
         last
@@ -371,6 +387,7 @@ impl Member {
         let result = panic::catch_unwind(panic::AssertUnwindSafe(|| self.shard.clean_up(trim, counted)));
         panic::set_hook(hook);
         self.due.engine = Time::ZERO;
+        self.cleans_up = true;
         result.map_err(|_| Wrong(format!("member {} refused the trim {trim}", self.me)))
     }
 
@@ -414,13 +431,21 @@ impl Member {
     ) {
         self.shard.disconnect(&mut self.fabric);
         (self.submitter, self.shard, self.deliverer) = (submitter, shard, deliverer);
-        (self.rank, self.wedged, self.waits_for) = (rank, false, None);
+        (self.persisted, self.began) = (self.deliverer.persisted(), None);
+        (self.rank, self.waits_for) = (rank, None);
+        (self.wedged, self.cleans_up) = (false, false);
         (self.resubmit, self.to_send) = (resubmit.into(), to_send);
         for read in &mut self.app.reads {
             read.hopeless = false;
             self.submitter.ask_read();
         }
         self.due = Due { engine: now, deliver: Time::MAX, submit: now, ask: self.due.ask };
+        self.begin();
+    }
+
+    /// Who was complete when the view began.
+    pub(crate) fn set_counts(&mut self, complete: &[usize]) {
+        self.app.counts = complete.to_vec();
     }
 
     /// It does not have the state, and begins to keep what is delivered from here on.
@@ -430,8 +455,10 @@ impl Member {
         self.due.ask = Time::MAX;
     }
 
-    pub(crate) fn restore(&mut self, log: &[Entry]) {
+    pub(crate) fn restore(&mut self, now: Time, log: &[Entry]) {
         self.app.restore(log);
+        self.begin();
+        self.write(now);
     }
 }
 
@@ -441,10 +468,12 @@ impl fmt::Debug for Member {
         write!(
             f,
             "member {me}: accepted {accepted} (full {full} times, {to_send} to come), delivered {}, reads {} waiting and \
-             {to_ask} to come, {:?}, {due:?}",
+             {to_ask} to come, {:?}, {:?}, safe {}, {due:?}",
             self.app.delivered(),
             self.app.reads.len(),
             self.row(),
+            self.app.disk,
+            self.app.safe,
         )
     }
 }

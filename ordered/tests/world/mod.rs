@@ -4,193 +4,42 @@
 //! step was busy, and when one of its threads wakes it; its deliverer runs when the engine says so, later, and a few
 //! messages at a time. A wake-up that is missing shows as a world that stands still.
 
+mod app;
+mod disk;
 mod member;
 mod oracle;
+mod plan;
 mod reluctant;
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use fastrand::Rng;
-use squall_fabric::{
-    NodeId, Time,
-    sim::{SimConfig, SimNet},
-};
+use squall_fabric::{NodeId, Time, sim::SimNet};
 use squall_membership::{Epoch, Incarnation, Member as ViewMember, Rank, Seq, ShardId, ShardView, View};
-use squall_ordered::{BulkPath, Mode, ShardConfig, Undelivered};
+use squall_ordered::Undelivered;
 
+pub(crate) use disk::Disk;
 pub(crate) use member::Member;
 pub(crate) use oracle::{Entry, Oracle, Wrong};
+pub(crate) use plan::{BulkPlan, End, Fault, Plan, ending};
 
-/// What a run is like. All times are upper bounds of random ones.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) members: usize,
-    /// The members that may send, by index.
-    pub(crate) senders: Vec<usize>,
-    pub(crate) mode: Mode,
-    pub(crate) ring_bytes: usize,
-    pub(crate) net: SimConfig,
-    /// Of 256 posts, so many find the queue full at that moment.
-    pub(crate) refused: u8,
-    /// How many messages each member sends (of those that may).
-    pub(crate) messages: Vec<usize>,
-    /// Small messages are at most so long.
-    pub(crate) max_bytes: usize,
-    pub(crate) bulk: Option<BulkPlan>,
-    /// How many reads each member asks for.
-    pub(crate) reads: usize,
-    /// Between two messages, or two reads, of a member.
-    pub(crate) pace: Duration,
-    /// From when a deliverer is woken to when it runs.
-    pub(crate) delivery_delay: Duration,
-    /// How many turns a deliverer takes at a time.
-    pub(crate) batch: usize,
-    pub(crate) end: Option<End>,
-    pub(crate) fault: Option<Fault>,
-}
-
-/// What the bulk messages are like.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BulkPlan {
-    /// Of 256 messages, so many are around the threshold or above.
-    pub(crate) share: u8,
-    pub(crate) threshold: usize,
-    pub(crate) reserve: usize,
-    pub(crate) block: usize,
-    pub(crate) path: BulkPath,
-}
-
-impl BulkPlan {
-    fn random(rng: &mut Rng) -> BulkPlan {
-        let block = 64 << rng.u32(..4);
-        BulkPlan {
-            share: [10, 80, 255][rng.usize(..3)],
-            threshold: [0, 40, 100, 255, 600][rng.usize(..5)],
-            reserve: block * [1, 2, 5, 40][rng.usize(..4)] + rng.usize(..block),
-            block,
-            path: if rng.bool() { BulkPath::Network } else { BulkPath::SharedMemory },
+/// Runs `one` for many seeds, or for the one that was asked for.
+pub(crate) fn for_seeds(count: u64, mut one: impl FnMut(u64) -> Result<(), Wrong>) {
+    let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
+    let seeds = match number("SQUALL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SQUALL_SEEDS").unwrap_or(count),
+    };
+    for seed in seeds {
+        if let Err(wrong) = one(seed) {
+            panic!("SQUALL_SEED={seed}: {wrong}");
         }
-    }
-
-    /// A length: near one of the borders, or of any number of blocks.
-    pub(crate) fn length(&self, most: usize, rng: &mut Rng) -> usize {
-        let near = match rng.u8(..5) {
-            0 => self.threshold,
-            1 => self.block * rng.usize(1..=3),
-            2 => most,
-            _ => rng.usize(..=most),
-        };
-        (near + rng.usize(..3)).saturating_sub(1).min(most)
     }
 }
 
-/// How the view ends.
-#[derive(Clone, Debug)]
-pub(crate) struct End {
-    pub(crate) at: Duration,
-    /// They stop at once.
-    pub(crate) crashed: Vec<usize>,
-    /// They are cut off from all others, and learn later that they were dropped.
-    pub(crate) cut_off: Vec<usize>,
-    /// They take part, and the trim is computed without their counts: they leave, or are not complete yet.
-    pub(crate) uncounted: Vec<usize>,
-    /// The others wedge within this time.
-    pub(crate) wedge_within: Duration,
-}
-
-/// Breaks a rule, to show that the checks notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Cleans up to the largest final `received`.
-    TrimMax,
-    /// Cleans up to less than the smallest one.
-    TrimShort,
-    /// Takes the final `received`, and goes on receiving.
-    WedgeLate,
-}
-
-impl Plan {
-    /// An ordered shard in which all members send, on a fast network.
-    pub(crate) fn new(members: usize) -> Plan {
-        Plan {
-            members,
-            senders: (0..members).collect(),
-            mode: Mode::Ordered,
-            ring_bytes: 1024,
-            net: SimConfig::fast(),
-            refused: 0,
-            messages: vec![30; members],
-            max_bytes: 100,
-            bulk: None,
-            reads: 0,
-            pace: Duration::from_micros(20),
-            delivery_delay: Duration::from_micros(5),
-            batch: 8,
-            end: None,
-            fault: None,
-        }
-    }
-
-    /// Any plan, of the given mode.
-    pub(crate) fn random(mode: Mode, rng: &mut Rng) -> Plan {
-        let members = rng.usize(2..=7);
-        let mut senders: Vec<usize> = (0..members).filter(|_| rng.u8(..4) > 0).collect();
-        if senders.is_empty() {
-            senders.push(rng.usize(..members));
-        }
-        let mut net = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };
-        net.queue_depth = [2, 4, 64][rng.usize(..3)];
-        let talkative = rng.usize(1..60);
-        let pace = Duration::from_micros([1, 10, 100][rng.usize(..3)]);
-        Plan {
-            senders,
-            mode,
-            ring_bytes: 1024 << rng.u32(..3),
-            net,
-            refused: [0, 3, 60][rng.usize(..3)],
-            messages: (0..members).map(|_| if rng.bool() { talkative } else { rng.usize(..5) }).collect(),
-            max_bytes: [0, 8, 100, 256][rng.usize(..4)],
-            bulk: rng.bool().then(|| BulkPlan::random(rng)),
-            reads: if mode == Mode::Ordered { rng.usize(..20) } else { 0 },
-            pace,
-            delivery_delay: Duration::from_micros([0, 5, 300][rng.usize(..3)]),
-            batch: rng.usize(1..10),
-            ..Plan::new(members)
-        }
-    }
-
-    fn config(&self) -> ShardConfig {
-        ShardConfig {
-            mode: self.mode,
-            ring_bytes: self.ring_bytes,
-            bulk_threshold: self.bulk.map_or(0, |bulk| bulk.threshold),
-            bulk_reserve_bytes: self.bulk.map_or(0, |bulk| bulk.reserve),
-            bulk_block_bytes: self.bulk.map_or(64, |bulk| bulk.block),
-            bulk_path: self.bulk.map_or(BulkPath::Network, |bulk| bulk.path),
-            read_lease: Duration::ZERO,
-        }
-    }
-
-    /// An end of the view: some members are lost, and more than half stay.
-    /// One that is `complete` stays.
-    pub(crate) fn random_end(&self, current: &[usize], complete: &[usize], rng: &mut Rng) -> End {
-        let counted = complete[rng.usize(..complete.len())];
-        let mut members: Vec<usize> = current.iter().copied().filter(|&member| member != counted).collect();
-        rng.shuffle(&mut members);
-        members.truncate(rng.usize(..=(current.len() - 1) / 2));
-        let crashed = members.split_off(rng.usize(..=members.len()));
-        let stays = |member: &usize| !members.contains(member) && !crashed.contains(member) && *member != counted;
-        let mut is_uncounted = |member: &usize| !complete.contains(member) || rng.u8(..4) == 0;
-        let uncounted = current.iter().copied().filter(stays).filter(|member| is_uncounted(member)).collect();
-        let span = Duration::from_micros(500).max(self.pace * 40);
-        End {
-            at: Duration::from_micros(20) + within(rng, span),
-            crashed,
-            cut_off: members,
-            uncounted,
-            wedge_within: Duration::from_micros([1, 20, 2000][rng.usize(..3)]),
-        }
-    }
+/// Whether some seed shows that something is wrong.
+pub(crate) fn is_noticed(plan: impl Fn(&mut Rng) -> Plan) -> bool {
+    (0..300).any(|seed| World::new(plan(&mut Rng::with_seed(seed)), seed).run().is_err())
 }
 
 /// A cluster, while it runs.
@@ -242,7 +91,8 @@ impl World {
         let nodes: Vec<NodeId> = (0..plan.members + JOINERS).map(node).collect();
         let oracle = Rc::new(RefCell::new(Oracle::new(&plan, &nodes)));
         let current: Vec<usize> = (0..plan.members).collect();
-        let view = view(Epoch::FIRST, &current, &plan.senders, &current);
+        let complete: Vec<usize> = current.iter().copied().filter(|index| !plan.incomplete.contains(index)).collect();
+        let view = view(Epoch::FIRST, &current, &plan.senders, &complete);
         let mut world = World {
             plan,
             net,
@@ -255,17 +105,23 @@ impl World {
             ready: Vec::new(),
         };
         for _ in 0..world.plan.members {
-            world.add(&view);
+            world.add(&view, &complete);
         }
         world
     }
 
     /// A new node, which is a member of this view.
-    fn add(&mut self, view: &View) {
+    fn add(&mut self, view: &View, complete: &[usize]) {
         let me = self.members.len();
         let mut fabric = self.net.fabric(node(me));
         let parts = squall_ordered::create(&mut fabric, view, SHARD, &self.plan.config()).expect("a valid shard");
-        let member = Member::new(me, &self.plan, fabric, parts, Rc::clone(&self.oracle), self.rng.fork());
+        let mut member = Member::new(me, &self.plan, fabric, parts, Rc::clone(&self.oracle), self.rng.fork());
+        member.set_counts(complete);
+        if complete.contains(&me) {
+            member.begin();
+        } else {
+            member.begin_backlog();
+        }
         self.members.push(member);
     }
 
@@ -351,7 +207,13 @@ impl World {
     }
 
     fn complete(&self) -> Vec<usize> {
-        self.current.iter().copied().filter(|&index| self.members[index].app.is_complete()).collect()
+        self.current.iter().copied().filter(|&index| self.members[index].is_complete()).collect()
+    }
+
+    /// A member that does not have the state gets it from another.
+    pub(crate) fn restore(&mut self, index: usize, from: usize) {
+        let log = self.members[from].app.log.clone();
+        self.members[index].restore(self.now, &log);
     }
 
     /// Some of those that don't have the state get it, as it is now.
@@ -359,14 +221,18 @@ impl World {
         let complete = self.complete();
         for index in self.current.clone() {
             if !self.members[index].app.is_complete() && self.rng.bool() {
-                let log = self.members[complete[self.rng.usize(..complete.len())]].app.log.clone();
-                self.members[index].restore(&log);
+                let from = complete[self.rng.usize(..complete.len())];
+                self.restore(index, from);
             }
         }
     }
 
     /// Those that stay go on, and others join. They install the view one after another.
-    fn next_view(&mut self, end: &End, mut undelivered: Vec<(usize, Vec<Undelivered>)>) -> Result<(), Wrong> {
+    pub(crate) fn next_view(
+        &mut self,
+        end: &End,
+        mut undelivered: Vec<(usize, Vec<Undelivered>)>,
+    ) -> Result<(), Wrong> {
         let was_complete = self.complete();
         // Whoever was complete and did not count was one that leaves.
         let leaves = |index: &usize| end.uncounted.contains(index) && was_complete.contains(index);
@@ -375,6 +241,7 @@ impl World {
         self.current.iter().filter(|index| lost(index)).for_each(|&index| self.members[index].crash());
         let complete: Vec<usize> = stay.iter().copied().filter(|index| was_complete.contains(index)).collect();
         let is_sender = |&&index: &&usize| self.members[index].accepted > 0 || self.rng.u8(..4) > 0;
+        self.oracle.borrow().check_disks(&complete)?;
         let senders: Vec<usize> = complete.iter().filter(is_sender).copied().collect();
         let first_joiner = self.members.len();
         let joiners = self.rng.usize(..=stay.len().min(3));
@@ -386,8 +253,7 @@ impl World {
         for (rank, index) in stay.into_iter().enumerate() {
             let rank = Rank(rank as u32);
             if index >= first_joiner {
-                self.add(&view);
-                self.members[index].begin_backlog();
+                self.add(&view, &complete);
             } else if self.members[index].is_short() {
                 self.members[index].begin_backlog();
             }
@@ -397,6 +263,7 @@ impl World {
                 let resubmit = resubmit.map(|(_, messages)| std::mem::take(messages)).unwrap_or_default();
                 let (config, member) = (self.plan.config(), &mut self.members[index]);
                 let parts = squall_ordered::create(member.fabric(), &view, SHARD, &config).expect("a valid shard");
+                member.set_counts(&complete);
                 member.install(self.now, rank, parts, resubmit, to_send);
             } else {
                 self.members[index].set_rank(rank);
@@ -413,7 +280,7 @@ impl World {
 
     /// As membership would: the survivors wedge, the trim is what they all have, they clean up to it.
     /// Returns what each that lives did not deliver.
-    fn end_view(&mut self, end: &End) -> Result<Vec<(usize, Vec<Undelivered>)>, Wrong> {
+    pub(crate) fn end_view(&mut self, end: &End) -> Result<Vec<(usize, Vec<Undelivered>)>, Wrong> {
         for &index in &end.crashed {
             self.net.crash(self.members[index].node());
             self.members[index].crash();

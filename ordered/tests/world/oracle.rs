@@ -50,6 +50,10 @@ pub(crate) struct Oracle {
     accepted: Vec<Vec<usize>>,
     /// Who of the current view is wedged, or crashed.
     left: Vec<bool>,
+    /// Durable mode: the version that each member has on disk, whether it lives or not.
+    on_disk: Vec<u64>,
+    /// Durable mode: the last version that anybody may have told a caller of.
+    told: u64,
     wrong: Option<Wrong>,
 }
 
@@ -62,6 +66,8 @@ impl Oracle {
             order: Vec::new(),
             accepted: vec![Vec::new(); nodes.len()],
             left: vec![false; nodes.len()],
+            on_disk: vec![0; nodes.len()],
+            told: 0,
             wrong: None,
         }
     }
@@ -89,6 +95,30 @@ impl Oracle {
         self.left[member] = true;
     }
 
+    pub(crate) fn persisted(&mut self, member: usize, version: u64) {
+        self.on_disk[member] = version;
+    }
+
+    /// A member may tell its callers of all up to this version.
+    pub(crate) fn safe(&mut self, at: usize, version: u64, counts: &[usize]) {
+        self.told = self.told.max(version);
+        if let Some(&lacks) = counts.iter().find(|&&member| self.on_disk[member] < version) {
+            let has = self.on_disk[lacks];
+            self.wrong(format!("member {at} takes version {version} for safe, and {lacks} has {has} on disk"));
+        }
+    }
+
+    /// Each of these alone must be enough to go on from, should all crash now.
+    pub(crate) fn check_disks(&self, complete: &[usize]) -> Result<(), Wrong> {
+        match complete.iter().find(|&&member| self.on_disk[member] < self.told) {
+            None => Ok(()),
+            Some(&member) => {
+                let (has, told) = (self.on_disk[member], self.told);
+                Err(Wrong(format!("complete member {member} has {has} on disk, and version {told} was acknowledged")))
+            }
+        }
+    }
+
     /// A read asked now must see so many messages; and may not be answered, if another member is not there to confirm.
     pub(crate) fn read_asked(&self, by: usize) -> (u64, bool) {
         let hopeless = self.left.iter().enumerate().any(|(member, &left)| left && member != by);
@@ -109,7 +139,7 @@ impl Oracle {
         let rank = self.senders.iter().position(|&s| s == sender);
         let accepted = self.accepted.get(sender).and_then(|lens| lens.get(number as usize - 1)).copied();
         let before = match self.mode {
-            Mode::Ordered => log.last(),
+            Mode::Ordered | Mode::Durable => log.last(),
             Mode::Unordered => log.iter().rev().find(|earlier| earlier.sender == sender),
         };
         let ticket = if sender == at { number as u32 } else { 0 };
@@ -122,7 +152,7 @@ impl Oracle {
         } else if its_ticket != ticket {
             self.wrong(format!("member {at} delivered {entry:?} with ticket {its_ticket}"));
         }
-        if self.mode == Mode::Ordered {
+        if self.mode.is_ordered() {
             match self.order.get(log.len()).copied() {
                 Some(same) if same == entry => {}
                 Some(other) => self.wrong(format!("member {at} delivered {entry:?} where another delivered {other:?}")),
@@ -147,7 +177,7 @@ impl Oracle {
             return Err(Wrong(format!("{undelivered:?} of {at} can't have that place")));
         }
         let is_delivered = self.order.iter().any(|entry| (entry.sender, entry.number) == (at, number as u64));
-        if self.mode == Mode::Ordered && is_delivered != undelivered.place.is_some_and(|place| place < trim) {
+        if self.mode.is_ordered() && is_delivered != undelivered.place.is_some_and(|place| place < trim) {
             return Err(Wrong(format!("{undelivered:?} of {at} with trim {trim}: delivered is {is_delivered}")));
         }
         Ok(())
@@ -169,7 +199,7 @@ impl Oracle {
             let survives = survivors.contains(&at);
             let log = &member.app.log;
             match self.mode {
-                Mode::Ordered => {
+                Mode::Ordered | Mode::Durable => {
                     if let Some(beyond) = log.iter().find(|entry| entry.epoch == epoch && entry.seq >= trim.0) {
                         return wrong(format!("member {at} delivered {beyond:?}, beyond the trim {trim}"));
                     }

@@ -1,0 +1,43 @@
+//! What a durable shard's members have on disk, together.
+
+use squall_membership::ShardView;
+use squall_sst::{Counter, Table};
+
+use crate::persisted::Versions;
+
+/// Tells the others what this member has on disk, and finds out what all have.
+#[derive(Debug)]
+pub(super) struct Durable {
+    column: Counter,
+    /// By member: whether it counts whatever its row says, since it was complete when the view began.
+    counts: Vec<bool>,
+    safe: u64,
+}
+
+impl Durable {
+    pub(super) fn new(column: Counter, members: &ShardView) -> Durable {
+        let counts = members.members.iter().map(|&node| members.is_complete(node)).collect();
+        Durable { column, counts, safe: 0 }
+    }
+
+    /// Returns whether the deliverer has more to do.
+    pub(super) fn step(&mut self, table: &mut Table, versions: &Versions) -> bool {
+        if let Some(persisted) = versions.to_publish() {
+            table.set(self.column, persisted);
+        }
+        // A member that becomes complete counts from when its row says something.
+        let told = |(row, &counts): (usize, &bool)| {
+            let persisted = table.get(row, self.column);
+            (counts || persisted > 0).then_some(persisted)
+        };
+        let safe = self.counts.iter().enumerate().filter_map(told).min().unwrap_or(0);
+        // One that begins to count may lag behind what was safe without it.
+        let is_news = safe > self.safe;
+        if is_news {
+            self.safe = safe;
+            versions.set_safe(safe);
+        }
+        // Whoever waits for room looks for it once more after it has said so, and then has this thread woken.
+        is_news || versions.has_room_again()
+    }
+}
