@@ -189,6 +189,15 @@ impl Tenure {
         finals
     }
 
+    /// Adds, of members that do not stay, who holds what.
+    fn with_holders(&self, mut finals: Finals, stay: &[usize]) -> Finals {
+        let gone: Vec<usize> = (0..self.board.len()).filter(|member| !stay.contains(member)).collect();
+        for (shard, ends) in self.finals_of_rows(&gone) {
+            finals.entry(shard).or_default().extend(ends);
+        }
+        finals
+    }
+
     fn own_finals(&self) -> BTreeMap<ShardId, Final> {
         let node = self.member().node;
         let end = |(index, shard): (usize, ShardId)| {
@@ -245,7 +254,8 @@ impl Tenure {
         let is_due = |(last, at): &(Plan, Time)| *last != plan || now >= *at + settings.failure_timeout;
         if self.decider.proposed.as_ref().is_none_or(is_due) {
             let by = self.member().node;
-            let proposal = rules::successor(&self.view, &settings.layout, by, &nodes, &plan.join, finals);
+            let finals = self.with_holders(finals.clone(), &plan.stay);
+            let proposal = rules::successor(&self.view, &settings.layout, by, &nodes, &plan.join, &finals);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
             out.push(Effect::Propose(proposal));
             self.decider.proposed = Some((plan, now));

@@ -19,6 +19,7 @@
 mod appear;
 mod ask;
 mod board;
+mod damping;
 mod decide;
 mod detector;
 mod end;
@@ -41,7 +42,7 @@ pub use input::{Effect, Input, Settings};
 pub use layout::{GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::{Membership, Signs};
-pub use register::{Applied, ClusterId, Entry, Refused, Register};
+pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use rules::{alone, check, successor};
 pub use view::{Epoch, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId};
 pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};

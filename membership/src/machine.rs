@@ -6,6 +6,7 @@ use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
     board::Board,
+    damping::Damping,
     end::{Cause, EndReason},
     input::{Effect, Input, Settings},
     lead::staying,
@@ -40,6 +41,7 @@ pub struct Membership {
     candidates: Vec<Member>,
     /// A view that this node has left, until its endpoints are closed.
     retired: Vec<Tenure>,
+    damping: Damping,
     leaving: bool,
     ended: bool,
 }
@@ -55,6 +57,7 @@ impl Membership {
             later: VecDeque::new(),
             candidates: Vec::new(),
             retired: Vec::new(),
+            damping: Damping::default(),
             leaving: false,
             ended: false,
         }
@@ -80,9 +83,24 @@ impl Membership {
         self.tenure.iter().flat_map(Tenure::endpoints)
     }
 
+    /// Until when a node waits that was dropped again and again, before it asks to join.
+    pub fn rejoins_at(&self) -> Option<Time> {
+        self.damping.waits_until().filter(|_| !self.ended)
+    }
+
     /// Whether a member's row says that it is wedged.
     pub fn is_wedged(&self, member: Rank) -> bool {
         self.tenure.as_ref().is_some_and(|tenure| tenure.board.is_wedged(member.index()))
+    }
+
+    /// Whether this node is wedged, and knows that all those are whom it would keep.
+    pub fn are_all_wedged(&self) -> bool {
+        let is_wedged = |tenure: &Tenure| {
+            let board = &tenure.board;
+            board.is_wedged(board.me())
+                && staying(&board.accusations()).into_iter().all(|member| board.is_wedged(member))
+        };
+        self.tenure.as_ref().is_some_and(is_wedged)
     }
 
     /// What this node knows of a member.
@@ -110,6 +128,7 @@ impl Membership {
         match &self.tenure {
             _ if !self.retired.is_empty() => Time::ZERO,
             Some(tenure) if !self.ended => tenure.deadline(&self.settings),
+            None if !self.ended => self.damping.deadline(),
             _ => Time::MAX,
         }
     }
@@ -191,7 +210,17 @@ impl Membership {
                 self.leave(out);
             }
         }
-        let Some(tenure) = self.tenure.as_mut().filter(|_| !self.ended) else { return false };
+        if self.ended {
+            return false;
+        }
+        let Some(tenure) = self.tenure.as_mut() else {
+            let asks = self.damping.asks(now, &self.settings);
+            if asks {
+                out.push(Effect::Join(self.me.clone()));
+            }
+            return asks;
+        };
+        self.damping.is_member(now);
         let changed = tenure.step(fabric, now, &self.settings, &self.candidates, out);
         self.go_on(out);
         changed
@@ -258,7 +287,7 @@ impl Membership {
         if self.leaving {
             self.end(EndReason::Left, out);
         } else {
-            out.push(Effect::Join(self.me.clone()));
+            self.damping.dropped();
         }
     }
 

@@ -18,6 +18,15 @@ use crate::{
 #[serde(transparent)]
 pub struct ClusterId(pub u64);
 
+/// Where a cluster's life that an operator forced branched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Began {
+    /// The life before.
+    pub after: ClusterId,
+    /// Its first view's epoch: what that life decided from there on, if it did, is no part of this one.
+    pub epoch: Epoch,
+}
+
 /// An entry of the view log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
@@ -41,6 +50,8 @@ pub enum Entry {
     Force {
         /// The new life's number.
         cluster: ClusterId,
+        /// The life before.
+        after: ClusterId,
         /// How shards are laid out.
         layout: Layout,
         /// What follows the last view that was known.
@@ -89,6 +100,7 @@ pub struct Register {
     newest: BTreeMap<NodeId, Incarnation>,
     /// What operators have forced, in words, oldest first.
     forced: Vec<String>,
+    began: Option<Began>,
 }
 
 impl Register {
@@ -125,6 +137,11 @@ impl Register {
     /// What operators have forced, in words, oldest first.
     pub fn forced(&self) -> &[String] {
         &self.forced
+    }
+
+    /// Where this life began, if an operator forced it.
+    pub fn began(&self) -> Option<Began> {
+        self.began
     }
 
     /// Takes an entry.
@@ -176,12 +193,13 @@ impl Register {
                 rules::check(current, &self.layout, &self.candidates, &proposal)?;
                 Ok(self.advance(proposal))
             }
-            Entry::Force { cluster, layout, proposal, reason } => {
+            Entry::Force { cluster, after, layout, proposal, reason } => {
                 if self.cluster.is_some() {
                     return Err(Refused::OutOfPlace);
                 }
                 check_members(&proposal.view.members)?;
                 self.forced.push(reason);
+                self.began = Some(Began { after, epoch: proposal.view.epoch });
                 (self.cluster, self.layout) = (Some(cluster), layout);
                 Ok(self.advance(proposal))
             }

@@ -1,6 +1,6 @@
 //! What may follow a view: the rules that make each epoch's successor safe, whoever proposed it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use squall_fabric::NodeId;
 
@@ -13,9 +13,9 @@ use crate::{
 
 /// The successor in which these members of a view stay, and these join.
 ///
-/// `finals` are the final counts of those who stay; any others in it are left out. Who stays keeps the view's order, and who
-/// joins comes after them. [`check`] accepts what this makes of final counts that are complete, if at least half stay, no more
-/// join, and all who join are candidates.
+/// `finals` are the final counts of those who stay. Others in it are left out, but where nobody stays who holds a shard's state,
+/// those of them who do are its last holders. Who stays keeps the view's order, and who joins comes after them. [`check`] accepts
+/// what this makes of final counts that are complete, if at least half stay, no more join, and all who join are candidates.
 pub fn successor(
     current: &View,
     layout: &Layout,
@@ -29,13 +29,15 @@ pub fn successor(
     let members: Vec<Member> = staying.iter().copied().chain(join).cloned().collect();
     // Who holds what at the end of the current view, for the layout function too.
     let mut before = current.clone();
-    let (mut kept, mut trims) = (Finals::new(), Trims::new());
+    let (mut kept, mut trims, mut holders) = (Finals::new(), Trims::new(), BTreeMap::new());
     for shard in &mut before.shards {
+        let told = finals.get(&shard.shard).map_or(&[][..], Vec::as_slice);
+        holders.insert(shard.shard, last_holders(shard, told));
         let ends: Vec<Final> = shard
             .members
             .iter()
             .filter(|node| stay.contains(node))
-            .filter_map(|node| finals.get(&shard.shard)?.iter().find(|end| end.node == *node).copied())
+            .filter_map(|node| told.iter().find(|end| end.node == *node).copied())
             .collect();
         shard.complete = ends.iter().filter(|end| end.complete).map(|end| end.node).collect();
         if let Some(trim) = ends.iter().filter(|end| end.complete).map(|end| end.count).min() {
@@ -49,7 +51,7 @@ pub fn successor(
         let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
         let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
         let senders = complete.iter().copied().filter(may_send).collect();
-        let state = state(group, &complete, current.shard(shard));
+        let state = state(group, &complete, holders.remove(&shard).unwrap_or_default());
         ShardView { shard, members, senders, complete, state }
     });
     let view = View {
@@ -74,20 +76,26 @@ pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (P
             shard.complete.clone_from(&shard.members);
             let may_send = |node: &&NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
             shard.senders = shard.complete.iter().filter(may_send).copied().collect();
-            shard.state = state(group, &shard.complete, None);
+            shard.state = state(group, &shard.complete, Vec::new());
         }
     }
     (proposal, anew)
 }
 
-/// What a shard can do with these complete members, after it was as `before`.
-fn state(group: &GroupLayout, complete: &[NodeId], before: Option<&ShardView>) -> ShardState {
+/// Who held a shard's state last: also a member that got it during the view, as far as its final count tells.
+fn last_holders(shard: &ShardView, told: &[Final]) -> Vec<NodeId> {
+    match &shard.state {
+        ShardState::Suspended { last_holders } => last_holders.clone(),
+        ShardState::Active | ShardState::Inadequate => {
+            let holds = |node: &NodeId| told.iter().any(|end| end.node == *node && end.complete);
+            shard.members.iter().copied().filter(|node| shard.is_complete(*node) || holds(node)).collect()
+        }
+    }
+}
+
+/// What a shard can do with these complete members, after `last_holders` held its state.
+fn state(group: &GroupLayout, complete: &[NodeId], last_holders: Vec<NodeId>) -> ShardState {
     if complete.is_empty() {
-        let last_holders = match before {
-            Some(ShardView { state: ShardState::Suspended { last_holders }, .. }) => last_holders.clone(),
-            Some(before) => before.complete.clone(),
-            None => Vec::new(),
-        };
         ShardState::Suspended { last_holders }
     } else if complete.len() < group.min_replicas as usize {
         ShardState::Inadequate
@@ -104,7 +112,7 @@ fn state(group: &GroupLayout, complete: &[NodeId], before: Option<&ShardView>) -
 /// is the smallest final count of its complete members that stay, and a shard without one has none and is suspended.
 ///
 /// That a member which the view does not call complete has become so can't be seen here: its own row says it, and a proposer
-/// passes that on.
+/// passes that on, in the final counts of who stays and the last holders of a shard that is suspended.
 pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &Proposal) -> Result<(), Refused> {
     let next = &proposal.view;
     if next.epoch.0 != current.epoch.0 + 1 {
@@ -136,7 +144,11 @@ pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &
     }
     let stay: Vec<NodeId> = staying.iter().map(|member| member.node).collect();
     check_finals(current, &stay, &proposal.finals)?;
-    let expected = successor(current, layout, proposal.by, &stay, joining, &proposal.finals);
+    let mut expected = successor(current, layout, proposal.by, &stay, joining, &proposal.finals);
+    let shards = Arc::make_mut(&mut expected.view).shards.iter_mut();
+    shards.zip(&next.shards).zip(&current.shards).for_each(|((expected, given), before)| {
+        take_over_holders(before, expected, given);
+    });
     if proposal.trims != expected.trims {
         return refuse(format!("its trims are {:?}, and its final counts make {:?}", proposal.trims, expected.trims));
     }
@@ -144,6 +156,20 @@ pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &
         return refuse("its shards, or its lists of who joined and left, are not what follows from its members".into());
     }
     Ok(())
+}
+
+/// Of those who do not stay a proposer may know that they had become complete.
+fn take_over_holders(before: &ShardView, expected: &mut ShardView, given: &ShardView) {
+    let (ShardState::Suspended { last_holders }, ShardState::Suspended { last_holders: told }) =
+        (&mut expected.state, &given.state)
+    else {
+        return;
+    };
+    let are_members = before.members.iter().filter(|node| told.contains(node)).eq(told);
+    let was_held = !matches!(before.state, ShardState::Suspended { .. });
+    if was_held && are_members && last_holders.iter().all(|node| told.contains(node)) {
+        last_holders.clone_from(told);
+    }
 }
 
 /// Whether there is one final count of each member that stays, for each of its shards, and no other.

@@ -101,7 +101,7 @@ pub enum ShardState {
     Inadequate,
     /// None of those who held its state is a member. It goes on when one of them returns with it.
     Suspended {
-        /// They.
+        /// They, also those who got it during their last view.
         last_holders: Vec<NodeId>,
     },
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, ClusterId, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal, Refused,
-    Register, Seq, ShardId, ShardState, View, alone, check, successor,
+    Applied, Began, ClusterId, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal,
+    Refused, Register, Seq, ShardId, ShardState, View, alone, check, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -102,6 +102,33 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
     assert_eq!(next.view.shards[0].state, suspended);
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
     assert_eq!(later.view.shards[0].state, suspended, "until one of them is back with it");
+}
+
+#[test]
+fn who_became_complete_during_the_view_is_among_the_last_holders() {
+    let mut view = current();
+    view.shards[0].complete = nodes(&[1]);
+    let holder = Final { node: NodeId(4), count: Seq(7), complete: true };
+    let mut ends = finals(&view, &[2, 3]);
+    ends.get_mut(&ALL).unwrap().push(holder);
+    let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &ends);
+    let holders = |proposal: &Proposal| match &proposal.view.shards[0].state {
+        ShardState::Suspended { last_holders } => last_holders.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(holders(&next), nodes(&[1, 4]));
+    assert_eq!(next.finals, finals(&view, &[2, 3]), "only who stays has a final count");
+    let verdict = |holders: &[u32]| {
+        let mut told = next.clone();
+        edit(&mut told, |v| v.shards[0].state = ShardState::Suspended { last_holders: nodes(holders) });
+        check(&view, &layout(), &[], &told).is_ok()
+    };
+    assert!(verdict(&[1, 4]) && verdict(&[1]), "who has seen it tells");
+    assert!(!verdict(&[4]), "node 1 held it when the view began");
+    assert!(!verdict(&[1, 9]), "node 9 is no member");
+    assert!(!verdict(&[4, 1]), "not in the order of ranks");
+    let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
+    assert_eq!(holders(&later), nodes(&[1, 4]));
 }
 
 /// Every rule, broken in one way, with a part of the sentence that says so.
@@ -231,7 +258,10 @@ fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
         assert_eq!(forced.view.shards[0].state, ShardState::Inadequate, "it still needs two");
         assert_eq!(forced.view.shards[1].state, ShardState::Active);
         assert_eq!(forced.view.shards[0].senders, if survivor == 1 { nodes(&[1]) } else { vec![] });
-        let entry = Entry::Force { cluster: ClusterId(7), layout: layout(), proposal: forced, reason: "fire".into() };
-        assert!(matches!(Register::default().apply(entry), Applied::View(_)));
+        let (cluster, after, reason) = (ClusterId(7), ClusterId(6), "fire".into());
+        let mut register = Register::default();
+        let entry = Entry::Force { cluster, after, layout: layout(), proposal: forced, reason };
+        assert!(matches!(register.apply(entry), Applied::View(_)));
+        assert_eq!(register.began(), Some(Began { after, epoch: Epoch(2) }));
     }
 }

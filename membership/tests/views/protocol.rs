@@ -72,6 +72,37 @@ fn a_member_that_stands_still_is_dropped_after_the_timeout_and_comes_back_by_its
     }
 }
 
+/// Cuts a node off from all others for a while, and heals.
+fn flap(world: &mut World, node: u32) {
+    let others: Vec<NodeId> = world.processes.keys().copied().filter(|other| other.0 != node).collect();
+    others.iter().for_each(|&other| world.net.cut(NodeId(node), other));
+    world.reach(NodeId(node), false);
+    world.run_for(FAILURE_TIMEOUT * 2);
+    others.iter().for_each(|&other| world.net.heal(NodeId(node), other));
+    world.reach(NodeId(node), true);
+    world.run_for(FAILURE_TIMEOUT * 2);
+}
+
+#[test]
+fn a_member_whose_link_flaps_comes_back_at_once_then_less_and_less_often_and_the_others_work_meanwhile() {
+    for seed in 0..20 {
+        let mut world = World::formed(seed, 5);
+        flap(&mut world, 3);
+        world.run_until("the first time it is back at once", FAILURE_TIMEOUT * 2, |world| world.is_in_view(3));
+        (0..20).for_each(|_| flap(&mut world, 3));
+        // 80 failure timeouts, of which it waits 2 + 4 + 8 + 16 + 16 + ..
+        let dropped = world.process(3).dropped;
+        assert!((3..=7).contains(&dropped), "seed {seed}: it was dropped {dropped} times");
+        let others = [1, 2, 4, 5];
+        assert!(others.iter().all(|&node| world.process(node).dropped == 0));
+        let waits = world.process(3).membership.rejoins_at();
+        let in_time = FAILURE_TIMEOUT * 20;
+        world.run_until("it is back", in_time, World::is_settled);
+        assert!(waits.is_none_or(|at| world.net.now() >= at), "it did not wait");
+        world.check();
+    }
+}
+
 #[test]
 fn short_pauses_harm_nobody() {
     for seed in 0..20 {

@@ -1,6 +1,10 @@
 //! A node's part in the log: formation, joins, proposals, and what it hears of them.
 
+mod asks;
+mod force;
 mod formation;
+mod leadership;
+mod news;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,49 +12,50 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use openraft::{
     Config, Raft,
     async_runtime::watch::WatchReceiver,
-    raft::{AppendEntriesRequest, TransferLeaderRequest},
+    raft::AppendEntriesRequest,
     type_config::{TypeConfigExt, alias::InstantOf},
 };
 use squall_fabric::NodeId;
-use squall_membership::{Applied, Entry, Epoch, Incarnation, Member, Proposal, Report, View, ViewEvent, VoterId};
+use squall_membership::{
+    Applied, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Report, View, ViewEvent,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+pub(crate) use self::force::Forcing;
+use self::{asks::Asks, leadership::Leadership};
 use crate::{
     leader::Leading,
     machine::Machine,
     network::Network,
     settings::{Failure, Settings, Start},
-    shared::{Shared, Status},
+    shared::{Room, Shared},
     store::Store,
     types::{Peer, Reply, Snapshot, Types},
     wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
 };
 
-/// How often a node looks around while it waits for something, and while it does not.
+/// How often a node looks around while it waits for something, and while nobody leads the log.
 const BUSY: Duration = Duration::from_millis(20);
-const IDLE: Duration = Duration::from_millis(250);
+const ALERT: Duration = Duration::from_millis(250);
 /// What a node sent before it was known to be gone may still arrive so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// How long a voter waits for each of those before it, when the leader is gone.
-const TURN: Duration = Duration::from_millis(50);
-/// How often it tries, before it leaves that to Raft.
-const TURNS: u32 = 3;
-/// A leader that can't write yet is asked again after this.
-const SOON: Duration = Duration::from_millis(1);
-/// A proposal that is not answered is sent again after this.
-const RESEND: Duration = Duration::from_millis(100);
+/// Who was heard is remembered of so many nodes: more than there are, unless somebody makes them up.
+const MANY: usize = 1024;
 
 /// What happens to a node's log.
 pub(crate) enum Input {
     Message(NodeId, Vec<u8>),
+    /// A message that takes room while it waits.
+    Queued(NodeId, Vec<u8>, Room),
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),
     PeerGone(NodeId),
-    Force(Proposal, String),
+    Force(Forcing),
     /// An entry was applied.
     Applied(Applied),
     /// Who leads, or votes, has changed.
@@ -62,12 +67,6 @@ pub(crate) enum Input {
     /// A candidate was written, or withdrawn, or was not.
     Noted(NodeId, bool),
     Stop,
-}
-
-/// A proposal of this node's that is not decided.
-struct Pending {
-    proposal: Proposal,
-    sent: Option<(NodeId, Duration)>,
 }
 
 pub(crate) struct Agent<C: Types> {
@@ -86,25 +85,32 @@ pub(crate) struct Agent<C: Types> {
     /// When each node was last heard.
     pub(crate) heard: BTreeMap<NodeId, Duration>,
     pub(crate) leading: Leading,
+    /// What an operator wants to force, while it asks whether it may.
+    forcing: Option<Forcing>,
     /// What an operator forces, until it is written.
     pub(crate) forced: Option<Entry>,
+    /// The life to go over to, and what is known of it.
+    moves_to: Option<(ClusterId, Began)>,
+    /// Whom it knew in an earlier life.
+    former: Vec<Contact>,
+    /// Who has told of another life that this node does not go over to.
+    other_life: Option<NodeId>,
     /// As what it asks to be a member.
     wants: Option<Member>,
     /// From which epoch on it tells of views. None: it has not been in contact yet.
     tells_from: Option<Epoch>,
     told: Option<Epoch>,
     told_candidates: Vec<Member>,
-    pending: Option<Pending>,
-    /// When the proposal is to be sent again, before the next tick.
+    asks: Asks,
+    leadership: Leadership,
+    /// Since when nodes are known to be gone.
+    pub(crate) gone: BTreeMap<NodeId, Duration>,
+    last_tick: Duration,
+    /// When something is to be tried again, though it be before the next tick.
     retry_at: Option<Duration>,
-    report: Option<(Vec<Member>, Report, Duration)>,
-    /// Since when it waits for a decision, or has last said that there is none.
-    waits_since: Option<Duration>,
-    gone: BTreeMap<NodeId, Duration>,
-    turns: u32,
-    last_turn: Option<Duration>,
-    heard_leader: Duration,
     next_hello: Duration,
+    /// When it next looks for a life that began beside this one.
+    next_look: Duration,
     /// When it next follows somebody's word on who leads.
     next_pointer: Duration,
     /// Whose turn it is to be asked for news.
@@ -139,20 +145,22 @@ impl<C: Types> Agent<C> {
             started: C::now(),
             heard: BTreeMap::new(),
             leading: Leading::default(),
+            forcing: None,
             forced: None,
+            moves_to: None,
+            former: Vec::new(),
+            other_life: None,
             wants,
             tells_from: None,
             told: None,
             told_candidates: Vec::new(),
-            pending: None,
-            retry_at: None,
-            report: None,
-            waits_since: None,
+            asks: Asks::default(),
+            leadership: Leadership::default(),
             gone: BTreeMap::new(),
-            turns: 0,
-            last_turn: None,
-            heard_leader: Duration::ZERO,
+            last_tick: Duration::ZERO,
+            retry_at: None,
             next_hello: Duration::ZERO,
+            next_look: Duration::ZERO,
             next_pointer: Duration::ZERO,
             next_contact: 0,
         }
@@ -161,65 +169,83 @@ impl<C: Types> Agent<C> {
     /// Runs until it is told to stop, or fails.
     pub(crate) async fn run(mut self, mut inputs: UnboundedReceiver<Input>) {
         self.watch_raft();
-        let mut next_tick = C::now();
+        self.resume_force().await;
+        let mut next_tick = self.started;
         while self.shared.lock().failure.is_none() {
             let input = match C::timeout_at(next_tick, inputs.recv()).await {
+                Ok(Some(Input::Stop)) if self.says_farewell() => None,
                 Ok(Some(Input::Stop) | None) => break,
-                Ok(Some(Input::Force(proposal, reason))) => {
-                    self.force(proposal, reason).await;
-                    continue;
-                }
                 Ok(Some(input)) => Some(input),
                 Err(_) => None,
             };
             self.now = C::now() - self.started;
             match input {
                 Some(input) => self.handle(input),
-                None => {
-                    self.tick().await;
-                    next_tick = C::now() + if self.is_busy() { BUSY } else { IDLE };
-                }
+                None => self.tick().await,
             }
-            if self.is_busy() {
-                next_tick = next_tick.min(C::now() + BUSY);
+            if self.has_handed_over() {
+                break;
             }
-            if let Some(retry_at) = self.retry_at.take() {
-                next_tick = next_tick.min(self.started + retry_at);
+            if let Some((cluster, began)) = self.moves_to.take() {
+                self.go_over(cluster, began).await;
             }
+            self.watch_leader();
+            next_tick = self.started + self.next_tick();
             self.shared.lock().next_tick = next_tick - self.started;
         }
         // It fails only if a task of Raft's panicked, and then there is nothing left to stop.
         let _ = self.raft.shutdown().await;
     }
 
-    /// Wakes this task when who leads has changed.
+    /// Wakes this task when who leads has changed, and when Raft has stopped.
     fn watch_raft(&self) {
         let (mut metrics, inbox) = (self.raft.server_metrics(), self.inbox.clone());
         drop(C::spawn(async move {
-            while metrics.changed().await.is_ok() {
-                if inbox.send(Input::Raft).is_err() {
+            loop {
+                let runs = metrics.changed().await.is_ok();
+                if inbox.send(Input::Raft).is_err() || !runs {
                     break;
                 }
             }
         }));
     }
 
+    /// When it must look around, since the start: often only while it waits for something.
+    fn next_tick(&self) -> Duration {
+        let pause = if self.is_busy() {
+            BUSY
+        } else if self.leadership.has_timers {
+            ALERT
+        } else {
+            self.calm()
+        };
+        let look = self.last_tick + pause;
+        let next = self.next_beat().map_or(look, |beat| look.min(beat));
+        self.retry_at.map_or(next, |retry| next.min(retry))
+    }
+
     fn is_busy(&self) -> bool {
-        self.wants.is_some()
-            || self.pending.is_some()
-            || self.report.is_some()
-            || !self.gone.is_empty()
+        self.is_outside()
+            || self.asks.is_waiting()
+            || self.forcing.is_some()
+            || self.has_turns()
             || self.is_leading_busily()
+    }
+
+    /// Something is worth another look after a time.
+    pub(crate) fn retry_in(&mut self, pause: Duration) {
+        let at = self.now + pause;
+        self.retry_at = Some(self.retry_at.map_or(at, |retry| retry.min(at)));
     }
 
     fn handle(&mut self, input: Input) {
         match input {
             Input::Message(from, bytes) => self.on_message(from, &bytes),
-            Input::Propose(proposal) => {
-                self.pending = Some(Pending { proposal, sent: None });
-                self.waits_since.get_or_insert(self.now);
-                self.push_proposal();
+            Input::Queued(from, bytes, room) => {
+                self.on_message(from, &bytes);
+                drop(room);
             }
+            Input::Propose(proposal) => self.propose(proposal),
             Input::Join(member) => {
                 let me = self.network.me();
                 let incarnation = member.incarnation.max(Incarnation(me.incarnation.0 + 1));
@@ -227,21 +253,19 @@ impl<C: Types> Agent<C> {
                 self.next_hello = self.now;
                 self.hello();
             }
-            Input::Report(to, report) => {
-                self.waits_since.get_or_insert(self.now);
-                self.report = Some((to, report, self.now));
-                self.send_report();
-            }
+            Input::Report(to, report) => self.report(to, report),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
-                self.turns = 0;
-                self.last_turn = None;
+                self.begin_turns();
                 self.take_over();
             }
             Input::Applied(applied) => self.on_applied(applied),
             Input::Raft => {
+                self.check_raft();
+                self.is_lively();
                 self.push_proposal();
                 self.lead();
+                self.publish();
             }
             Input::Written(proposal, result) => self.on_written(proposal, result),
             Input::Changed(done) => {
@@ -252,31 +276,53 @@ impl<C: Types> Agent<C> {
                 self.leading.noting.remove(&node);
                 self.go_on(done);
             }
-            Input::Force(..) | Input::Stop => {}
+            Input::Force(forcing) => self.ask_to_force(forcing),
+            Input::Stop => {}
         }
     }
 
     async fn tick(&mut self) {
-        let running = self.raft.metrics().borrow_watched().running_state.clone();
-        if let Err(fatal) = running {
-            self.shared.fail(Failure::Storage(fatal.to_string()));
-            return;
-        }
+        (self.last_tick, self.retry_at) = (self.now, None);
+        self.check_raft();
         self.found().await;
+        self.force_if_due().await;
         if self.now >= self.next_hello {
             self.hello();
             self.next_hello = self.now + self.settings.timing.hello;
         }
         self.tell_if_leading();
+        self.forget_gone();
         self.take_over();
+        self.beat().await;
         self.lead();
-        self.push_proposal();
-        if self.report.as_ref().is_some_and(|(_, _, sent)| self.now - *sent >= RESEND) {
-            self.send_report();
-        }
+        self.ask_again();
         self.check_quorum();
         self.check_formation();
         self.publish();
+        if !self.is_busy()
+            && let Err(e) = self.store.settle()
+        {
+            self.shared.fail(Failure::Storage(e.to_string()));
+        }
+    }
+
+    /// Whether Raft has stopped: it can't store what it must, most likely.
+    fn check_raft(&self) {
+        let mut metrics = self.raft.metrics();
+        let running = metrics.borrow_and_update().running_state.clone();
+        if let Err(fatal) = running {
+            self.shared.fail(Failure::Storage(fatal.to_string()));
+        } else if let Some(Err(_)) = metrics.changed().now_or_never() {
+            self.shared.fail(Failure::Storage("it has panicked".into()));
+        }
+    }
+
+    /// Who is in the log no more is of no interest.
+    fn forget_gone(&mut self) {
+        if !self.gone.is_empty() {
+            let (peers, _) = self.peers();
+            self.gone.retain(|node, _| peers.values().any(|peer| peer.member.node == *node));
+        }
     }
 
     pub(crate) fn me(&self) -> Member {
@@ -289,14 +335,6 @@ impl<C: Types> Agent<C> {
 
     pub(crate) fn view(&self) -> Option<Arc<View>> {
         self.machine.read(|register| register.view().cloned())
-    }
-
-    /// Who leads the log, as this node knows it.
-    fn leader(&self) -> Option<Member> {
-        let metrics = self.raft.server_metrics();
-        let metrics = metrics.borrow_watched();
-        let leader = metrics.current_leader?;
-        metrics.membership_config.get_node(&leader).map(|peer| peer.member.clone())
     }
 
     /// Everyone in the log, and who of them votes.
@@ -322,6 +360,9 @@ impl<C: Types> Agent<C> {
             return;
         }
         self.network.learn(&sender);
+        if self.heard.len() >= MANY {
+            self.heard.retain(|_, heard| self.now - *heard < ALERT);
+        }
         self.heard.insert(from, self.now);
         if self.gone.get(&from).is_some_and(|since| self.now - *since > LAST_WORDS) {
             self.gone.remove(&from);
@@ -331,10 +372,21 @@ impl<C: Types> Agent<C> {
         let lives = mine.zip(cluster).map(|(mine, other)| mine.cmp(&other));
         match (lives, body) {
             (Some(std::cmp::Ordering::Greater), Body::Hello(_)) => {
-                self.network.send(&reply_to, Body::Here(Here::OtherLife));
+                // A life in which nothing is decided yet may never be.
+                if self.last().is_some() {
+                    let began = self.machine.read(Register::began);
+                    self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
+                }
             }
-            (_, Body::Here(Here::OtherLife)) if lives.is_some_and(|order| order.is_lt()) => {
-                self.shared.fail(Failure::OtherLife { with: from });
+            (Some(std::cmp::Ordering::Less), Body::Here(Here::OtherLife(began))) => {
+                if let Some(cluster) = cluster {
+                    self.on_other_life(sender, cluster, began);
+                }
+            }
+            // Nothing binds it to a life of whose log it has nothing: who began that may be dead, and begin another one.
+            (Some(order), Body::Call { id, to, call }) if order.is_ne() && to == me.voter && self.is_free() => {
+                cluster.into_iter().for_each(|cluster| self.adopt(cluster));
+                self.on_call(reply_to, id, call);
             }
             (Some(order), _) if order.is_ne() => {}
             (_, Body::Hello(hello)) => {
@@ -342,8 +394,10 @@ impl<C: Types> Agent<C> {
                     Some(why) => Here::Mismatch(why),
                     None => {
                         let asks = sender.clone();
-                        if hello.wants != Wants::News {
-                            self.on_hello(sender, hello.wants == Wants::Found, hello.wants == Wants::Witness);
+                        match hello.wants {
+                            Wants::News => {}
+                            Wants::Force(epoch) => self.yield_to(&sender, epoch),
+                            wants => self.on_hello(sender, wants == Wants::Found, wants == Wants::Witness),
                         }
                         self.whereabouts(&asks)
                     }
@@ -357,11 +411,12 @@ impl<C: Types> Agent<C> {
                 }
                 self.on_call(reply_to, id, call);
             }
-            (_, Body::Return { id, answer }) => self.network.answer(id, answer),
+            (_, Body::Return { id, answer }) => self.network.answer(from, id, answer),
             // The rest is for those who are in the same life.
             (None, _) => {}
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
             (_, Body::Refused { epoch, why }) => self.on_refused(epoch, &why),
+            (_, Body::Farewell) => self.handle(Input::PeerGone(from)),
             (_, Body::Report(report)) => {
                 if report.member.node == from {
                     self.shared.push(ViewEvent::Reported(report));
@@ -373,7 +428,7 @@ impl<C: Types> Agent<C> {
 
     fn on_call(&mut self, reply_to: Contact, id: u64, call: Call) {
         if matches!(call, Call::Append { .. } | Call::Snapshot { .. }) {
-            self.heard_leader = self.now;
+            self.on_leader_heard();
         }
         let (raft, network) = (self.raft.clone(), Arc::clone(&self.network));
         drop(C::spawn(async move {
@@ -394,176 +449,6 @@ impl<C: Types> Agent<C> {
             };
             network.send(&reply_to, Body::Return { id, answer });
         }));
-    }
-
-    fn on_applied(&mut self, applied: Applied) {
-        if let Applied::Refused(why) = &applied {
-            tracing::debug!("an entry of the view log does nothing: {why}");
-            return;
-        }
-        if let Applied::View(proposal) = applied {
-            self.leading.wrote_view();
-            if self.is_in(&proposal.view) {
-                // Nobody but this very life can be meant: it has been in contact.
-                self.tells_from.get_or_insert(proposal.view.epoch);
-            }
-            self.tell(&proposal);
-        }
-        self.tell_candidates();
-        self.lead();
-        self.publish();
-    }
-
-    /// A leader needs nobody to tell it how things stand.
-    fn tell_if_leading(&mut self) {
-        if self.tells_from.is_none()
-            && self.is_leader()
-            && let Some(last) = self.last()
-        {
-            self.tells_from = Some(last.view.epoch);
-            self.tell(&last);
-            self.tell_candidates();
-        }
-    }
-
-    fn tell(&mut self, proposal: &Proposal) {
-        let epoch = proposal.view.epoch;
-        if self.tells_from.is_none_or(|from| epoch < from) || self.told.is_some_and(|told| epoch <= told) {
-            return;
-        }
-        self.told = Some(epoch);
-        if self.is_in(&proposal.view) {
-            self.wants = None;
-        }
-        if self.pending.as_ref().is_some_and(|pending| pending.proposal.view.epoch <= epoch) {
-            self.pending = None;
-        }
-        if self.report.as_ref().is_some_and(|(_, report, _)| report.epoch < epoch) {
-            self.report = None;
-        }
-        self.waits_since = (self.pending.is_some() || self.report.is_some()).then_some(self.now);
-        self.shared.push(ViewEvent::Committed(proposal.clone()));
-    }
-
-    fn tell_candidates(&mut self) {
-        let candidates = self.machine.read(|register| register.candidates().to_vec());
-        if self.tells_from.is_some() && candidates != self.told_candidates {
-            self.told_candidates.clone_from(&candidates);
-            self.shared.push(ViewEvent::Candidates(candidates));
-        }
-    }
-
-    fn push_proposal(&mut self) {
-        let (leader, now) = (self.leader(), self.now);
-        let Some(pending) = &mut self.pending else { return };
-        let Some(leader) = leader else { return };
-        if pending.sent.is_some_and(|(to, when)| to == leader.node && now - when < RESEND) {
-            return;
-        }
-        pending.sent = Some((leader.node, now));
-        let proposal = pending.proposal.clone();
-        let me = self.network.me();
-        if leader.node == me.node {
-            self.take_proposal(proposal, me);
-        } else {
-            self.network.send(&Contact::from(&leader), Body::Propose(Box::new(proposal)));
-        }
-    }
-
-    /// A leader that is new may not be ready: it is asked again soon.
-    pub(crate) fn not_written(&mut self, epoch: Epoch) {
-        let pending = self.pending.as_mut().filter(|pending| pending.proposal.view.epoch == epoch);
-        if let Some(pending) = pending {
-            pending.sent = None;
-            self.retry_at = Some(self.now + SOON);
-        }
-    }
-
-    pub(crate) fn on_refused(&mut self, epoch: Epoch, why: &str) {
-        tracing::info!(%epoch, why, "a proposal was refused");
-        if self.pending.as_ref().is_some_and(|pending| pending.proposal.view.epoch == epoch) {
-            self.pending = None;
-        }
-    }
-
-    fn send_report(&mut self) {
-        let me = self.network.me().node;
-        let Some((to, report, sent)) = &mut self.report else { return };
-        *sent = self.now;
-        for member in to.iter().filter(|member| member.node != me) {
-            self.network.send(&Contact::from(member), Body::Report(report.clone()));
-        }
-    }
-
-    fn check_quorum(&mut self) {
-        if self.waits_since.is_some_and(|since| self.now - since >= self.settings.timing.no_quorum) {
-            self.waits_since = Some(self.now);
-            self.shared.push(ViewEvent::NoQuorum);
-        }
-    }
-
-    /// When the leader is gone, the first voter that is left takes over at once; the next ones a little later, if it does not.
-    fn take_over(&mut self) {
-        let leader = self.leader();
-        let is_led = leader.is_some_and(|leader| !self.gone.contains_key(&leader.node));
-        let Some(&since) = self.gone.values().max() else { return };
-        if is_led || self.turns >= TURNS {
-            return;
-        }
-        let (peers, voters) = self.peers();
-        let me = self.network.me();
-        let view = self.view();
-        let rank = |node| view.as_ref().and_then(|view| view.rank_of(node)).map_or(u32::MAX, |rank| rank.0);
-        let mut left: Vec<(u32, u64)> = peers
-            .iter()
-            .filter(|(voter, peer)| voters.contains(voter) && !self.gone.contains_key(&peer.member.node))
-            .map(|(&voter, peer)| (rank(peer.member.node), voter))
-            .collect();
-        left.sort_unstable();
-        let Some(place) = left.iter().position(|(_, voter)| *voter == me.voter.0) else { return };
-        let turn = self.last_turn.map_or(since + TURN * place as u32, |last| last + TURN * left.len() as u32);
-        if self.now < turn {
-            return;
-        }
-        (self.last_turn, self.turns) = (Some(self.now), self.turns + 1);
-        let vote = self.raft.server_metrics().borrow_watched().vote;
-        let raft = self.raft.clone();
-        drop(C::spawn(async move {
-            let request = TransferLeaderRequest::new(vote, me.voter.0, None);
-            if !matches!(raft.handle_transfer_leader(request).await, Ok(Ok(()))) {
-                // The vote has changed meanwhile: others are at it. A plain election does no harm.
-                let _ = raft.trigger().elect(false).await;
-            }
-        }));
-    }
-
-    fn publish(&self) {
-        let (peers, voters) = self.peers();
-        let named = |is_voter: bool| {
-            let parts = peers.iter().filter(|(voter, _)| voters.contains(voter) == is_voter);
-            parts.map(|(&voter, peer)| (peer.member.node, VoterId(voter))).collect()
-        };
-        let (term, applied) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            (metrics.current_term, metrics.last_applied.map_or(0, |id| id.index))
-        };
-        let (candidates, forced) = self.machine.read(|register| {
-            let nodes = register.candidates().iter().map(|member| member.node).collect();
-            (nodes, register.forced().to_vec())
-        });
-        let status = Status {
-            cluster: self.network.cluster(),
-            epoch: self.view().map(|view| view.epoch),
-            voters: named(true),
-            learners: named(false),
-            leader: self.leader().map(|leader| leader.node),
-            term,
-            applied,
-            candidates,
-            forced,
-        };
-        self.shared.lock().status = status;
     }
 }
 

@@ -140,7 +140,7 @@ struct Identity {
 const VERSION_NAME: &str = "version";
 const VOTER_NAME: &str = "voter";
 const CLUSTER_NAME: &str = "cluster name";
-const KEYS: [Key; 5] = [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster];
+const KEYS: [Key; 6] = [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster, Key::Forced];
 
 fn name(key: Key) -> &'static str {
     match key {
@@ -149,6 +149,7 @@ fn name(key: Key) -> &'static str {
         Key::Purged => "purged",
         Key::Snapshot => "snapshot",
         Key::Cluster => "cluster",
+        Key::Forced => "forced",
     }
 }
 

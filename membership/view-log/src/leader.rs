@@ -21,7 +21,9 @@ use crate::{
 const NEARLY: u64 = 3;
 /// What could not be done is tried again after this.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Who was heard within this time is there.
+/// So many proposals may be on their way at once.
+const WRITING: usize = 64;
+/// Who has asked within this time still asks.
 const RECENT: Duration = Duration::from_secs(1);
 /// How long a node that is no member any more is still told what happens: it learns that it was dropped.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -44,8 +46,8 @@ pub(crate) struct Leading {
     pub(crate) changing: bool,
     /// Candidates that are being written, or withdrawn.
     pub(crate) noting: BTreeSet<NodeId>,
-    /// The proposal that is being written.
-    writing: Option<Proposal>,
+    /// The proposals that are being written.
+    writing: Vec<Proposal>,
     /// Something could not be done now. It is tried again at this time.
     pause_until: Duration,
     refused: Option<(Proposal, String)>,
@@ -56,16 +58,20 @@ pub(crate) struct Leading {
 }
 
 impl Leading {
-    pub(crate) fn wrote_view(&mut self) {
+    /// A node asks. Who asks no more is forgotten.
+    pub(crate) fn asked(&mut self, node: NodeId, asking: Asking) {
+        let now = asking.heard;
+        self.asking.retain(|_, other| now - other.heard < RECENT);
+        self.asking.insert(node, asking);
+    }
+
+    /// What was refused may be right now.
+    pub(crate) fn on_change(&mut self) {
         self.refused = None;
     }
 }
 
 impl<C: Types> Agent<C> {
-    pub(crate) fn is_leader(&self) -> bool {
-        self.raft.server_metrics().borrow_watched().state.is_leader()
-    }
-
     pub(crate) fn is_leading_busily(&self) -> bool {
         self.leading.asking.values().any(|asking| self.now - asking.heard < RECENT)
     }
@@ -102,6 +108,7 @@ impl<C: Types> Agent<C> {
     pub(crate) fn go_on(&mut self, done: bool) {
         if !done {
             self.leading.pause_until = self.now + PAUSE;
+            self.retry_in(PAUSE);
         }
         self.lead();
     }
@@ -198,7 +205,8 @@ impl<C: Types> Agent<C> {
         let matched =
             metrics.replication.as_ref().and_then(|replication| replication.get(&voter)?.as_ref().map(|id| id.index));
         let node = metrics.membership_config.get_node(&voter).map(|peer| peer.member.node);
-        let is_there = node.and_then(|node| self.heard.get(&node)).is_some_and(|heard| self.now - *heard < RECENT);
+        let heard = node.filter(|node| !self.gone.contains_key(node)).and_then(|node| self.heard.get(&node));
+        let is_there = heard.is_some_and(|heard| self.now - *heard < self.calm() * 2);
         let last = metrics.last_log_index.unwrap_or(0);
         is_there && matched.is_some_and(|index| index + NEARLY >= last)
     }
@@ -209,7 +217,8 @@ impl<C: Types> Agent<C> {
         let caught_up = |voter| self.caught_up(voter);
         let situation =
             Situation { view: &view, fixed: self.settings.voters.as_deref(), voters, peers, caught_up: &caught_up };
-        if let Some(target) = voters::plan(&situation) {
+        // A leader that died while it changed the voters has left two sets, both of which must agree: one is enough.
+        if let Some(target) = voters::plan(&situation).or_else(|| self.half_changed()) {
             self.change(ChangeMembers::ReplaceAllVoters(target));
             return;
         }
@@ -232,6 +241,14 @@ impl<C: Types> Agent<C> {
         if !over.is_empty() {
             self.change(ChangeMembers::RemoveNodes(over));
         }
+    }
+
+    /// The voters that were to be, if a change to them has not ended.
+    fn half_changed(&self) -> Option<BTreeSet<u64>> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let sets = metrics.membership_config.get_joint_config();
+        sets.last().filter(|_| sets.len() > 1).cloned()
     }
 
     fn heard_recently(&self, node: NodeId) -> bool {
@@ -274,7 +291,11 @@ impl<C: Types> Agent<C> {
             }
             return;
         }
-        if !self.is_leader() || self.leading.writing.as_ref() == Some(&proposal) {
+        if !self.is_leader() || self.leading.writing.contains(&proposal) {
+            return;
+        }
+        // Without a quorum none of them ends, and rivals ask again and again.
+        if self.leading.writing.len() >= WRITING {
             return;
         }
         if let Some((refused, why)) = &self.leading.refused
@@ -283,7 +304,7 @@ impl<C: Types> Agent<C> {
             self.refuse(&from, &proposal, why.clone());
             return;
         }
-        self.leading.writing = Some(proposal.clone());
+        self.leading.writing.push(proposal.clone());
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
             let written = raft.client_write(Request(Entry::Successor(proposal.clone()))).await;
@@ -294,9 +315,7 @@ impl<C: Types> Agent<C> {
     }
 
     pub(crate) fn on_written(&mut self, proposal: Proposal, result: Result<Reply, String>) {
-        if self.leading.writing.as_ref() == Some(&proposal) {
-            self.leading.writing = None;
-        }
+        self.leading.writing.retain(|other| *other != proposal);
         match result {
             Ok(Reply::Taken) => {}
             Ok(Reply::Refused(why)) => {

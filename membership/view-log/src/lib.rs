@@ -10,7 +10,8 @@
 //!   (nearly) all of the log.
 //! - *Proposals* go to the leader, and are sent again until something is decided.
 //! - *A leader that is gone* is not waited for: the lowest-ranked voter that is left takes over at once. Raft's lease does
-//!   not stand in the way, since nothing is ever read by it.
+//!   not stand in the way, since nothing is ever read by it. A leader that ends in order says so.
+//! - *While nothing happens* little is said, and Raft's own timers stand still.
 //! - *Voters* follow the members.
 //!
 //! [`Log`] runs on a thread of its own; [`SimLog`] is the same in virtual time, on the caller's.
@@ -33,7 +34,7 @@ mod wire;
 
 pub use disk::StorageError;
 pub use log::{Inlet, Log, Monitor};
-pub use settings::{Failure, Settings, Start, StartError, Timing};
+pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::Status;
-pub use sim::{SimDisk, SimLog};
+pub use sim::{SimDisk, SimLog, Standing};
 pub use wire::{Contact, MAX_MESSAGE, Transport};

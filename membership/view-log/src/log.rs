@@ -13,11 +13,11 @@ use squall_membership::{ClusterId, Member, Proposal, Report, View, ViewEvent, Vi
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
-    agent::{Agent, Input},
+    agent::{Agent, Forcing, Input},
     disk,
     machine::Machine,
     network::{Clients, Network},
-    settings::{Failure, Settings, Start, StartError, Timing},
+    settings::{Failure, NotForced, Settings, Start, StartError, Timing},
     shared::{Shared, Status},
     store::Store,
     types::{Real, Types},
@@ -33,12 +33,21 @@ pub struct Log {
 
 /// Where messages for a node's log go in.
 #[derive(Clone)]
-pub struct Inlet(UnboundedSender<Input>);
+pub struct Inlet {
+    shared: Arc<Shared>,
+    inbox: UnboundedSender<Input>,
+}
 
 impl Inlet {
-    /// Hands over a message that [`Transport`] brought from a node. After the log has stopped, nothing happens.
+    /// Hands over a message that [`Transport`] brought from a node. It is lost if too many wait; after the log has stopped,
+    /// nothing happens.
     pub fn incoming(&self, from: NodeId, message: Vec<u8>) {
-        let _ = self.0.send(Input::Message(from, message));
+        match self.shared.room(message.len()) {
+            Some(room) => drop(self.inbox.send(Input::Queued(from, message, room))),
+            None => {
+                tracing::debug!(%from, bytes = message.len(), "a message of the view log is dropped: too many wait");
+            }
+        }
     }
 }
 
@@ -67,10 +76,14 @@ impl Monitor {
 
     /// Begins another life of the cluster, of which this node is the only voter: what was decided elsewhere since, and
     /// what others hold that this node does not, is given up. `proposal` follows the last view that this node knows, and
-    /// has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (who, when, why) is kept for good. Nodes of
-    /// the old life that hear of it fail with [`Failure::OtherLife`].
-    pub fn force(&self, proposal: Proposal, reason: String) {
-        let _ = self.inbox.send(Input::Force(proposal, reason));
+    /// has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (who, when, why) is kept for good.
+    ///
+    /// It first asks, for a second, whether another node was forced, or is at this moment: of several only one goes on. `done` is
+    /// told what comes of it, on the log's thread; it is dropped if the log has stopped. Nodes of the old life that hear of the
+    /// new one go over to it by themselves, if they are in no view, or can't go on and know of no later view than the new
+    /// life has.
+    pub fn force(&self, proposal: Proposal, reason: String, done: impl FnOnce(Result<(), NotForced>) + Send + 'static) {
+        let _ = self.inbox.send(Input::Force(Forcing::new(proposal, reason, done)));
     }
 }
 
@@ -102,6 +115,7 @@ impl Log {
         let (inbox, inputs) = unbounded_channel();
         let (task_shared, task_inbox) = (Arc::clone(&shared), inbox.clone());
         let body = move || {
+            let _guard = Guard(Arc::clone(&task_shared));
             runtime.block_on(async move {
                 let network = Arc::new(Network::new(transport, me));
                 match start::<Real>(settings, Arc::clone(&task_shared), network, config, opened, task_inbox, rng).await
@@ -117,7 +131,7 @@ impl Log {
 
     /// Where this node's messages go in.
     pub fn inlet(&self) -> Inlet {
-        Inlet(self.inbox.clone())
+        Inlet { shared: Arc::clone(&self.shared), inbox: self.inbox.clone() }
     }
 
     /// What others than its owner may look at, and do.
@@ -161,6 +175,17 @@ impl ViewLog for Log {
 
     fn poll(&mut self, _now: Time) -> Option<ViewEvent> {
         self.shared.pop()
+    }
+}
+
+/// A node must not go on without its log, not even if that is this crate's fault.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail(Failure::Storage("it has panicked".into()));
+        }
     }
 }
 
@@ -219,11 +244,12 @@ pub(crate) async fn start<C: Types>(
     config: Arc<Config>,
     opened: Opened,
     inbox: UnboundedSender<Input>,
-    rng: fastrand::Rng,
+    mut rng: fastrand::Rng,
 ) -> Result<Agent<C>, Failure> {
     let stopped = |e: &dyn std::error::Error| Failure::Storage(e.to_string());
     let Opened { voter, store, cluster } = opened;
     network.set_cluster(cluster);
+    network.count_from(rng.u64(..));
     let applied = inbox.clone();
     let observer = Arc::new(move |entry| {
         // The agent may have ended.

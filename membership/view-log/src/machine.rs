@@ -11,11 +11,11 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
 };
 use serde::{Deserialize, Serialize};
-use squall_membership::{Applied, Register};
+use squall_membership::{Applied, ClusterId, Entry, Register};
 
 use crate::{
     store::{Store, decode, encode},
-    types::{LogId, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
+    types::{LogId, Membership, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
 };
 
 /// A register, and how far the log has come in it.
@@ -44,9 +44,10 @@ impl Machine {
         Ok(Machine { state: Arc::new(Mutex::new(state)), store, observer })
     }
 
-    /// Forgets everything, for another life of the cluster. Nothing else may use the store at that time.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        self.store.clear()?;
+    /// Forgets everything, for another life of the cluster, and keeps its first entry, if this node is to write that. Nothing
+    /// else may use the store at that time.
+    pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
+        self.store.begin_anew(cluster, first)?;
         *self.lock() = State::default();
         Ok(())
     }
@@ -58,6 +59,11 @@ impl Machine {
     /// What has been decided, as far as this node knows.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Register) -> T) -> T {
         read(&self.lock().register)
+    }
+
+    /// Who votes, by what was applied.
+    pub(crate) fn membership(&self) -> Membership {
+        self.lock().membership.membership().clone()
     }
 
     fn snapshot_of(state: &State, bytes: Vec<u8>) -> Snapshot {

@@ -33,7 +33,8 @@ struct State {
     me: Member,
     addresses: BTreeMap<NodeId, Vec<String>>,
     next_call: u64,
-    calls: BTreeMap<u64, oneshot::Sender<Result<Answer, String>>>,
+    /// Whose answer is waited for, and by whom.
+    calls: BTreeMap<u64, (NodeId, oneshot::Sender<Result<Answer, String>>)>,
 }
 
 impl Network {
@@ -44,6 +45,12 @@ impl Network {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts calls from here on, which must be where no earlier life of this node has counted: an answer that one of those
+    /// waited for may still come.
+    pub(crate) fn count_from(&self, first: u64) {
+        self.lock().next_call = first;
     }
 
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
@@ -85,9 +92,12 @@ impl Network {
         }
     }
 
-    /// Hands an answer to whoever waits for it.
-    pub(crate) fn answer(&self, id: u64, answer: Result<Answer, String>) {
-        if let Some(waiter) = self.lock().calls.remove(&id) {
+    /// Hands a node's answer to whoever waits for it.
+    pub(crate) fn answer(&self, from: NodeId, id: u64, answer: Result<Answer, String>) {
+        let mut state = self.lock();
+        if state.calls.get(&id).is_some_and(|(to, _)| *to == from)
+            && let Some((_, waiter)) = state.calls.remove(&id)
+        {
             // It may have given up in the meantime.
             let _ = waiter.send(answer);
         }
@@ -100,6 +110,7 @@ pub(crate) struct Clients(pub(crate) Arc<Network>);
 /// Calls one part in the log.
 pub(crate) struct Client {
     network: Arc<Network>,
+    node: NodeId,
     to: Contact,
     voter: VoterId,
 }
@@ -119,8 +130,8 @@ impl Client {
         let id = {
             let mut state = self.network.lock();
             let id = state.next_call;
-            state.next_call += 1;
-            state.calls.insert(id, answer);
+            state.next_call = id.wrapping_add(1);
+            state.calls.insert(id, (self.node, answer));
             id
         };
         let _pending = Pending(&self.network, id);
@@ -180,6 +191,32 @@ impl<C: Types> RaftNetworkFactory<C> for Clients {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
-        Client { network: Arc::clone(&self.0), to: Contact::from(&peer.member), voter: VoterId(target) }
+        let (node, to) = (peer.member.node, Contact::from(&peer.member));
+        Client { network: Arc::clone(&self.0), node, to, voter: VoterId(target) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_membership::Incarnation;
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Transport for Nowhere {
+        fn send(&self, _: &Contact, _: Vec<u8>) {}
+    }
+
+    #[test]
+    fn an_answer_counts_only_from_whom_it_was_asked() {
+        let network = Network::new(Arc::new(Nowhere), Member::new(NodeId(1), Incarnation(1)));
+        let (answer, mut answered) = oneshot::channel();
+        network.lock().calls.insert(7, (NodeId(2), answer));
+        network.answer(NodeId(3), 7, Ok(Answer::Appended));
+        network.answer(NodeId(2), 8, Ok(Answer::Appended));
+        assert!(answered.try_recv().is_err());
+        network.answer(NodeId(2), 7, Ok(Answer::Conflict));
+        assert!(matches!(answered.try_recv(), Ok(Ok(Answer::Conflict))));
     }
 }

@@ -61,7 +61,7 @@ impl Start {
 /// How long things take.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// How often the log's leader shows that it is there.
+    /// How often the log's leader shows that it is there, for a while after something happened; a third as often else.
     pub heartbeat: Duration,
     /// How long nothing is heard of the leader before another is elected: drawn at random between the two. When a leader
     /// is [known to be gone](squall_membership::ViewLog::peer_gone), nobody waits for it.
@@ -134,15 +134,49 @@ pub enum Failure {
         /// What differs.
         why: String,
     },
-    /// An operator forced the group into another life, without this node; its state is of the old one.
+    /// The group has begun anew, and what this node has stored of it is of another life.
     #[error(
-        "the group was forced to begin anew without this node ({with} says so): start it again with an empty directory, to join"
+        "the group has begun anew without this node ({with} says so): start it again with an empty directory, to join"
     )]
     OtherLife {
         /// Who says so.
         with: NodeId,
     },
+    /// Operators have forced two nodes to go on from the same life, each without the other. Only one of the two may.
+    #[error(
+        "operators forced both this node and {with} to go on without each other, and only the life of {with} counts: what this \
+         node has accepted since then is not in it; start this node again, to join"
+    )]
+    Rival {
+        /// Who says so.
+        with: NodeId,
+    },
     /// The log can't be stored any more, or is damaged.
-    #[error("the view log stopped: {0}")]
+    #[error("the view log can't be kept any more: {0}")]
     Storage(String),
+}
+
+/// Why a node does not begin another life of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForced {
+    /// Another node was forced before.
+    #[error(
+        "{with} was forced before it, and goes on: this node joins it by itself, if it holds nothing that {with} lacks"
+    )]
+    Begun {
+        /// That node, or one that has joined it.
+        with: NodeId,
+    },
+    /// Another node is being forced at this moment.
+    #[error("{with} is being forced to go on at the same moment, and goes first: this node joins it by itself")]
+    AtOnce {
+        /// That node.
+        with: NodeId,
+    },
+    /// There is nothing to force any more.
+    #[error("what follows its view was decided meanwhile: nothing is to be forced")]
+    Decided,
+    /// The log can't be begun anew.
+    #[error("the view log can't be begun anew: {0}")]
+    Failed(String),
 }

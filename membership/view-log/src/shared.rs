@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -13,6 +13,9 @@ use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Epoch, Member, ViewEvent, VoterId};
 
 use crate::settings::Failure;
+
+/// As many bytes of messages may wait for the log's task, which may be writing to a slow disk.
+const MAX_WAITING: usize = 32 << 20;
 
 /// The state of a node's log, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +38,9 @@ pub struct Status {
     pub candidates: Vec<NodeId>,
     /// What operators have forced, in words.
     pub forced: Vec<String>,
+    /// A node of another life, which an operator forced, that this one does not go over to by itself: it holds what that life
+    /// lacks, or can go on.
+    pub other_life: Option<NodeId>,
 }
 
 /// What the log's task leaves for its owner.
@@ -43,6 +49,17 @@ pub(crate) struct Shared {
     /// Whether there may be an event: the owner looks millions of times a second.
     has_events: AtomicBool,
     wake: Arc<dyn Fn() + Send + Sync>,
+    /// The bytes of messages that wait for the log's task.
+    waiting: AtomicUsize,
+}
+
+/// What a message takes while it waits for the log's task.
+pub(crate) struct Room(Arc<Shared>, usize);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 pub(crate) struct State {
@@ -58,7 +75,14 @@ impl Shared {
     pub(crate) fn new(me: Member, wake: Arc<dyn Fn() + Send + Sync>) -> Shared {
         let state =
             State { events: VecDeque::new(), me, status: Status::default(), failure: None, next_tick: Duration::ZERO };
-        Shared { state: Mutex::new(state), has_events: AtomicBool::new(false), wake }
+        Shared { state: Mutex::new(state), has_events: AtomicBool::new(false), wake, waiting: AtomicUsize::new(0) }
+    }
+
+    /// Room for a message of so many bytes. None if too many wait: it is lost, as messages may be.
+    pub(crate) fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let room = Room(Arc::clone(self), bytes);
+        (before + bytes <= MAX_WAITING).then_some(room)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -93,5 +117,23 @@ impl Shared {
     pub(crate) fn fail(&self, failure: Failure) {
         self.lock().failure.get_or_insert(failure);
         (self.wake)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_membership::Incarnation;
+
+    use super::*;
+
+    #[test]
+    fn messages_wait_only_as_far_as_there_is_room_for_them() {
+        let shared = Arc::new(Shared::new(Member::new(NodeId(1), Incarnation(1)), Arc::new(|| {})));
+        let waiting = shared.room(MAX_WAITING - 1).expect("room");
+        assert!(shared.room(2).is_none());
+        let last = shared.room(1);
+        assert!(last.is_some());
+        drop(waiting);
+        assert!(shared.room(MAX_WAITING - 1).is_some());
     }
 }

@@ -1,51 +1,55 @@
 //! The log in virtual time, on its caller's thread.
 
+mod disk;
+pub(crate) mod runtime;
+mod standing;
+
 use std::{
-    io, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    mem,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
-use openraft_rt_sim::{SimInstant, SimRuntime};
-use redb::StorageBackend;
+use openraft_rt_sim::SimInstant;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Member, Proposal, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use self::runtime::Runtime;
+pub use self::{disk::SimDisk, standing::Standing};
 use crate::{
-    agent::Input,
-    disk,
+    agent::{Forcing, Input},
+    disk as store_on_disk,
     log::{Opened, Parts, start},
+    machine::Machine,
     network::Network,
-    settings::{Failure, Settings, StartError},
+    settings::{Failure, NotForced, Settings, StartError},
     shared::{Shared, Status},
+    store::Store,
     types::Simulated,
     wire::{Contact, Transport},
 };
 
 /// How much further than asked a log's clock may go, so that it comes to rest.
 const SETTLE: Duration = Duration::from_micros(1);
-/// How often a log looks whether a timer of its own is due: soon after something happened to it, and else.
-const ALERT: Duration = Duration::from_millis(1);
-const CALM: Duration = Duration::from_millis(10);
-/// For how long something that happened keeps it alert.
-const ALERT_FOR: Duration = Duration::from_millis(20);
 
 /// A node's log in virtual time. Everything it does follows from its settings, its seed, its disk, and what it is told when.
 ///
 /// Dropping it is a crash: what its disk had not synced may be lost ([`SimDisk::crash`]).
 pub struct SimLog {
-    runtime: SimRuntime,
+    runtime: Runtime,
     shared: Arc<Shared>,
     inbox: UnboundedSender<Input>,
     outbox: Arc<Outbox>,
+    store: Store,
+    machine: Arc<OnceLock<Machine>>,
     /// What the runtime's clock showed when the caller's showed `began`.
     origin: SimInstant,
     began: Time,
     now: Time,
-    alert_until: Time,
-    has_input: bool,
+    /// What it was told and has not dealt with.
+    inputs: Vec<Input>,
 }
 
 #[derive(Default)]
@@ -66,59 +70,92 @@ impl SimLog {
     pub fn new(settings: Settings, seed: u64, disk: Option<SimDisk>, now: Time) -> Result<SimLog, StartError> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let opened = match disk {
-            Some(disk) => disk::open_with(disk, &settings.cluster, &mut rng)?,
+            Some(disk) => store_on_disk::open_with(disk, &settings.cluster, &mut rng)?,
             None => Opened::in_memory(&mut rng),
         };
         let Parts { me, config } = Parts::new(&settings, opened.voter)?;
+        let store = opened.store.clone();
+        let machine = Arc::new(OnceLock::new());
         let shared = Arc::new(Shared::new(me.clone(), Arc::new(|| {})));
         let outbox = Arc::new(Outbox::default());
         let (inbox, inputs) = unbounded_channel();
         let network = Arc::new(Network::new(Arc::clone(&outbox) as Arc<dyn Transport>, me));
-        let mut runtime = SimRuntime::with_seed(rng.u64(..));
-        let (task_shared, task_inbox) = (Arc::clone(&shared), inbox.clone());
+        let mut runtime = Runtime::with_seed(rng.u64(..));
+        let (task_shared, task_inbox, task_machine) = (Arc::clone(&shared), inbox.clone(), Arc::clone(&machine));
         let origin = runtime.block_on(async move {
             let agent =
                 start::<Simulated>(settings, Arc::clone(&task_shared), network, config, opened, task_inbox, rng);
-            drop(SimRuntime::spawn(async move {
+            drop(Runtime::spawn(async move {
                 match agent.await {
-                    Ok(agent) => agent.run(inputs).await,
+                    Ok(agent) => {
+                        // Nobody else sets it.
+                        let _ = task_machine.set(agent.machine.clone());
+                        agent.run(inputs).await;
+                    }
                     Err(failure) => task_shared.fail(failure),
                 }
             }));
             Simulated::now()
         });
         let mut log =
-            SimLog { runtime, shared, inbox, outbox, origin, began: now, now, alert_until: now, has_input: true };
-        log.advance(now);
+            SimLog { runtime, shared, inbox, outbox, store, machine, origin, began: now, now, inputs: Vec::new() };
+        log.run();
         Ok(log)
     }
 
     /// A message that arrives from a node. It is dealt with at the next [`advance`](SimLog::advance), or poll.
     pub fn incoming(&mut self, from: NodeId, message: Vec<u8>) {
-        self.tell(Input::Message(from, message));
+        self.inputs.push(Input::Message(from, message));
     }
 
-    /// Runs all that is due up to a time.
+    /// Runs all that is due up to a time, and then deals with what it was told.
     pub fn advance(&mut self, now: Time) {
-        if now <= self.now && !self.has_input {
-            return;
+        let is_due = self.next_run().is_some_and(|at| at <= now);
+        if is_due || !self.inputs.is_empty() {
+            self.now = self.now.max(now);
+            self.run();
         }
-        if mem::take(&mut self.has_input) {
-            self.alert_until = now.max(self.now) + ALERT_FOR;
-        }
-        self.now = self.now.max(now);
+    }
+
+    fn run(&mut self) {
         let until = self.origin + self.now.since(self.began);
+        let (inputs, inbox) = (mem::take(&mut self.inputs), self.inbox.clone());
         self.runtime.block_on(async move {
             Simulated::sleep_until(until).await;
+            for input in inputs {
+                // If the log has stopped, `failure` says why.
+                let _ = inbox.send(input);
+            }
             // Timers fire only when no task can run: after this one, all have done what they could, also those that
             // sleep for some nanoseconds to let others run.
             Simulated::sleep(SETTLE).await;
         });
     }
 
+    /// When it has something to do of itself: until then it only deals with what it is told. None: never.
+    pub fn next_run(&self) -> Option<Time> {
+        let at = self.runtime.next_timer()?.elapsed_since_start();
+        Some(self.began + at.saturating_sub(self.origin.elapsed_since_start()))
+    }
+
     /// Messages to be sent, in order.
     pub fn outgoing(&mut self) -> Vec<(Contact, Vec<u8>)> {
         mem::take(&mut *self.outbox.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What was decided and not said yet, as of the last time that the log ran.
+    pub fn event(&mut self) -> Option<ViewEvent> {
+        self.shared.pop()
+    }
+
+    /// Whether there is an [`event`](SimLog::event).
+    pub fn has_events(&self) -> bool {
+        self.shared.has_events()
+    }
+
+    /// Whether it was told something that it has not dealt with.
+    pub fn has_inputs(&self) -> bool {
+        !self.inputs.is_empty()
     }
 
     /// This node, as it is known to the log or asks to be.
@@ -131,180 +168,55 @@ impl SimLog {
         self.shared.lock().status.clone()
     }
 
+    /// Who this node would need to lead. None: it has no part in any log.
+    pub fn standing(&self) -> Option<Standing> {
+        let (last, membership) = self.store.tail();
+        let membership = membership.or_else(|| self.machine.get().map(Machine::membership))?;
+        Some(Standing::new(self.me().voter, last, &membership))
+    }
+
     /// Why the log has stopped, if it has.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().failure.clone()
     }
 
     /// Begins another life of the cluster: [`Monitor::force`](crate::Monitor::force).
-    pub fn force(&mut self, proposal: Proposal, reason: String) {
-        self.tell(Input::Force(proposal, reason));
-    }
-
-    fn tell(&mut self, input: Input) {
-        self.has_input = true;
-        // If the log has stopped, `failure` says why.
-        let _ = self.inbox.send(input);
+    pub fn force(
+        &mut self,
+        proposal: Proposal,
+        reason: String,
+        done: impl FnOnce(Result<(), NotForced>) + Send + 'static,
+    ) {
+        self.inputs.push(Input::Force(Forcing::new(proposal, reason, done)));
     }
 }
 
 impl ViewLog for SimLog {
     fn propose(&mut self, proposal: Proposal) {
-        self.tell(Input::Propose(proposal));
+        self.inputs.push(Input::Propose(proposal));
     }
 
     fn join(&mut self, me: Member) {
-        self.tell(Input::Join(me));
+        self.inputs.push(Input::Join(me));
     }
 
     fn report(&mut self, to: &View, report: Report) {
-        self.tell(Input::Report(to.members.clone(), report));
+        self.inputs.push(Input::Report(to.members.clone(), report));
     }
 
     fn peer_gone(&mut self, node: NodeId) {
-        self.tell(Input::PeerGone(node));
+        self.inputs.push(Input::PeerGone(node));
     }
 
     fn poll(&mut self, now: Time) -> Option<ViewEvent> {
         self.advance(now);
-        self.shared.pop()
+        self.event()
     }
 
     fn deadline(&self) -> Time {
-        if self.has_input || self.shared.has_events() {
+        if self.has_inputs() || self.has_events() {
             return self.now;
         }
-        let state = self.shared.lock();
-        if state.failure.is_some() {
-            return Time::MAX;
-        }
-        let patience = if self.now < self.alert_until { ALERT } else { CALM };
-        // A tick that is due by now was run: the next one is not known only while the log starts.
-        let tick = self.began + state.next_tick;
-        if tick > self.now { tick.min(self.now + patience) } else { self.now + patience }
-    }
-}
-
-/// A disk that loses what was not synced when its node crashes. Clones are the same disk.
-#[derive(Clone, Debug)]
-pub struct SimDisk(Arc<Mutex<Platter>>);
-
-#[derive(Debug)]
-struct Platter {
-    rng: fastrand::Rng,
-    /// What is there for good.
-    synced: Vec<u8>,
-    /// What is read.
-    current: Vec<u8>,
-    unsynced: Vec<Write>,
-    /// How many more writes succeed.
-    writes_left: Option<u64>,
-}
-
-#[derive(Debug)]
-enum Write {
-    Bytes(u64, Vec<u8>),
-    Length(u64),
-}
-
-impl SimDisk {
-    /// An empty disk. What it loses follows from the seed.
-    pub fn new(seed: u64) -> SimDisk {
-        let rng = fastrand::Rng::with_seed(seed);
-        let platter = Platter { rng, synced: Vec::new(), current: Vec::new(), unsynced: Vec::new(), writes_left: None };
-        SimDisk(Arc::new(Mutex::new(platter)))
-    }
-
-    /// The power fails: of what was written since the last sync, some is there, some is not, some in part. Call it after the
-    /// node's [`SimLog`] was dropped.
-    pub fn crash(&self) {
-        let mut platter = self.lock();
-        let Platter { rng, synced, current, unsynced, .. } = &mut *platter;
-        for write in unsynced.drain(..) {
-            match write {
-                Write::Bytes(offset, mut bytes) => match rng.u8(..3) {
-                    0 => {}
-                    1 => {
-                        bytes.truncate(rng.usize(..=bytes.len()));
-                        put(synced, offset, &bytes);
-                    }
-                    _ => put(synced, offset, &bytes),
-                },
-                Write::Length(length) => synced.resize(length as usize, 0),
-            }
-        }
-        current.clone_from(synced);
-    }
-
-    /// After so many more writes, all fail, as on a disk that is full.
-    pub fn fail_after(&self, writes: u64) {
-        self.lock().writes_left = Some(writes);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Platter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn put(bytes: &mut Vec<u8>, offset: u64, data: &[u8]) {
-    let end = offset as usize + data.len();
-    if bytes.len() < end {
-        bytes.resize(end, 0);
-    }
-    bytes[offset as usize..end].copy_from_slice(data);
-}
-
-impl Platter {
-    fn may_write(&mut self) -> io::Result<()> {
-        match &mut self.writes_left {
-            Some(0) => Err(io::Error::new(io::ErrorKind::StorageFull, "no space left on the simulated disk")),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl StorageBackend for SimDisk {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.lock().current.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let platter = self.lock();
-        let start = offset as usize;
-        let bytes = platter.current.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        out.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut platter = self.lock();
-        platter.may_write()?;
-        platter.current.resize(len as usize, 0);
-        platter.unsynced.push(Write::Length(len));
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let mut platter = self.lock();
-        let Platter { synced, unsynced, .. } = &mut *platter;
-        for write in unsynced.drain(..) {
-            match write {
-                Write::Bytes(offset, bytes) => put(synced, offset, &bytes),
-                Write::Length(length) => synced.resize(length as usize, 0),
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut platter = self.lock();
-        platter.may_write()?;
-        put(&mut platter.current, offset, data);
-        platter.unsynced.push(Write::Bytes(offset, data.to_vec()));
-        Ok(())
+        self.next_run().map_or(Time::MAX, |at| at.max(self.now))
     }
 }

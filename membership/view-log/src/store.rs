@@ -15,7 +15,12 @@ use openraft::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use squall_membership::{ClusterId, Entry};
+
 use crate::types::{LogEntry, LogId, Types, Vote};
+
+/// As many bytes of entries are sent at once, about: what is more would not fit into a message.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Something that is kept beside the log's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +33,8 @@ pub(crate) enum Key {
     Snapshot,
     /// Which cluster's life it is.
     Cluster,
+    /// The entry that an operator has forced that life to begin with.
+    Forced,
 }
 
 /// One of the changes that take effect together.
@@ -69,10 +76,12 @@ struct Inner {
     log: BTreeMap<u64, LogEntry>,
     vote: Option<Vote>,
     committed: Option<LogId>,
-    /// Written with what is written next: a restart may find an older one, and learns the rest from the leader.
+    /// Written with what is written next, or when there is time: a restart may find an older one, and learns the rest from the
+    /// leader.
     committed_is_unwritten: bool,
     purged: Option<LogId>,
     snapshot: Option<Vec<u8>>,
+    forced: Option<Vec<u8>>,
     disk: Option<Box<dyn Disk>>,
 }
 
@@ -95,6 +104,7 @@ impl Store {
             committed_is_unwritten: false,
             purged: value(image, Key::Purged)?,
             snapshot: image.values.get(&Key::Snapshot).cloned(),
+            forced: image.values.get(&Key::Forced).cloned(),
             disk: Some(disk),
         };
         Ok(Store(Arc::new(Mutex::new(inner))))
@@ -115,19 +125,40 @@ impl Store {
         self.lock().write(vec![Change::Set(Key::Cluster, encode(&cluster)?)])
     }
 
-    /// Forgets everything, but whose it is.
-    pub(crate) fn clear(&self) -> io::Result<()> {
+    /// Forgets everything, but whose it is, for another life: its first entry, if this node is to write that, is still to come
+    /// into its log. All at once, so that a node that dies then finds the one life or the other.
+    pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
         let mut inner = self.lock();
+        let forced = first.map(encode).transpose()?;
+        let mut changes = vec![Change::Clear, Change::Set(Key::Cluster, encode(&cluster.0)?)];
+        changes.extend(forced.clone().map(|entry| Change::Set(Key::Forced, entry)));
         inner.committed_is_unwritten = false;
-        inner.write(vec![Change::Clear])?;
-        *inner = Inner { disk: inner.disk.take(), ..Inner::default() };
+        inner.write(changes)?;
+        *inner = Inner { disk: inner.disk.take(), forced, ..Inner::default() };
         Ok(())
+    }
+
+    /// The entry that this life was forced to begin with.
+    pub(crate) fn forced(&self) -> io::Result<Option<Entry>> {
+        self.lock().forced.as_deref().map(decode).transpose()
+    }
+
+    /// Writes what could wait: a node that comes back alone should know the last view.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        if inner.committed_is_unwritten { inner.write(Vec::new()) } else { Ok(()) }
     }
 
     /// Whether nothing was ever stored.
     pub(crate) fn is_empty(&self) -> bool {
+        let has_vote = self.lock().vote.is_some();
+        !has_vote && self.has_no_log()
+    }
+
+    /// Whether no log was begun.
+    pub(crate) fn has_no_log(&self) -> bool {
         let inner = self.lock();
-        inner.vote.is_none() && inner.log.is_empty() && inner.purged.is_none() && inner.snapshot.is_none()
+        inner.log.is_empty() && inner.purged.is_none() && inner.snapshot.is_none()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -168,6 +199,19 @@ impl<C: Types> RaftLogReader<C> for Store {
             return Ok(Vec::new());
         }
         Ok(self.lock().log.range(range).map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<LogEntry>> {
+        let inner = self.lock();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for (_, entry) in inner.log.range(start..end) {
+            bytes += encode(entry)?.len();
+            if bytes > BATCH_BYTES && !entries.is_empty() {
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        Ok(entries)
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
@@ -248,5 +292,18 @@ impl<C: Types> RaftLogStorage<C> for Store {
         inner.log = inner.log.split_off(&(last.index + 1));
         inner.purged = inner.purged.max(Some(last));
         Ok(())
+    }
+}
+
+impl Store {
+    /// The last entry of the log, and the last one in it that says who votes.
+    pub(crate) fn tail(&self) -> (Option<LogId>, Option<crate::types::Membership>) {
+        let inner = self.lock();
+        let last = inner.log.last_key_value().map(|(_, entry)| entry.log_id());
+        let membership = inner.log.values().rev().find_map(|entry| match &entry.payload {
+            openraft::EntryPayload::Membership(membership) => Some(membership.clone()),
+            _ => None,
+        });
+        (last.or(inner.purged), membership)
     }
 }

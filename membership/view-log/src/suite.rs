@@ -3,16 +3,21 @@
 use std::{io, sync::Arc};
 
 use openraft::{
-    AsyncRuntime, StorageError,
+    AsyncRuntime, EntryPayload, LogId, RaftLogReader, RaftTypeConfig, StorageError,
+    entry::RaftEntry,
+    storage::{IOFlushed, RaftLogStorage},
     testing::log::{StoreBuilder, Suite},
+    vote::RaftLeaderIdExt,
 };
+use squall_fabric::NodeId;
+use squall_membership::{Entry, Incarnation, Member};
 
 use crate::{
     disk,
     machine::Machine,
     sim::SimDisk,
     store::Store,
-    types::{Real, Simulated, Types},
+    types::{LeaderId, LogEntry, Real, Request, Simulated, Types},
 };
 
 struct Memory;
@@ -55,6 +60,26 @@ trait RunSuite: Types {
 }
 
 impl<C: Types> RunSuite for C {}
+
+/// More would not fit into a message, and whoever is behind by that much would get none.
+#[test]
+fn as_many_entries_are_read_at_once_as_fit_into_a_message() {
+    let mut store = Store::in_memory();
+    let mut reader = store.clone();
+    let entry = |index: u64| {
+        let addresses = vec!["x".repeat(700 << 10)];
+        let member = Member { addresses, ..Member::new(NodeId(1), Incarnation(1)) };
+        let log_id = LogId::new(LeaderId::new_committed(1, 1), index);
+        LogEntry { log_id, payload: EntryPayload::Normal(Request(Entry::Candidate(member))) }
+    };
+    let read = async {
+        let append = RaftLogStorage::<Simulated>::append(&mut store, (0..4).map(entry), IOFlushed::noop());
+        append.await.expect("a write");
+        RaftLogReader::<Simulated>::limited_get_log_entries(&mut reader, 1, 4).await.expect("entries")
+    };
+    let entries = <Simulated as RaftTypeConfig>::AsyncRuntime::run(read);
+    assert_eq!(entries.iter().map(|entry| entry.log_id().index).collect::<Vec<_>>(), [1]);
+}
 
 /// What a disk holds after its power failed, and after each of its writes failed.
 #[test]

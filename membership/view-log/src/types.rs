@@ -13,6 +13,7 @@ pub(crate) type Vote = impls::Vote<LeaderId>;
 pub(crate) type LogId = openraft::LogId<Committed>;
 pub(crate) type Payload = EntryPayload<Request, u64, Peer>;
 pub(crate) type LogEntry = openraft::Entry<Committed, Payload>;
+pub(crate) type Membership = openraft::Membership<u64, Peer>;
 pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, Peer>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, Peer>;
 pub(crate) type Snapshot = openraft::Snapshot<Committed, u64, Peer, Vec<u8>>;
@@ -50,7 +51,7 @@ openraft::declare_raft_types!(
         R = Reply,
         NodeId = u64,
         Node = Peer,
-        AsyncRuntime = openraft_rt_sim::SimRuntime,
+        AsyncRuntime = crate::sim::runtime::Runtime,
 );
 
 impl Types for Real {}

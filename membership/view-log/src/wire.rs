@@ -5,7 +5,7 @@
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
+use squall_membership::{Began, ClusterId, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
@@ -48,6 +48,8 @@ pub(crate) enum Body {
         id: u64,
         answer: Result<Answer, String>,
     },
+    /// The leader ends: another is to take over.
+    Farewell,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,8 @@ pub(crate) enum Wants {
     Witness,
     /// To know how things stand.
     News,
+    /// To know whether it may go on alone from this epoch, as an operator wants it to.
+    Force(Epoch),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,8 +91,8 @@ pub(crate) enum Here {
     },
     /// The two don't belong together; a sentence.
     Mismatch(String),
-    /// The group goes on in another life: an operator forced that.
-    OtherLife,
+    /// The group goes on in another life; where that began, if an operator forced it.
+    OtherLife(Option<Began>),
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -2,9 +2,11 @@
 
 mod world;
 
+use std::{sync::mpsc, time::Duration};
+
 use squall_fabric::NodeId;
 use squall_membership::{Incarnation, Member, ViewEvent, ViewLog};
-use squall_view_log::{Failure, Start, Timing};
+use squall_view_log::{Failure, NotForced, Start, Timing};
 use world::{MS, Trouble, World};
 
 #[test]
@@ -33,6 +35,19 @@ fn a_group_that_can_not_form_says_who_is_missing() {
     world.run(600 * MS);
     let missing = vec![NodeId(3)];
     assert_eq!(world.log(2).failure(), Some(Failure::NotFormed { waited_ms: 500, missing }));
+}
+
+#[test]
+fn a_group_forms_though_its_founder_dies_while_it_founds_it_and_remembers_nothing() {
+    for step in 0..60 {
+        let mut world = World::new(&[1, 2, 3], step);
+        world.seed = Some(step);
+        (1..4).for_each(|id| world.start(id));
+        world.run(19 * MS + Duration::from_micros(100 * step));
+        world.crash(1);
+        world.start(1);
+        world.run_until(8000 * MS, "a first view", |world| [2, 3].iter().all(|&id| world.epoch(id).is_some()));
+    }
 }
 
 #[test]
@@ -69,6 +84,83 @@ fn a_leader_that_is_gone_is_not_waited_for() {
         let took = world.run_until(1000 * MS, "a view", |world| left.iter().all(|&id| world.members(id) == left));
         assert!(took < 10 * MS, "seed {seed}: {took:?}");
     }
+}
+
+#[test]
+fn a_leader_that_nobody_knows_to_be_gone_is_replaced_all_the_same() {
+    for seed in 0..20 {
+        let mut world = World::formed(&[1, 2, 3], seed);
+        world.run(20_000 * MS);
+        let leader = world.log(1).status().leader.expect("a leader").0;
+        let left: Vec<u32> = (1..4).filter(|id| *id != leader).collect();
+        world.crash(leader);
+        world.propose(left[0], &left);
+        world.run_until(6000 * MS, "a view", |world| left.iter().all(|&id| world.members(id) == left));
+    }
+}
+
+/// Until the change ends, most of the old voters and most of the new ones must agree: more than are left in the end.
+#[test]
+fn a_change_of_voters_is_ended_though_the_leader_dies_in_the_middle_of_it() {
+    for step in 0..20 {
+        let mut world = World::formed(&[1, 2, 3], step);
+        world.seed = Some(step);
+        let all = [1, 2, 3, 4, 5];
+        [4, 5].iter().for_each(|&id| world.start(id));
+        world.run_until(1000 * MS, "candidates", |world| world.candidates(1).len() == 2);
+        world.propose(1, &all);
+        world.run_until(1000 * MS, "a view", |world| world.epoch(1) == Some(2));
+        world.run(Duration::from_micros(100 * step));
+        let mut old = vec![1, 2, 3];
+        let leader = world.log(1).status().leader.expect("a leader").0;
+        world.crash(leader);
+        world.run(10_000 * MS);
+        old.retain(|&id| id != leader);
+        world.crash(old[0]);
+        let left: Vec<u32> = all.into_iter().filter(|&id| id != leader && id != old[0]).collect();
+        world.propose(old[1], &left);
+        world.run_until(8000 * MS, "a view", |world| left.iter().all(|&id| world.epoch(id) == Some(3)));
+    }
+}
+
+/// A heartbeat and its answer, for each of the others.
+#[test]
+fn while_nothing_happens_little_is_said() {
+    let mut world = World::formed(&[1, 2, 3], 12);
+    world.run(5000 * MS);
+    let (before, term) = (world.sent, world.log(1).status().term);
+    world.run(60_000 * MS);
+    let beats = (world.sent - before) / 4;
+    assert!((60..70).contains(&beats), "{beats} heartbeats in a minute");
+    assert_eq!(world.log(1).status().term, term, "nobody doubts the leader");
+}
+
+#[test]
+fn what_was_refused_may_be_right_once_a_candidate_is_there() {
+    let mut world = World::formed(&[1, 2, 3], 13);
+    world.run(500 * MS);
+    let joiner = Member { voter: squall_membership::VoterId(7), ..Member::new(NodeId(4), Incarnation(1)) };
+    let last = world.last(1).unwrap();
+    let early = world::successor(&last.view, 1, &[1, 2, 3, 4], &[joiner]);
+    world.log(1).propose(early);
+    world.run(500 * MS);
+    assert_eq!(world.epoch(1), Some(1), "nobody knows of the joiner");
+    world.start(4);
+    world.run_until(1000 * MS, "a candidate", |world| (1..4).all(|id| world.candidates(id) == [4]));
+    world.propose(1, &[1, 2, 3, 4]);
+    world.run_until(1000 * MS, "a view", |world| (1..5).all(|id| world.members(id) == [1, 2, 3, 4]));
+}
+
+#[test]
+fn a_refusal_shows_that_there_is_a_quorum() {
+    let mut world = World::formed(&[1, 2, 3], 14);
+    let mut wrong = world.successor(1, &[1, 2, 3]);
+    wrong.finals.clear();
+    for _ in 0..4 {
+        world.log(1).propose(wrong.clone());
+        world.run(1000 * MS);
+    }
+    assert!(!world.nodes[&1].events.contains(&ViewEvent::NoQuorum));
 }
 
 #[test]
@@ -148,13 +240,12 @@ fn two_members_and_a_witness_survive_the_loss_of_any_one() {
 }
 
 #[test]
-fn what_is_left_goes_on_when_it_is_forced_and_the_old_life_is_over() {
+fn what_is_left_goes_on_when_it_is_forced_and_others_come_to_it() {
     let mut world = World::formed(&[1, 2, 3], 9);
     world.cut = vec![(1, 2), (2, 1), (1, 3), (3, 1)];
-    let proposal = world.successor(1, &[1]);
     world.decided.clear();
-    world.log(1).force(proposal, "test".into());
-    world.run_until(1000 * MS, "a view", |world| world.members(1) == [1]);
+    force(&mut world, 1);
+    world.run_until(3000 * MS, "a view", |world| world.members(1) == [1]);
     assert_eq!(world.log(1).status().forced, ["test"]);
     world.cut.clear();
     world.crash(3);
@@ -162,6 +253,99 @@ fn what_is_left_goes_on_when_it_is_forced_and_the_old_life_is_over() {
     world.crash(2);
     world.start_as(2, Start::Join { contacts: world.contacts(&[1]) }, Timing::default());
     world.run_until(4000 * MS, "candidates", |world| world.candidates(1).len() == 2);
+}
+
+/// Lets an operator force a node to go on alone. What comes of it is said in time.
+fn force(world: &mut World, id: u32) -> mpsc::Receiver<Result<(), NotForced>> {
+    let (done, answer) = mpsc::channel();
+    let proposal = world.successor(id, &[id]);
+    // Who asked may have gone.
+    world.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
+    answer
+}
+
+/// Five members, of whom 3, 4 and 5 are lost. The others wait for a decision.
+fn two_of_five(seed: u64) -> World {
+    let mut world = World::formed(&[1, 2, 3, 4, 5], seed);
+    [3, 4, 5].into_iter().for_each(|id| world.crash(id));
+    for id in [1, 2] {
+        world.propose(id, &[1, 2, 3]);
+    }
+    world.run_until(9000 * MS, "an end of their patience", |world| {
+        [1, 2].iter().all(|id| world.nodes[id].events.contains(&ViewEvent::NoQuorum))
+    });
+    world
+}
+
+#[test]
+fn another_survivor_goes_over_to_the_life_that_was_forced_by_itself() {
+    for seed in 0..5 {
+        let mut world = two_of_five(seed);
+        let answer = force(&mut world, 1);
+        world.run_until(5000 * MS, "news of it at node 2", |world| world.members(2) == [1]);
+        assert_eq!(answer.try_recv(), Ok(Ok(())));
+        assert_eq!(world.log(2).failure(), None);
+        let me = world.log(2).me();
+        world.log(2).join(me);
+        world.run_until(3000 * MS, "a candidate", |world| world.candidates(1) == [2]);
+        world.propose(1, &[1, 2]);
+        world.run_until(3000 * MS, "a view of both", |world| [1, 2].iter().all(|&id| world.members(id) == [1, 2]));
+        assert_eq!(world.log(2).status().forced, ["test"], "it is recorded");
+    }
+}
+
+#[test]
+fn a_survivor_that_knows_of_a_later_view_than_the_forced_life_has_stays() {
+    let mut world = World::formed(&[1, 2, 3, 4, 5], 3);
+    (2..=5).for_each(|id| world.cut.extend([(1, id), (id, 1)]));
+    world.run(3000 * MS);
+    world.propose(2, &[2, 3, 4, 5]);
+    world.run_until(3000 * MS, "a view without node 1", |world| world.members(2) == [2, 3, 4, 5]);
+    [3, 4, 5].into_iter().for_each(|id| world.crash(id));
+    world.has_two_lives = true;
+    let answer = force(&mut world, 1);
+    world.run_until(5000 * MS, "a view", |world| world.members(1) == [1]);
+    assert_eq!(answer.try_recv(), Ok(Ok(())), "it can't know of the view without it");
+    world.propose(2, &[2, 3]);
+    world.cut.clear();
+    world.run(9000 * MS);
+    assert_eq!((world.members(2), world.log(2).failure()), (vec![2, 3, 4, 5], None));
+    assert_eq!(world.log(2).status().other_life, Some(NodeId(1)), "operators are told");
+}
+
+#[test]
+fn of_two_survivors_that_are_forced_at_once_the_first_goes_on_and_the_other_is_told() {
+    for pause in [0, 100, 400, 900, 1100, 3000] {
+        let mut world = two_of_five(u64::from(pause));
+        let first = force(&mut world, 2);
+        world.run(MS * pause);
+        let second = (world.members(1) == [1, 2, 3, 4, 5]).then(|| force(&mut world, 1));
+        world.run(5000 * MS);
+        let results = (first.try_recv(), second.map(|second| second.try_recv()));
+        let expected = match pause {
+            0..1000 => (Ok(Err(NotForced::AtOnce { with: NodeId(1) })), Some(Ok(Ok(())))),
+            1000..2000 => (Ok(Ok(())), Some(Ok(Err(NotForced::Begun { with: NodeId(2) })))),
+            _ => (Ok(Ok(())), None),
+        };
+        assert_eq!(results, expected, "{pause} ms between them");
+        assert_eq!([world.log(1).failure(), world.log(2).failure()], [None, None]);
+        assert_eq!(world.members(1), world.members(2), "there is one group");
+    }
+}
+
+#[test]
+fn of_two_survivors_that_are_forced_and_can_not_reach_each_other_one_ends_when_they_can() {
+    let mut world = two_of_five(4);
+    world.has_two_lives = true;
+    world.cut = vec![(1, 2), (2, 1)];
+    let answers = [force(&mut world, 1), force(&mut world, 2)];
+    world.run_until(5000 * MS, "two groups", |world| world.members(1) == [1] && world.members(2) == [2]);
+    assert_eq!(answers.map(|answer| answer.try_recv()), [Ok(Ok(())), Ok(Ok(()))]);
+    world.cut.clear();
+    world.run(5000 * MS);
+    let failures = [world.log(1).failure(), world.log(2).failure()];
+    let [first, second] = [Failure::Rival { with: NodeId(2) }, Failure::Rival { with: NodeId(1) }];
+    assert!(failures == [Some(first), None] || failures == [None, Some(second)], "{failures:?}");
 }
 
 #[test]

@@ -117,3 +117,26 @@ fn when_the_leader_is_gone_a_successor_is_decided_without_waiting_for_its_lease(
     // Raft alone would take at least the lease, a second: this leaves room for a slow machine.
     assert!(took.iter().min().unwrap() < &Duration::from_millis(400));
 }
+
+/// Nobody tells that it is gone, but itself.
+#[test]
+fn a_leader_that_ends_in_order_hands_over() {
+    let net = Arc::new(Net::default());
+    let mut nodes: Vec<Node> = (1..4).map(|id| start(&net, id, &[1, 2, 3], None)).collect();
+    let first = nodes.iter_mut().map(Node::committed).collect::<Vec<_>>().remove(0);
+    let leader = loop {
+        if let Some(leader) = nodes[0].monitor.status().leader {
+            break leader.0;
+        }
+        std::thread::yield_now();
+    };
+    drop(nodes.remove(leader as usize - 1));
+    let stay: Vec<u32> = (1..4).filter(|id| *id != leader).collect();
+    nodes[0].log.propose(next(&first, stay[0], &stay));
+    let began = Instant::now();
+    for node in &mut nodes {
+        assert_eq!(node.committed().view.epoch, Epoch(2));
+    }
+    // Raft's own election takes more than two seconds.
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}

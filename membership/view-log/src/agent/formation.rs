@@ -1,15 +1,13 @@
-//! How a node comes to a group: it founds one with others, finds one, or is made to begin one anew.
+//! How a node comes to a group: it founds one with others, or finds one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use openraft::Raft;
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Entry, Incarnation, Member, Proposal};
+use squall_membership::{ClusterId, Incarnation, Member};
 
 use super::{Agent, BUSY, is_same};
 use crate::{
-    leader::{Asking, Leading},
-    network::Clients,
+    leader::Asking,
     settings::{Failure, Start},
     types::{Peer, Types},
     wire::{Body, Contact, Hello, Here, Wants},
@@ -21,7 +19,8 @@ impl<C: Types> Agent<C> {
         let Start::List { members, witnesses } = &self.settings.start else { return };
         let me = self.network.me();
         let is_founder = members.first().and_then(|first| first.node) == Some(me.node);
-        if !is_founder || self.network.cluster().is_some() || self.tells_from.is_some() || !self.store.is_empty() {
+        // A cluster's number that was stored without a log is of one that was never begun: the node died in between.
+        if !is_founder || !self.is_free() || !self.store.is_empty() {
             return;
         }
         let recent = self.settings.timing.hello * 5;
@@ -63,39 +62,19 @@ impl<C: Types> Agent<C> {
         self.network.set_cluster(Some(cluster));
     }
 
-    /// Begins another life, of this node alone.
-    pub(crate) async fn force(&mut self, proposal: Proposal, reason: String) {
-        // It fails only if a task of Raft's panicked; it is not needed any more.
-        let _ = self.raft.shutdown().await;
-        let me = self.network.me();
-        // A later life has a greater number: the nodes of an earlier one are told by it that theirs is over.
-        let before = self.network.cluster().map_or(0, |cluster| cluster.0);
-        let cluster = ClusterId(before + 1 + self.rng.u64(..1 << 32));
-        if let Err(e) = self.machine.clear() {
-            self.shared.fail(Failure::Storage(e.to_string()));
-            return;
-        }
-        self.adopt(cluster);
-        let parts = (Clients(Arc::clone(&self.network)), self.store.clone(), self.machine.clone());
-        let begun = match Raft::new(me.voter.0, Arc::clone(&self.config), parts.0, parts.1, parts.2).await {
-            Ok(raft) => {
-                self.raft = raft;
-                let voters = BTreeMap::from([(me.voter.0, Peer { member: me, witness: false })]);
-                self.raft.initialize(voters).await.map_err(|e| e.to_string())
-            }
-            Err(e) => Err(e.to_string()),
-        };
-        if let Err(e) = begun {
-            self.shared.fail(Failure::Storage(e));
-            return;
-        }
-        tracing::warn!(?cluster, reason, "an operator forces the cluster to begin anew, from this node");
-        self.watch_raft();
-        (self.pending, self.report, self.waits_since, self.leading) = (None, None, None, Leading::default());
-        self.tells_from.get_or_insert(proposal.view.epoch);
-        let layout = self.settings.layout.clone();
-        self.forced = Some(Entry::Force { cluster, layout, proposal, reason });
-        self.lead();
+    /// Whether it asks for a place that it does not have.
+    pub(super) fn is_outside(&self) -> bool {
+        let me = self.network.me().voter.0;
+        self.wants.is_some() || (self.is_witness() && !self.peers().0.contains_key(&me))
+    }
+
+    /// Whether it has nothing of any log, and knows of no group.
+    pub(super) fn is_free(&self) -> bool {
+        self.tells_from.is_none() && self.store.has_no_log()
+    }
+
+    pub(super) fn is_witness(&self) -> bool {
+        matches!(self.settings.start, Start::Witness { .. })
     }
 
     pub(crate) fn become_member(&mut self, me: Member) {
@@ -106,21 +85,23 @@ impl<C: Types> Agent<C> {
 
     /// Asks whom it knows of.
     pub(crate) fn hello(&mut self) {
-        let is_witness = matches!(self.settings.start, Start::Witness { .. });
+        let is_witness = self.is_witness();
         let me = self.network.me();
         let wants = match &self.wants {
-            _ if is_witness && !self.peers().0.contains_key(&me.voter.0) => Wants::Witness,
-            Some(_) if self.network.cluster().is_none() && matches!(self.settings.start, Start::List { .. }) => {
-                Wants::Found
-            }
+            _ if is_witness && self.is_outside() => Wants::Witness,
+            Some(_) if self.is_free() && matches!(self.settings.start, Start::List { .. }) => Wants::Found,
             Some(_) => Wants::Join,
             None => Wants::News,
         };
         let contacts = self.contacts();
         if wants == Wants::News {
             let patience = self.settings.timing.election.1 * 2;
-            let leads = self.leader().is_some_and(|leader| is_same(&leader, &me));
-            if leads || self.now - self.heard_leader < patience || contacts.is_empty() {
+            // One that leads nobody any more has not always noticed.
+            let is_stuck = self.is_leader() && self.asks.is_waiting();
+            if self.is_leader() && !is_stuck {
+                return self.look_for_rivals(&contacts);
+            }
+            if (!is_stuck && self.hears_leader(patience)) || contacts.is_empty() {
                 return;
             }
             self.next_contact = (self.next_contact + 1) % contacts.len();
@@ -129,14 +110,14 @@ impl<C: Types> Agent<C> {
         }
         match self.leader() {
             Some(leader) if leader.node == me.node => self.on_hello(me, wants == Wants::Found, is_witness),
-            Some(leader) if self.now - self.heard_leader < self.settings.timing.election.1 => {
+            Some(leader) if self.hears_leader(self.settings.timing.election.1) => {
                 self.say_hello(&Contact::from(&leader), wants);
             }
             _ => contacts.iter().for_each(|contact| self.say_hello(contact, wants)),
         }
     }
 
-    fn say_hello(&self, to: &Contact, wants: Wants) {
+    pub(super) fn say_hello(&self, to: &Contact, wants: Wants) {
         let list = match &self.settings.start {
             Start::List { members, .. } => Some(members.iter().filter_map(|contact| contact.node).collect()),
             Start::Join { .. } | Start::Witness { .. } => None,
@@ -146,13 +127,15 @@ impl<C: Types> Agent<C> {
     }
 
     /// All whom it knows of, but itself.
-    fn contacts(&self) -> Vec<Contact> {
+    pub(super) fn contacts(&self) -> Vec<Contact> {
         let me = self.network.me().node;
         let mut contacts: Vec<Contact> = self.settings.start.contacts().cloned().collect();
         let members = self.view().map(|view| view.members.clone()).unwrap_or_default();
-        for member in members.iter().chain(self.peers().0.values().map(|peer| &peer.member)) {
-            if contacts.iter().all(|contact| contact.node != Some(member.node)) {
-                contacts.push(Contact::from(member));
+        let peers = self.peers().0;
+        let members = members.iter().chain(peers.values().map(|peer| &peer.member)).map(Contact::from);
+        for other in members.chain(self.former.iter().cloned()) {
+            if contacts.iter().all(|contact| contact.node != other.node) {
+                contacts.push(other);
             }
         }
         contacts.retain(|contact| contact.node != Some(me));
@@ -166,8 +149,7 @@ impl<C: Types> Agent<C> {
         }
         let decided = self.machine.read(|register| register.cluster().map(|_| register.layout().clone()));
         // A witness knows of no groups, but by what was decided.
-        let is_witness = matches!(self.settings.start, Start::Witness { .. });
-        let layout = decided.or_else(|| (!is_witness).then(|| self.settings.layout.clone()));
+        let layout = decided.or_else(|| (!self.is_witness()).then(|| self.settings.layout.clone()));
         let comes_in = matches!(hello.wants, Wants::Found | Wants::Join);
         if comes_in && layout.is_some_and(|layout| layout != hello.layout) {
             return Some(
@@ -187,7 +169,7 @@ impl<C: Types> Agent<C> {
 
     pub(crate) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
         let asking = Asking { peer: Peer { member: from.clone(), witness }, founds, heard: self.now };
-        self.leading.asking.insert(from.node, asking);
+        self.leading.asked(from.node, asking);
         self.lead();
     }
 
@@ -206,8 +188,7 @@ impl<C: Types> Agent<C> {
 
     pub(crate) fn on_here(&mut self, from: &Member, here: Here) {
         match here {
-            Here::Forming => {}
-            Here::OtherLife => {}
+            Here::Forming | Here::OtherLife(_) => {}
             Here::Mismatch(why) => {
                 if self.tells_from.is_none() {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });

@@ -1,0 +1,126 @@
+//! What a node asks for until a view answers it: its proposal, and its report.
+
+use std::time::Duration;
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, Member, Proposal, Report, ViewEvent};
+
+use super::Agent;
+use crate::{
+    types::Types,
+    wire::{Body, Contact},
+};
+
+/// A leader that can't write yet is asked again after this.
+const SOON: Duration = Duration::from_millis(1);
+/// What is not answered is sent again after this.
+const RESEND: Duration = Duration::from_millis(100);
+
+/// What a node waits for.
+#[derive(Default)]
+pub(super) struct Asks {
+    proposal: Option<Pending>,
+    report: Option<Sent>,
+    /// Since when it waits for a decision, or has last said that there is none.
+    since: Option<Duration>,
+}
+
+/// A proposal of this node's that is not decided.
+struct Pending {
+    proposal: Proposal,
+    sent: Option<(NodeId, Duration)>,
+}
+
+struct Sent {
+    to: Vec<Member>,
+    report: Report,
+    at: Duration,
+}
+
+impl Asks {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.proposal.is_some() || self.report.is_some()
+    }
+}
+
+impl<C: Types> Agent<C> {
+    pub(super) fn propose(&mut self, proposal: Proposal) {
+        self.asks.proposal = Some(Pending { proposal, sent: None });
+        self.asks.since.get_or_insert(self.now);
+        self.push_proposal();
+    }
+
+    pub(super) fn report(&mut self, to: Vec<Member>, report: Report) {
+        self.asks.since.get_or_insert(self.now);
+        self.asks.report = Some(Sent { to, report, at: self.now });
+        self.send_report();
+    }
+
+    /// Sends what has not been answered again.
+    pub(super) fn ask_again(&mut self) {
+        self.push_proposal();
+        if self.asks.report.as_ref().is_some_and(|report| self.now - report.at >= RESEND) {
+            self.send_report();
+        }
+    }
+
+    /// Sends the proposal to who leads, if that is due.
+    pub(super) fn push_proposal(&mut self) {
+        let (leader, now) = (self.leader(), self.now);
+        let Some(pending) = &mut self.asks.proposal else { return };
+        let Some(leader) = leader else { return };
+        if pending.sent.is_some_and(|(to, when)| to == leader.node && now - when < RESEND) {
+            return;
+        }
+        pending.sent = Some((leader.node, now));
+        let proposal = pending.proposal.clone();
+        let me = self.network.me();
+        if leader.node == me.node {
+            self.take_proposal(proposal, me);
+        } else {
+            self.network.send(&Contact::from(&leader), Body::Propose(Box::new(proposal)));
+        }
+    }
+
+    /// A leader that is new may not be ready: it is asked again soon.
+    pub(crate) fn not_written(&mut self, epoch: Epoch) {
+        let pending = self.asks.proposal.as_mut().filter(|pending| pending.proposal.view.epoch == epoch);
+        if let Some(pending) = pending {
+            pending.sent = None;
+            self.retry_in(SOON);
+        }
+    }
+
+    pub(crate) fn on_refused(&mut self, epoch: Epoch, why: &str) {
+        tracing::info!(%epoch, why, "a proposal was refused");
+        if self.asks.proposal.as_ref().is_some_and(|pending| pending.proposal.view.epoch == epoch) {
+            self.asks.proposal = None;
+            // Something was decided, though not this.
+            self.asks.since = self.asks.is_waiting().then_some(self.now);
+        }
+    }
+
+    /// There is a view of this epoch: what was asked for before is answered.
+    pub(super) fn decided_until(&mut self, epoch: Epoch) {
+        self.asks.proposal.take_if(|pending| pending.proposal.view.epoch <= epoch);
+        self.asks.report.take_if(|sent| sent.report.epoch < epoch);
+        self.asks.since = self.asks.is_waiting().then_some(self.now);
+    }
+
+    fn send_report(&mut self) {
+        let me = self.network.me().node;
+        let Some(Sent { to, report, at }) = &mut self.asks.report else { return };
+        *at = self.now;
+        for member in to.iter().filter(|member| member.node != me) {
+            self.network.send(&Contact::from(member), Body::Report(report.clone()));
+        }
+    }
+
+    /// Says so, if nothing has been decided for too long.
+    pub(super) fn check_quorum(&mut self) {
+        if self.asks.since.is_some_and(|since| self.now - since >= self.settings.timing.no_quorum) {
+            self.asks.since = Some(self.now);
+            self.shared.push(ViewEvent::NoQuorum);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a node's owner, and its operators, are told of the log.
+
+use openraft::async_runtime::watch::WatchReceiver;
+use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
+
+use super::Agent;
+use crate::{settings::NotForced, shared::Status, types::Types};
+
+impl<C: Types> Agent<C> {
+    pub(super) fn on_applied(&mut self, applied: Applied) {
+        self.is_lively();
+        if let Applied::Refused(why) = &applied {
+            tracing::debug!("an entry of the view log does nothing: {why}");
+            return;
+        }
+        self.leading.on_change();
+        // Before others hear of it, so that who asks then finds it.
+        self.publish();
+        if let Applied::View(proposal) = applied {
+            if self.is_in(&proposal.view) {
+                // Nobody but this very life can be meant: it has been in contact.
+                self.tells_from.get_or_insert(proposal.view.epoch);
+            }
+            self.tell(&proposal);
+        }
+        self.tell_candidates();
+        self.lead();
+    }
+
+    /// A leader needs nobody to tell it how things stand.
+    pub(super) fn tell_if_leading(&mut self) {
+        if self.tells_from.is_none()
+            && self.is_leader()
+            && let Some(last) = self.last()
+        {
+            self.tells_from = Some(last.view.epoch);
+            self.tell(&last);
+            self.tell_candidates();
+        }
+    }
+
+    pub(super) fn tell(&mut self, proposal: &Proposal) {
+        let epoch = proposal.view.epoch;
+        if self.tells_from.is_none_or(|from| epoch < from) || self.told.is_some_and(|told| epoch <= told) {
+            return;
+        }
+        self.told = Some(epoch);
+        if self.forcing.as_ref().is_some_and(|forcing| forcing.epoch() <= epoch) {
+            self.end_forcing(Err(NotForced::Decided));
+        }
+        if self.is_in(&proposal.view) {
+            self.wants = None;
+        }
+        self.decided_until(epoch);
+        self.shared.push(ViewEvent::Committed(proposal.clone()));
+    }
+
+    pub(super) fn tell_candidates(&mut self) {
+        let candidates = self.machine.read(|register| register.candidates().to_vec());
+        if self.tells_from.is_some() && candidates != self.told_candidates {
+            self.told_candidates.clone_from(&candidates);
+            self.shared.push(ViewEvent::Candidates(candidates));
+        }
+    }
+
+    pub(super) fn publish(&self) {
+        let (peers, voters) = self.peers();
+        let named = |is_voter: bool| {
+            let parts = peers.iter().filter(|(voter, _)| voters.contains(voter) == is_voter);
+            parts.map(|(&voter, peer)| (peer.member.node, VoterId(voter))).collect()
+        };
+        let (term, applied) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.current_term, metrics.last_applied.map_or(0, |id| id.index))
+        };
+        let (candidates, forced) = self.machine.read(|register| {
+            let nodes = register.candidates().iter().map(|member| member.node).collect();
+            (nodes, register.forced().to_vec())
+        });
+        let status = Status {
+            cluster: self.network.cluster(),
+            epoch: self.view().map(|view| view.epoch),
+            voters: named(true),
+            learners: named(false),
+            leader: self.leader().map(|leader| leader.node),
+            term,
+            applied,
+            candidates,
+            forced,
+            other_life: self.other_life,
+        };
+        self.shared.lock().status = status;
+    }
+}
