@@ -14,12 +14,13 @@ use squall_fabric::{
     NodeId, Time,
     sim::{SimConfig, SimNet},
 };
-use squall_membership::{EndReason, Incarnation, Member, Proposal, ShardId, View, VoterId};
+use squall_membership::{EndReason, Incarnation, Layout, Member, ShardId, View, VoterId};
 use squall_ordered::BulkPath;
 
 use super::{
     clock::Clock,
     node::{Act, Launch, Node, State},
+    raft::Raft,
     view_log::{Pace, Script},
 };
 use crate::{
@@ -53,9 +54,14 @@ pub struct Options {
 /// What decides on views in a simulated cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decider {
-    /// A script, that decides as long as a majority of voters reach each other.
+    /// A script, that decides as long as a majority of voters reach each other: cheap, and harsher than Raft in what it tells
+    /// to whom and when.
     #[default]
     Scripted,
+    /// Raft, as in earnest. A node's part ends with its process.
+    Raft,
+    /// Raft. Each node has a disk, which loses what it had not synced when the node crashes.
+    RaftOnDisks,
 }
 
 impl Default for Options {
@@ -105,7 +111,8 @@ pub struct Cluster {
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
     /// Breaks ties of the agenda in the order of its entries.
     entries: u64,
-    script: Option<Script>,
+    pub(super) script: Option<Script>,
+    pub(super) raft: Raft,
     /// When the script looks again.
     look_at: Time,
     /// Which nodes were started before.
@@ -135,6 +142,7 @@ impl Cluster {
             agenda: BinaryHeap::new(),
             entries: 0,
             script: None,
+            raft: Raft::default(),
             look_at: Time::MAX,
             known: Vec::new(),
             past: Vec::new(),
@@ -215,19 +223,37 @@ impl Cluster {
         let now = self.net.now();
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
         let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
-        let (config, options, rng) = (&self.config, &self.options, &mut self.rng);
-        let script = self.script.get_or_insert_with(|| {
-            let delay = options.log_delay;
-            let pace = Pace { delay, election: 20 * delay, patience: 2 * config.failure_timeout() };
-            Script::new(config.members().to_vec(), plan.settings.layout.clone(), pace, rng.fork())
-        });
-        let view_log = script.log(me.clone(), clock, now);
+        let layout = plan.settings.layout.clone();
+        let (me, view_log) = match self.options.view_log {
+            Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
+            decider => self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng),
+        };
         let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs });
         self.nodes.insert(id, node);
         // Nodes don't start at the same moment.
         self.step_within(id, Duration::from_micros(100));
         self.look();
+        self.schedule_log(id);
         Ok(())
+    }
+
+    fn script(&mut self, layout: Layout) -> &mut Script {
+        let (config, options, rng) = (&self.config, &self.options, &mut self.rng);
+        self.script.get_or_insert_with(|| {
+            let delay = options.log_delay;
+            let pace = Pace { delay, election: 20 * delay, patience: 2 * config.failure_timeout() };
+            Script::new(config.members().to_vec(), layout, pace, rng.fork())
+        })
+    }
+
+    /// Takes away what a node's disk holds, as if it were a new one.
+    ///
+    /// # Panics
+    ///
+    /// If the node runs.
+    pub fn wipe(&mut self, node: NodeId) {
+        assert!(!self.nodes.contains_key(&node), "{node} runs");
+        self.raft.wipe(node);
     }
 
     /// Virtual time.
@@ -255,6 +281,11 @@ impl Cluster {
         self.nodes.get(&node)?.installed.as_ref()
     }
 
+    /// Who forms the first view.
+    pub(super) fn founders(&self) -> &[NodeId] {
+        self.config.members()
+    }
+
     /// Whether a node's process exists.
     pub fn is_up(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node)
@@ -270,16 +301,6 @@ impl Cluster {
     /// Whether a node runs, is a member with all that goes with it, and has been since it first was in this life.
     pub(super) fn serves(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(Node::serves)
-    }
-
-    /// What the view log has decided, in order.
-    pub(super) fn history(&self) -> Vec<Proposal> {
-        self.script.as_ref().map_or_else(Vec::new, Script::history)
-    }
-
-    /// Whether those who decide on views reach each other.
-    pub fn has_quorum(&self) -> bool {
-        self.script.as_ref().is_some_and(|script| script.has_quorum(|a, b| self.reach(a, b)))
     }
 
     /// Whether two nodes run, and what they send reaches each other.
@@ -317,6 +338,7 @@ impl Cluster {
             script.crash(node);
         }
         self.past.extend(crashed.views.iter().map(|view| (node, Arc::clone(view))));
+        self.raft.crash(node);
         crashed.crash();
         self.look();
     }
@@ -443,6 +465,8 @@ impl Cluster {
             Act::Deliver(shard) => self.deliver(id, shard),
             Act::Fetch(shard) => self.fetch(id, shard),
             Act::Restore(shard) => self.restore(id, shard),
+            Act::Log => self.run_log(id),
+            Act::Letter(number) => self.take_letter(id, number),
             Act::Look => unreachable!("no node's"),
         }
     }

@@ -32,13 +32,17 @@
 //! # }
 //! ```
 //!
+//! Views are decided by a script, or by Raft as in earnest: [`Options::view_log`].
+//!
 //! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
 
 pub mod bulk;
 mod check;
 mod clock;
 mod cluster;
+mod decided;
 mod node;
+mod raft;
 pub mod scenario;
 mod transfer;
 mod view_log;

@@ -31,6 +31,10 @@ pub(super) enum Act {
     Fetch(ShardId),
     /// It has come.
     Restore(ShardId),
+    /// A node's part of the view log does what is due.
+    Log,
+    /// A message for it arrives.
+    Letter(u64),
     /// The scripted view log looks at what is pending.
     Look,
 }
@@ -223,6 +227,7 @@ impl Cluster {
         with(&mut node.core, &mut effects);
         node.carry_out(&mut effects);
         self.effects = effects;
+        self.schedule_log(id);
         self.step_within(id, self.options.step_delay);
     }
 
@@ -241,6 +246,7 @@ impl Cluster {
         node.carry_out(&mut effects);
         self.effects = effects;
         self.look_if_asked();
+        self.schedule_log(id);
         self.schedule_deliveries(id);
         let node = &self.nodes[&id];
         let deadline = node.clock.when(node.core.deadline());

@@ -151,6 +151,11 @@ impl Script {
         lock(&self.shared).history.values().cloned().collect()
     }
 
+    /// A node that runs, as it is known to the log or asks to be.
+    pub(super) fn me(&self, node: NodeId) -> Option<Member> {
+        lock(&self.shared).seats.get(&node).map(|seat| seat.me.clone())
+    }
+
     /// Whether those who decide can reach each other.
     pub(super) fn has_quorum(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> bool {
         let shared = lock(&self.shared);

@@ -82,8 +82,8 @@ fn main() -> ExitCode {
             "warn"
         }
     };
-    // What Raft says of nodes that can't be reached is said better elsewhere.
-    let quiet = format!("{quiet},openraft=error");
+    // What matters of what Raft says, the view log says itself.
+    let quiet = format!("{quiet},openraft=off");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let done = match cli.command {

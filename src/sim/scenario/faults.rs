@@ -1,6 +1,6 @@
 //! What goes wrong in a scenario, and when.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use squall_fabric::{NodeId, Time, sim::Link};
 
@@ -15,18 +15,30 @@ pub(super) const LAST_JOINER: u32 = 9;
 #[derive(Clone, Debug)]
 enum Fault {
     Pause(NodeId),
+    /// Only its engine stands still: its clients go on.
+    PauseEngine(NodeId),
     Resume(NodeId),
-    /// Nodes are cut off from each other.
+    /// An operator tells the first that the second is gone.
+    Suspect(NodeId, NodeId),
+    /// What the first of each pair sends does not reach the second.
     Cut(Vec<(NodeId, NodeId)>),
-    /// What the first sends does not reach the second.
-    CutOneWay(NodeId, NodeId),
     Heal(Vec<(NodeId, NodeId)>),
     /// What the first sends to the second takes so much longer.
     Slow(NodeId, NodeId, Duration),
     Crash(NodeId),
+    /// Who leads the view then, or decides on views.
+    CrashLeader {
+        of_log: bool,
+    },
     /// A node starts, for the first time or again.
     Launch(NodeId),
+    /// All that crashed start again.
+    LaunchAll,
+    /// A node that is down loses its disk.
+    Wipe(NodeId),
     Leave(NodeId),
+    /// The process of a node ends, if it has left.
+    Exit(NodeId),
 }
 
 /// The faults of a scenario.
@@ -34,6 +46,8 @@ enum Fault {
 pub(super) struct Faults {
     planned: Vec<(Time, Fault)>,
     injected: usize,
+    /// Nodes that crashed, left, stood still, or could not be reached.
+    met: BTreeSet<NodeId>,
 }
 
 impl Faults {
@@ -45,6 +59,16 @@ impl Faults {
     /// Whether there are none to come, and none that will be over.
     pub(super) fn are_over(&self) -> bool {
         self.planned.is_empty()
+    }
+
+    /// How many nodes something befell.
+    pub(super) fn have_met(&self) -> usize {
+        self.met.len()
+    }
+
+    /// Whether something befell a node, in any life.
+    pub(super) fn has_met(&self, node: NodeId) -> bool {
+        self.met.contains(&node)
     }
 
     fn plan(&mut self, at: Time, fault: Fault) {
@@ -77,33 +101,58 @@ impl Scenario<'_> {
         // Some at the same moment, some after the group has got over the ones before.
         let lasts = [within, Duration::from_millis(30), Duration::from_millis(100)][self.rng.usize(0..3)];
         let mut joiner = self.peers.len() as u32 + 1;
-        for _ in 0..self.rng.usize(1..=4) {
-            let at = begin + self.within(lasts);
+        let mut at = begin + self.within(lasts);
+        for _ in 0..self.rng.usize(1..=5) {
             let node = self.any_node();
-            match self.rng.u8(0..16) {
+            match self.rng.u8(0..18) {
                 0 | 1 => {
                     let over = at + self.millis(30, 60);
-                    self.faults.plan(at, Fault::Pause(node));
+                    let pause = if self.rng.bool() { Fault::Pause(node) } else { Fault::PauseEngine(node) };
+                    self.faults.plan(at, pause);
                     self.faults.plan(over, Fault::Resume(node));
+                    self.plan_suspicion(at, node);
                 }
                 2..=4 => self.plan_cut(at, node),
                 5 => {
                     let (other, by) = (self.any_node(), self.millis(0, 3));
                     self.faults.plan(at, Fault::Slow(node, other, by));
                 }
-                6 => self.faults.plan(at, Fault::Leave(node)),
+                6 => {
+                    let ends = at + self.millis(0, 100);
+                    self.faults.plan(at, Fault::Leave(node));
+                    self.faults.plan(ends, Fault::Exit(node));
+                }
                 7 | 8 if self.ordered && joiner <= LAST_JOINER => {
                     self.faults.plan(at, Fault::Launch(NodeId(joiner)));
                     joiner += 1;
                 }
+                9 | 10 => self.plan_crashes_of_leaders(at),
                 _ => {
                     self.faults.plan(at, Fault::Crash(node));
                     if self.ordered && self.rng.bool() {
                         let again = at + self.millis(0, 60);
+                        if self.rng.u8(0..4) == 0 {
+                            self.faults.plan(again, Fault::Wipe(node));
+                        }
                         self.faults.plan(again, Fault::Launch(node));
                     }
                 }
             }
+            // Many at some step of what the group does about the one before.
+            at = if self.rng.bool() { at + self.millis(0, 5) } else { begin + self.within(lasts) };
+        }
+    }
+
+    /// One leader after the other, as each takes over.
+    fn plan_crashes_of_leaders(&mut self, mut at: Time) {
+        for _ in 0..self.rng.usize(1..=3) {
+            let of_log = self.rng.bool();
+            self.faults.plan(at, Fault::CrashLeader { of_log });
+            at = at + self.millis(0, 10);
+        }
+        if self.ordered && self.rng.bool() {
+            let again = at + self.millis(0, 60);
+            self.faults.plan(again, Fault::LaunchAll);
         }
     }
 
@@ -111,38 +160,41 @@ impl Scenario<'_> {
         Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
     }
 
+    /// Sometimes somebody is told that a node is gone, before he could have found out.
+    fn plan_suspicion(&mut self, at: Time, gone: NodeId) {
+        let by = self.any_node();
+        if by != gone && self.rng.u8(0..4) == 0 {
+            let at = at + self.millis(0, 3);
+            self.faults.plan(at, Fault::Suspect(by, gone));
+        }
+    }
+
+    /// Some links are cut, in one direction or both, once or again and again.
     fn plan_cut(&mut self, at: Time, node: NodeId) {
         let nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
         let other = self.any_node();
-        if node == other {
-            return;
+        let (here, there): (Vec<NodeId>, Vec<NodeId>) = match self.rng.u8(0..4) {
+            0 | 1 => (vec![node], vec![other]),
+            2 => nodes.iter().copied().partition(|_| self.rng.bool()),
+            _ => nodes.iter().copied().partition(|&any| any == node),
+        };
+        let mut links: Vec<_> = here.iter().flat_map(|&a| there.iter().map(move |&b| (a, b))).collect();
+        links.retain(|(a, b)| a != b);
+        if self.rng.u8(0..3) == 0 {
+            links.iter_mut().for_each(|(a, b)| (*a, *b) = (*b, *a));
         }
-        let over = at + self.millis(1, 60);
-        match self.rng.u8(0..4) {
-            0 => {
-                self.faults.plan(at, Fault::CutOneWay(node, other));
-                self.faults.plan(over, Fault::Heal(vec![(node, other)]));
-            }
-            1 => {
-                // A link that comes and goes.
-                let (mut at, period) = (at, self.millis(1, 10));
-                for _ in 0..self.rng.usize(1..=6) {
-                    self.faults.plan(at, Fault::Cut(vec![(node, other)]));
-                    self.faults.plan(at + period / 2, Fault::Heal(vec![(node, other)]));
-                    at = at + period;
-                }
-            }
-            2 => {
-                let (here, there): (Vec<_>, Vec<_>) = nodes.iter().copied().partition(|_| self.rng.bool());
-                let links: Vec<_> = here.iter().flat_map(|&a| there.iter().map(move |&b| (a, b))).collect();
-                self.faults.plan(at, Fault::Cut(links.clone()));
-                self.faults.plan(over, Fault::Heal(links));
-            }
-            _ => {
-                let links: Vec<_> = nodes.iter().filter(|&&n| n != node).map(|&n| (node, n)).collect();
-                self.faults.plan(at, Fault::Cut(links.clone()));
-                self.faults.plan(over, Fault::Heal(links));
-            }
+        if self.rng.u8(0..3) > 0 {
+            links.extend(links.clone().iter().map(|&(a, b)| (b, a)));
+        }
+        self.plan_suspicion(at, node);
+        let (times, lasts) = match self.rng.u8(0..3) {
+            0 => (self.rng.usize(2..=6), self.millis(1, 10)),
+            _ => (1, self.millis(1, 60)),
+        };
+        for time in 0..times as u32 {
+            let at = at + 2 * time * lasts;
+            self.faults.plan(at, Fault::Cut(links.clone()));
+            self.faults.plan(at + lasts, Fault::Heal(links.clone()));
         }
     }
 
@@ -162,34 +214,63 @@ impl Scenario<'_> {
     fn carry_out(&mut self, fault: Fault) -> Result<(), String> {
         match fault {
             Fault::Pause(node) => {
+                self.faults.met.insert(node);
                 if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
                     peer.is_paused = true;
                     self.cluster.pause(node);
                 }
             }
-            Fault::Resume(node) => {
-                if let Some(peer) = self.peer(node).filter(|peer| peer.is_paused) {
-                    peer.is_paused = false;
-                    self.cluster.resume(node);
-                }
+            Fault::PauseEngine(node) => {
+                self.faults.met.insert(node);
+                self.cluster.pause(node);
             }
-            Fault::Cut(links) => links.iter().for_each(|&(a, b)| self.cluster.net().cut(a, b)),
-            Fault::CutOneWay(a, b) => self.cluster.net().cut_one_way(a, b),
+            Fault::Resume(node) => {
+                if let Some(peer) = self.peer(node) {
+                    peer.is_paused = false;
+                }
+                self.cluster.resume(node);
+            }
+            Fault::Suspect(by, gone) => {
+                self.faults.met.extend([by, gone]);
+                self.cluster.suspect(by, gone);
+            }
+            Fault::Cut(links) => {
+                self.faults.met.extend(links.iter().flat_map(|&(a, b)| [a, b]));
+                links.iter().for_each(|&(a, b)| self.cluster.net().cut_one_way(a, b));
+            }
             Fault::Heal(links) => links.iter().for_each(|&(a, b)| self.cluster.net().heal(a, b)),
             Fault::Slow(a, b, by) => {
+                self.faults.met.extend([a, b]);
                 let link = Link { latency: Some(by), ..Link::default() };
                 self.cluster.net().set_link(a, b, link);
             }
-            Fault::Crash(node) => {
-                if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
-                    (peer.is_up, peer.is_paused, peer.leaves) = (false, false, false);
-                    self.cluster.crash(node);
+            Fault::Crash(node) => self.crash(node),
+            Fault::CrashLeader { of_log } => {
+                if let Some(leader) = self.cluster.leader(of_log) {
+                    self.crash(leader);
+                }
+            }
+            Fault::LaunchAll => {
+                let down = self.peers.iter().filter(|peer| !peer.is_up).map(|peer| peer.node);
+                for node in down.collect::<Vec<_>>() {
+                    self.launch(node)?;
+                }
+            }
+            Fault::Wipe(node) => {
+                if !self.cluster.is_up(node) {
+                    self.cluster.wipe(node);
                 }
             }
             Fault::Launch(node) => self.launch(node)?,
+            Fault::Exit(node) => {
+                if self.cluster.end_reason(node).is_some() {
+                    self.crash(node);
+                }
+            }
             Fault::Leave(node) => {
                 if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
                     peer.leaves = true;
+                    self.faults.met.insert(node);
                     self.cluster.leave(node);
                 }
             }
@@ -197,8 +278,23 @@ impl Scenario<'_> {
         Ok(())
     }
 
+    /// Nodes of the list that are all new and know of no group begin another one, as they must.
+    fn would_found_anew(&self, node: NodeId) -> bool {
+        let is_new =
+            |other: &NodeId| *other == node || self.cluster.is_up(*other) && self.cluster.view(*other).is_none();
+        self.cluster.founders().iter().all(is_new)
+    }
+
+    fn crash(&mut self, node: NodeId) {
+        if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
+            (peer.is_up, peer.is_paused, peer.leaves) = (false, false, false);
+            self.faults.met.insert(node);
+            self.cluster.crash(node);
+        }
+    }
+
     fn launch(&mut self, node: NodeId) -> Result<(), String> {
-        if self.cluster.is_up(node) {
+        if self.cluster.is_up(node) || self.would_found_anew(node) {
             return Ok(());
         }
         let log = Log::default();

@@ -4,6 +4,11 @@ mod rdmc;
 
 use std::{
     io::{self, BufWriter, IsTerminal, Write},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
     time::Instant,
 };
 
@@ -26,11 +31,12 @@ enum What {
     Rdmc(rdmc::Rdmc),
 }
 
-/// Run the scenarios of many seeds, and check what must hold: one order everywhere, no gap, no repetition, no stale read,
-/// nothing acknowledged is lost, nothing hangs.
+/// Run the scenarios of many seeds, and check what must hold: one view of each epoch, one order everywhere, no gap, no
+/// repetition, no stale read, nothing acknowledged is lost, nothing hangs, and who can serve does when the faults are over.
 ///
-/// Each scenario is a cluster of 2 to 7 nodes on the worst network that the contract permits, with clients, pauses, cuts and
-/// crashes. The first seed that fails is printed, and `squall sim replay SEED` tells what happened in it.
+/// Each scenario is a cluster of 2 to 9 nodes with its view log, on the worst network that the contract permits, with clients,
+/// and with pauses, cuts, crashes, joins and leaves. The first seed that fails is printed, and `squall sim replay SEED` tells
+/// what happened in it.
 #[derive(Debug, Args)]
 struct Check {
     /// How many seeds to run.
@@ -39,6 +45,9 @@ struct Check {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// How many run at the same time [default: one on each core].
+    #[arg(long)]
+    threads: Option<usize>,
 }
 
 /// Run the scenario of one seed again, and tell each operation and fault with its virtual time.
@@ -61,36 +70,84 @@ impl SimCommand {
     }
 }
 
+/// What scenarios did, together.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    messages: usize,
+    reads: usize,
+    views: usize,
+    faults: usize,
+    /// Of the failed ones, that with the lowest seed.
+    failed: Option<scenario::Violation>,
+}
+
+impl Sum {
+    fn take(&mut self, result: Result<scenario::Report, scenario::Violation>) {
+        self.done += 1;
+        match result {
+            Ok(report) => {
+                self.messages += report.messages;
+                self.reads += report.reads;
+                self.views += report.views;
+                self.faults += report.faults;
+            }
+            Err(violation) if self.failed.as_ref().is_none_or(|first| violation.seed < first.seed) => {
+                self.failed = Some(violation);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 impl Check {
     fn run(self) -> Result<(), CommandError> {
         let began = Instant::now();
-        let (mut messages, mut reads, mut faults) = (0, 0, 0);
+        let end = self.from.saturating_add(self.seeds);
+        let (next, sum) = (AtomicU64::new(self.from), Mutex::new(Sum::default()));
         let progress = io::stderr().is_terminal();
-        for (done, seed) in (self.from..self.from.saturating_add(self.seeds)).enumerate() {
-            let report = scenario::run(seed).map_err(|violation| {
-                let advice = format!("`squall sim replay {seed}` tells what happened");
-                CommandError::Failed(format!("{violation}\n{advice}"))
-            })?;
-            messages += report.messages;
-            reads += report.reads;
-            faults += report.faults;
-            if progress && done % 20 == 0 {
-                eprint!("\r{done} of {} seeds", self.seeds);
+        let work = || {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                // Those before the one that failed are still of interest.
+                if seed >= end || lock(&sum).failed.is_some() {
+                    break;
+                }
+                let result = scenario::run(seed);
+                let mut sum = lock(&sum);
+                sum.take(result);
+                if progress && sum.done.is_multiple_of(20) {
+                    eprint!("\r{} of {} seeds", sum.done, self.seeds);
+                }
             }
-        }
+        };
+        let threads = self.threads.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
         if progress {
             eprint!("\r");
+        }
+        let Sum { messages, reads, views, faults, failed, .. } =
+            sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(violation) = failed {
+            let (seed, count) = (violation.seed, violation.seed - self.from + 1);
+            let advice =
+                format!("it is number {count} of {}; `squall sim replay {seed}` tells what happened", self.seeds);
+            return Err(CommandError::Failed(format!("{violation}\n{advice}")));
         }
         let seconds = began.elapsed().as_secs_f64();
         let mut out = io::stdout().lock();
         writeln!(
             out,
-            "{} seeds from {}: {messages} messages and {reads} reads through {faults} faults, all as it must be; \
-             {seconds:.1} s",
+            "{} seeds from {}: {messages} messages and {reads} reads through {faults} faults and {views} changes of the \
+             view, all as it must be; {seconds:.1} s",
             self.seeds, self.from
         )
         .map_err(output)
     }
+}
+
+fn lock(sum: &Mutex<Sum>) -> MutexGuard<'_, Sum> {
+    sum.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Replay {

@@ -1,0 +1,57 @@
+//! What a simulated cluster has decided, and whether it could decide more, as one sees it who knows all.
+
+use squall_fabric::NodeId;
+use squall_membership::{Member, Proposal};
+use squall_view_log::Standing;
+
+use super::{cluster::Cluster, node::Node, view_log::Script};
+
+impl Cluster {
+    /// What the view log has decided, in order.
+    pub(super) fn history(&self) -> Vec<Proposal> {
+        self.script.as_ref().map_or_else(|| self.raft.history(), Script::history)
+    }
+
+    /// Whether this life of a node goes on, as a member.
+    pub(super) fn lives(&self, member: &Member) -> bool {
+        let me = match &self.script {
+            Some(script) => script.me(member.node),
+            None => self.raft.me(member.node),
+        };
+        let takes_part = self.nodes.get(&member.node).is_some_and(|node| node.ended.is_none());
+        takes_part && me.is_some_and(|me| (me.incarnation, me.voter) == (member.incarnation, member.voter))
+    }
+
+    /// Who leads the last view that a node has installed, or the log that decides on views, as some node that runs knows it.
+    pub(super) fn leader(&self, of_log: bool) -> Option<NodeId> {
+        let known =
+            |(&id, node): (&NodeId, &Node)| if of_log { self.raft.leader(id) } else { node.core.membership().leader() };
+        self.nodes.iter().filter_map(known).find(|leader| self.nodes.contains_key(leader))
+    }
+
+    /// Of those who could lead the log, the one that knows most. None: nobody could, or a script decides.
+    pub(super) fn log_leader(&self) -> Option<Standing> {
+        let leaders = self.raft.leaders(|a, b| self.reach(a, b));
+        leaders.into_iter().map(|(_, standing)| standing).max_by_key(Standing::last)
+    }
+
+    /// Two decisions on one epoch, if there ever were.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        self.raft.contradiction()
+    }
+
+    /// Whether those who decide on views reach each other, and know what was decided.
+    pub fn has_quorum(&self) -> bool {
+        match &self.script {
+            Some(script) => script.has_quorum(|a, b| self.reach(a, b)),
+            None => self.history().is_empty() || !self.raft.leaders(|a, b| self.reach(a, b)).is_empty(),
+        }
+    }
+
+    /// Whether a node can't find the group, having nothing of its log: nor has any of those that it was configured with and that
+    /// run. A script finds everybody.
+    pub(super) fn is_adrift(&self, node: NodeId) -> bool {
+        let knows = |node: NodeId| self.is_up(node) && self.raft.has_part(node);
+        self.script.is_none() && !knows(node) && !self.founders().iter().any(|&founder| knows(founder))
+    }
+}

@@ -1,0 +1,265 @@
+//! The real view log in a simulated cluster: each node runs its part, on its own clock, and their messages go through the
+//! cluster's network, whose cuts and slow links are theirs too.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use squall_fabric::{NodeId, Time};
+use squall_membership::{Epoch, Layout, Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, Timing};
+
+use super::{
+    clock::Clock,
+    cluster::{Cluster, Decider},
+    node::Act,
+};
+use crate::{config::Config, view_log::end_reason};
+
+/// The parts of a cluster's view log.
+#[derive(Default)]
+pub(super) struct Raft {
+    seats: BTreeMap<NodeId, Seat>,
+    /// They outlive the lives of their nodes.
+    disks: BTreeMap<NodeId, SimDisk>,
+    /// Messages on their way.
+    letters: BTreeMap<u64, Letter>,
+    sent: u64,
+    decided: Arc<Mutex<Decided>>,
+}
+
+struct Seat {
+    log: Arc<Mutex<SimLog>>,
+    clock: Clock,
+    /// When it next runs, at the latest.
+    runs_at: Time,
+}
+
+struct Letter {
+    from: NodeId,
+    to: NodeId,
+    message: Vec<u8>,
+}
+
+/// What any node was told of.
+#[derive(Default)]
+struct Decided {
+    history: BTreeMap<Epoch, Proposal>,
+    /// What contradicts it, if anything ever did.
+    contradiction: Option<String>,
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Raft {
+    /// Starts a node's part. Returns the node, as it is known to the log, and its side of the log.
+    pub(super) fn start(
+        &mut self,
+        config: &Config,
+        layout: Layout,
+        me: Member,
+        (decider, clock, now): (Decider, Clock, Time),
+        rng: &mut Rng,
+    ) -> (Member, Box<dyn ViewLog>) {
+        let node = me.node;
+        let disk = (decider == Decider::RaftOnDisks)
+            .then(|| self.disks.entry(node).or_insert_with(|| SimDisk::new(rng.u64(..))).clone());
+        let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now));
+        let log = log.expect("a configuration's own settings, and a disk that crashed but was not damaged");
+        let me = log.me();
+        let log = Arc::new(Mutex::new(log));
+        let side = Side { log: Arc::clone(&log), decided: Arc::clone(&self.decided) };
+        self.seats.insert(node, Seat { log, clock, runs_at: Time::MAX });
+        (me, Box::new(side))
+    }
+
+    /// A node's process has ended.
+    pub(super) fn crash(&mut self, node: NodeId) {
+        // The power fails first: a log that is dropped in order would still write to its disk.
+        if let Some(disk) = self.disks.get_mut(&node) {
+            *disk = disk.crashed();
+        }
+        self.seats.remove(&node);
+        self.letters.retain(|_, letter| letter.to != node);
+    }
+
+    /// A node that does not run loses what its disk holds.
+    pub(super) fn wipe(&mut self, node: NodeId) {
+        self.disks.remove(&node);
+    }
+
+    /// A node that runs, as it is known to the log or asks to be.
+    pub(super) fn me(&self, node: NodeId) -> Option<Member> {
+        Some(lock(&self.seats.get(&node)?.log).me())
+    }
+
+    /// Whether a node that runs has anything of the log.
+    pub(super) fn has_part(&self, node: NodeId) -> bool {
+        let standing = self.seats.get(&node).and_then(|seat| lock(&seat.log).standing());
+        standing.is_some_and(|standing| !standing.voters().is_empty())
+    }
+
+    /// Who leads, as a node knows it.
+    pub(super) fn leader(&self, node: NodeId) -> Option<NodeId> {
+        lock(&self.seats.get(&node)?.log).status().leader
+    }
+
+    /// What was decided, in order.
+    pub(super) fn history(&self) -> Vec<Proposal> {
+        lock(&self.decided).history.values().cloned().collect()
+    }
+
+    /// Two decisions on one epoch, if there ever were.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        lock(&self.decided).contradiction.clone()
+    }
+
+    /// Of those who run and reach each other, who could lead the log.
+    pub(super) fn leaders(&self, reach: impl Fn(NodeId, NodeId) -> bool) -> Vec<(NodeId, Standing)> {
+        let standing = |(&node, seat): (&NodeId, &Seat)| {
+            let log = lock(&seat.log);
+            log.standing().filter(|_| log.failure().is_none()).map(|standing| (node, standing))
+        };
+        let standings: Vec<(NodeId, Standing)> = self.seats.iter().filter_map(standing).collect();
+        let can_lead = |(node, standing): &&(NodeId, Standing)| {
+            let reached = standings.iter().filter(|(other, _)| other == node || reach(*node, *other));
+            reach(*node, *node) && standing.can_lead(reached.map(|(_, standing)| standing))
+        };
+        standings.iter().filter(can_lead).cloned().collect()
+    }
+}
+
+/// What a part is started with. It keeps time by the failure timeout: as the default settings do by the default one.
+fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
+    let contacts: Vec<Contact> =
+        config.members().iter().map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+    let start = if config.members().contains(&me.node) {
+        Start::List { members: contacts, witnesses: Vec::new() }
+    } else {
+        Start::Join { contacts }
+    };
+    let usual = Timing::default();
+    let scale = |time: Duration| (time * config.failure_timeout().as_micros() as u32 / 1_000_000).max(MILLI);
+    let timing = Timing {
+        heartbeat: scale(usual.heartbeat),
+        election: (scale(usual.election.0).max(2 * MILLI), scale(usual.election.1).max(3 * MILLI)),
+        // Less than the log's own beat would only have it forget who has called.
+        hello: scale(usual.hello).max(20 * MILLI),
+        no_quorum: scale(usual.no_quorum),
+        withdraw: scale(usual.withdraw),
+        formation: Some(config.formation_timeout()),
+    };
+    Settings { cluster: config.cluster().to_owned(), me, layout, start, voters: None, timing }
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+
+/// A node's side of its part: the log itself runs on a thread of its own.
+struct Side {
+    log: Arc<Mutex<SimLog>>,
+    decided: Arc<Mutex<Decided>>,
+}
+
+impl ViewLog for Side {
+    fn propose(&mut self, proposal: Proposal) {
+        lock(&self.log).propose(proposal);
+    }
+
+    fn join(&mut self, me: Member) {
+        lock(&self.log).join(me);
+    }
+
+    fn report(&mut self, to: &View, report: Report) {
+        lock(&self.log).report(to, report);
+    }
+
+    fn peer_gone(&mut self, node: NodeId) {
+        lock(&self.log).peer_gone(node);
+    }
+
+    fn poll(&mut self, _now: Time) -> Option<ViewEvent> {
+        let event = lock(&self.log).event()?;
+        if let ViewEvent::Committed(proposal) = &event {
+            let Decided { history, contradiction } = &mut *lock(&self.decided);
+            let first = history.entry(proposal.view.epoch).or_insert_with(|| proposal.clone());
+            if first != proposal {
+                contradiction.get_or_insert_with(|| format!("both {first:?} and {proposal:?} were decided"));
+            }
+        }
+        Some(event)
+    }
+}
+
+impl Cluster {
+    /// A node's part of the log does what it was asked for, and what is due.
+    pub(super) fn run_log(&mut self, id: NodeId) {
+        let now = self.net.now();
+        let Some(seat) = self.raft.seats.get_mut(&id) else { return };
+        if seat.runs_at <= now {
+            seat.runs_at = Time::MAX;
+        }
+        let (outgoing, has_events, failure) = {
+            let mut log = lock(&seat.log);
+            log.advance(seat.clock.at(now));
+            (log.outgoing(), log.has_events(), log.failure())
+        };
+        for (to, message) in outgoing {
+            if let Some(to) = to.node {
+                self.mail(id, to, message);
+            }
+        }
+        if let Some(failure) = failure
+            && self.nodes.get(&id).is_some_and(|node| node.ended.is_none())
+        {
+            self.with_core(id, |core, effects| core.fail(end_reason(id, failure), effects));
+        } else if has_events {
+            self.step_within(id, self.options.step_delay);
+        }
+        self.schedule_log(id);
+    }
+
+    fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
+        let delay = self.net.latency(from, to) + self.random(self.options.log_delay);
+        if self.net.is_cut(from, to) || !self.nodes.contains_key(&to) {
+            return;
+        }
+        self.raft.sent += 1;
+        let number = self.raft.sent;
+        self.raft.letters.insert(number, Letter { from, to, message });
+        self.put(self.net.now() + delay, to, Act::Letter(number));
+    }
+
+    /// A message for a node's part of the log arrives, if it does. A node that is paused takes it later.
+    pub(super) fn take_letter(&mut self, to: NodeId, number: u64) {
+        let Some(Letter { from, message, .. }) = self.raft.letters.remove(&number) else { return };
+        let Some(seat) = self.raft.seats.get(&to).filter(|_| !self.net.is_cut(from, to)) else { return };
+        lock(&seat.log).incoming(from, message);
+        self.run_log(to);
+    }
+
+    /// Puts on the agenda what a node's part of the log has to do.
+    pub(super) fn schedule_log(&mut self, id: NodeId) {
+        let now = self.net.now();
+        let Some(seat) = self.raft.seats.get(&id) else { return };
+        let (has_inputs, next, clock) = {
+            let log = lock(&seat.log);
+            (log.has_inputs(), log.next_run(), seat.clock)
+        };
+        let at = match next {
+            // What its engine asks for reaches its thread a little later.
+            _ if has_inputs => now + self.random(self.options.step_delay),
+            Some(at) => clock.when(at).max(now),
+            None => return,
+        };
+        let seat = self.raft.seats.get_mut(&id).expect("it was just there");
+        if at < seat.runs_at {
+            seat.runs_at = at;
+            self.put(at, id, Act::Log);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What must hold once a scenario is over.
+
+use squall_fabric::NodeId;
+use squall_membership::{EndReason, Member, Proposal, ShardState};
+
+use super::{Peer, SHARD, Scenario, ledger::Log};
+use crate::sim::check;
+
+impl Scenario<'_> {
+    /// All that can be said when everything is over.
+    pub(super) fn verify(&mut self) -> Result<(), String> {
+        for peer in &self.peers {
+            match self.cluster.end_reason(peer.node) {
+                Some(reason) if !peer.leaves || *reason != EndReason::Left => {
+                    return Err(format!("{} has ended: {reason}", peer.node));
+                }
+                _ => {}
+            }
+        }
+        if let Some(contradiction) = self.cluster.contradiction() {
+            return Err(contradiction);
+        }
+        let history = self.cluster.history();
+        self.verify_suspensions(&history)?;
+        self.verify_members(&history)?;
+        let installed = self.cluster.installed();
+        check::one_view_per_epoch(history.iter().map(|next| &next.view), installed.iter().map(|(n, v)| (*n, v)))?;
+        let present = self.peers.iter().map(|peer| (peer.node, peer.log.clone()));
+        let logs: Vec<(NodeId, Log)> = self.past.iter().cloned().chain(present).collect();
+        let books: Vec<_> = logs.iter().map(|(node, log)| (*node, log.book().clone())).collect();
+        for (node, book) in &books {
+            check::order_of_clients(*node, &book.entries, |entry| {
+                self.refused.contains(entry) || self.unknown.contains(entry)
+            })?;
+            self.digest.number(book.entries.len() as u64);
+        }
+        if self.calm {
+            let submitted: u64 = self.numbers.values().sum();
+            if let Some((node, book)) = books.iter().find(|(_, book)| book.entries.len() as u64 != submitted) {
+                let applied = book.entries.len();
+                return Err(format!("{submitted} messages were submitted, and {applied} applied at {node}"));
+            }
+        }
+        if !self.ordered {
+            return self.verify_arrival();
+        }
+        check::same_order(books.iter().map(|(node, book)| (*node, book)))?;
+        let reference = books.iter().map(|(_, book)| &book.entries).max_by_key(|log| log.len()).expect("some");
+        for (len, entry) in &self.acknowledged {
+            if reference.get(*len as usize - 1) != Some(entry) {
+                return Err(format!("{entry:?} was acknowledged as entry {len}, and is not there"));
+            }
+        }
+        match reference.iter().find(|entry| self.refused.contains(entry)) {
+            Some(entry) => Err(format!("{entry:?} was said not to be delivered, and is applied")),
+            None => Ok(()),
+        }
+    }
+
+    /// Of three or more, one that is disturbed does not have others dropped, whatever he holds against them.
+    fn verify_members(&self, history: &[Proposal]) -> Result<(), String> {
+        for (before, after) in history.iter().zip(&history[1..]) {
+            let dropped = |member: &&Member| !self.faults.has_met(member.node) && !after.view.members.contains(member);
+            if let Some(member) = before.view.members.iter().find(dropped)
+                && before.view.members.len() >= 3
+                && self.faults.have_met() <= 1
+            {
+                return Err(format!("{} is without {}, whom nothing befell", after.view.epoch, member.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// A state is given up only where all who had it were disturbed.
+    fn verify_suspensions(&self, history: &[Proposal]) -> Result<(), String> {
+        let state = |next: &Proposal| next.view.shard(SHARD).map(|shard| shard.state.clone());
+        for (before, after) in history.iter().zip(&history[1..]) {
+            if !matches!(state(after), Some(ShardState::Suspended { .. })) {
+                continue;
+            }
+            let holders = before.view.shard(SHARD).map_or(&[][..], |shard| &shard.complete);
+            if let Some(holder) = holders.iter().find(|&&holder| !self.faults.has_met(holder)) {
+                return Err(format!(
+                    "{} gives the state up, which {holder} has, whom nothing befell",
+                    after.view.epoch
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// In unordered mode: what was acknowledged has reached every other member, and is applied by those who could go on.
+    fn verify_arrival(&self) -> Result<(), String> {
+        if self.is_lost() {
+            return Ok(());
+        }
+        for (_, entry) in &self.acknowledged {
+            let lacks = |peer: &&Peer| !peer.log.book().entries.contains(entry);
+            if let Some(peer) = self.living().find(lacks) {
+                return Err(format!("{entry:?} was acknowledged, and {} lacks it", peer.node));
+            }
+        }
+        Ok(())
+    }
+}
