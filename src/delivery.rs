@@ -2,21 +2,24 @@
 //! to view.
 
 mod desk;
+mod errands;
+mod part;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{EndReason, Epoch, ShardId, ShardState, ShardView, View};
-use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Ran, Submitter, Undelivered};
+use squall_membership::{EndReason, Epoch, ShardId, View};
+use squall_ordered::{DeliverError, Deliverer, Mode, Ran, Submitter, Undelivered};
 
-use self::desk::{AtDesk, Desk, Keeping, Skipping, Wakers};
+use self::{
+    desk::{AtDesk, Desk, Keeping, Skipping, Wakers},
+    errands::{Errands, capture},
+    part::{Part, Stage, is_within, outcomes},
+};
 use crate::{
     alarm::Clock,
-    backlog::{self, Backlog, Entry},
+    backlog::{self, Backlog},
     blocking::Applying,
     custody::Custody,
     error::{Outcome, ReadError, SubmitError, Unavailable},
@@ -25,9 +28,9 @@ use crate::{
     replies::After,
     resubmit::Resubmission,
     service::Service,
-    state::{CaptureError, Captured, Mark},
+    state::{CaptureError, Mark},
     submit::{Shared, Unapplied},
-    transfer::{CaptureReply, Standing, Transfer},
+    transfer::{Standing, Transfer},
     view_change::ViewChange,
 };
 
@@ -113,53 +116,6 @@ pub(crate) struct Delivery<S: Service> {
     ended: bool,
 }
 
-/// What a node has in a view.
-struct Part {
-    epoch: Epoch,
-    members: ShardView,
-    submitter: Submitter,
-    deliverer: Deliverer,
-    stage: Stage,
-    /// Nobody can decide what follows.
-    stalled: bool,
-}
-
-/// Whether the replica takes part.
-enum Stage {
-    Complete {
-        /// The state that was restored, as long as it is ahead of what is delivered.
-        ahead: Option<Mark>,
-        /// The replica has not been told of these.
-        changes: Vec<Arc<ViewChange>>,
-    },
-    Incomplete {
-        backlog: Backlog,
-        /// The state that was restored; the replica lacks no more than the backlog.
-        state: Option<Mark>,
-    },
-}
-
-/// What waits for the replica.
-#[derive(Default)]
-struct Errands {
-    captures: Vec<CaptureReply>,
-    restored: Option<Mark>,
-    /// Which state is to be fetched, if any is.
-    fetch: u32,
-}
-
-impl Errands {
-    fn take(&mut self, transfer: &Transfer) {
-        let (captures, restored) = transfer.take();
-        self.captures.extend(captures);
-        self.restored = restored.or(self.restored.take());
-    }
-
-    fn any(&self) -> bool {
-        self.restored.is_some() || !self.captures.is_empty()
-    }
-}
-
 /// What all those who deal with a group share.
 pub(crate) struct Links<S: Service> {
     pub(crate) shared: Arc<Shared<S::Reply>>,
@@ -220,8 +176,11 @@ impl<S: Service> Delivery<S> {
         max: usize,
     ) -> Served {
         let mut served = Served { ran: Ok(Ran::default()), changed: false };
+        // Only who has the replica knows that it still holds that state.
+        let restored =
+            std::mem::take(&mut errands.restored).then(|| desk.transfer.take_restored(errands.fetch)).flatten();
         if let Some(part) = part {
-            served.changed |= part.catch_up(errands, desk, service, max);
+            served.changed |= part.catch_up(restored, errands, desk, service, max);
             if let Stage::Complete { ahead, changes } = &mut part.stage {
                 served.changed |= !changes.is_empty();
                 changes.drain(..).for_each(|change| service.view_changed(&change));
@@ -238,7 +197,6 @@ impl<S: Service> Delivery<S> {
                 };
             }
         }
-        errands.restored = None;
         for reply in errands.captures.drain(..) {
             reply(capture(part.as_ref(), service));
         }
@@ -268,7 +226,7 @@ impl<S: Service> Delivery<S> {
         let Some(before) = before else { return };
         let delivered = Some(before.delivered());
         undelivered.retain(|message| !is_within(&delivered, message));
-        if self.mode == Mode::Ordered {
+        if self.mode.is_ordered() {
             return self.resubmission.prepend(undelivered.into());
         }
         let Desk { shared, wakers, .. } = &mut self.desk;
@@ -339,89 +297,6 @@ struct Served {
     changed: bool,
 }
 
-impl Part {
-    fn standing(&self, errands: &Errands) -> Standing {
-        match self.stage {
-            Stage::Complete { .. } => Standing::Complete,
-            Stage::Incomplete { .. } => Standing::Incomplete { fetch: errands.fetch },
-        }
-    }
-
-    /// Why callers can't be let in.
-    fn unavailable(&self) -> Option<Unavailable> {
-        match (&self.members.state, &self.stage) {
-            _ if self.stalled => Some(Unavailable::NoQuorum),
-            (ShardState::Suspended { last_holders }, _) => {
-                Some(Unavailable::Suspended { last_holders: last_holders.clone() })
-            }
-            (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
-            (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
-            (ShardState::Active, Stage::Complete { .. }) => None,
-        }
-    }
-
-    /// How far this node has delivered.
-    fn delivered(&self) -> Mark {
-        Mark { epoch: self.epoch, turns: self.deliverer.turns() }
-    }
-
-    /// Takes a state that was restored, and applies what is kept beyond it, a few times `max` entries at once. Returns whether
-    /// the standing changed.
-    fn catch_up<S: Service>(&mut self, errands: &mut Errands, desk: &mut Desk<S>, service: &mut S, max: usize) -> bool {
-        let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
-        if let Some(mark) = errands.restored.take() {
-            if !backlog.joins(&mark) {
-                errands.fetch += 1;
-                return true;
-            }
-            *state = Some(mark);
-        }
-        let Some(mark) = state else { return false };
-        // More than comes in meanwhile.
-        for _ in 0..max.saturating_mul(4) {
-            match backlog.pop(mark) {
-                Some(Entry::Message { epoch, seq, sender, payload }) => {
-                    let message = Message { epoch, seq, sender, payload: Payload::kept(&payload), ticket: 0 };
-                    AtDesk { service, desk }.deliver(message);
-                }
-                Some(Entry::View(change)) => service.view_changed(&change),
-                None => break,
-            }
-        }
-        // A state of a view that this node has not installed waits for it.
-        if !backlog.is_empty() || mark.epoch > self.epoch {
-            return false;
-        }
-        let ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
-        self.stage = Stage::Complete { ahead, changes: Vec::new() };
-        true
-    }
-}
-
-/// Whether a message of this node is part of what it has delivered.
-fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool {
-    delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
-}
-
-/// What is known of messages, by their tickets. Those that this node has delivered since they were listed are left out.
-fn outcomes(
-    mode: Mode,
-    part: Option<&Part>,
-    undelivered: Vec<(Undelivered, Fate)>,
-) -> impl Iterator<Item = (u32, Outcome)> {
-    let delivered = part.map(Part::delivered);
-    undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
-        let outcome = match fate {
-            // No other member knows of it.
-            _ if mode == Mode::Ordered && message.place.is_none() => Outcome::NotDelivered,
-            Fate::Delivered => Outcome::Delivered,
-            Fate::NotDelivered => Outcome::NotDelivered,
-            Fate::Unknown => Outcome::Unknown { held_by: message.held_by },
-        };
-        (message.ticket, outcome)
-    })
-}
-
 /// Whether there is anything to do with the replica.
 fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
     let part_does = part.is_some_and(|part| match &part.stage {
@@ -429,19 +304,6 @@ fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk
         Stage::Incomplete { backlog, state } => state.is_some() && !backlog.is_empty(),
     });
     part_does || desk.reads.any_peeks() || errands.any()
-}
-
-/// Captures the replica's state.
-fn capture<S: Service>(part: Option<&Part>, service: &S) -> Result<Captured, CaptureError> {
-    let Some((part, ahead)) = part.and_then(|part| match &part.stage {
-        Stage::Complete { ahead, .. } => Some((part, ahead)),
-        Stage::Incomplete { .. } => None,
-    }) else {
-        return Err(CaptureError::NotComplete);
-    };
-    // It changes nothing, so whatever happens in it, the replica and the thread go on.
-    let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
-    Captured::new(ahead.clone().unwrap_or_else(|| part.delivered()), snapshot)
 }
 
 /// Tells the submitter of a message that it was not delivered here.
@@ -563,7 +425,6 @@ impl<S: Service> Task for Delivery<S> {
         shared.replies.go_on();
         transfer.forget();
         transfer.set_standing(Standing::Outside);
-        self.errands.restored = None;
         self.desk.refuse_reads(why);
         self.desk.wakers.flush();
     }

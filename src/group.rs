@@ -316,7 +316,6 @@ impl<S: Service> GroupControl for Control<S> {
             return Err(RestoreError::NotNeeded);
         }
         let mark = state::read_mark(from)?;
-        self.transfer.forget();
         let replica = self.reads.replica();
         let mut held = loop {
             if replica.is_broken() {
@@ -328,13 +327,16 @@ impl<S: Service> GroupControl for Control<S> {
                 None => thread::yield_now(),
             }
         };
+        let transfer = &self.transfer;
         // A panic breaks the replica, as `held` sees it pass.
-        let restored = catch_unwind(AssertUnwindSafe(move || held.restore(from)));
-        if let Ok(Ok(())) = restored {
-            self.transfer.restored(mark);
-        }
+        let restored = catch_unwind(AssertUnwindSafe(move || {
+            let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+            held.restore(from)?;
+            transfer.restored(fetch, mark);
+            Ok(())
+        }));
         // For what was restored, and for whoever wants the replica.
         self.shared.intake.wake();
-        Ok(restored.map_err(|_| RestoreError::Panicked)??)
+        restored.unwrap_or(Err(RestoreError::Panicked))
     }
 }

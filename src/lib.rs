@@ -143,7 +143,7 @@ pub use squall_ordered::Message;
 pub use squall_ordered::Mode;
 pub use squall_rdmc as rdmc;
 pub use state::Snapshot;
-pub use status::{BulkStatus, Change, GroupCounts, GroupStatus, MemberStatus, Status};
+pub use status::{BulkStatus, Change, Fetching, GroupCounts, GroupStatus, MemberStatus, Status};
 pub use submit::{Sending, Submit};
 pub use transport::Carrier;
 pub use view_change::ViewChange;

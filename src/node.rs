@@ -341,7 +341,7 @@ fn serve_clients(
         station.asks.start(config.id(), client::dial(caller.clone()));
     }
     let stations = stations.into_iter().map(|station| (shard(&station.name), station));
-    let clients = Arc::new(serve::Server::new(config.id(), stations));
+    let clients = Arc::new(serve::Server::new(config.id(), stations, config.client_bytes()));
     clients.start()?;
     Ok(Some(clients))
 }

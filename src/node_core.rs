@@ -16,7 +16,7 @@ use std::{
 
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, EndReason, Epoch, Input, Member, Membership, Seq, Settings, ShardId, Trims, View, ViewLog,
+    Effect, EndReason, Epoch, Input, Member, Membership, Seq, Settings, ShardId, Trims, View, ViewEvent, ViewLog,
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Row, ShardConfig, Submitter, Undelivered};
 
@@ -90,7 +90,9 @@ pub(crate) struct NodeCore<F> {
     is_ended: bool,
     /// The clock, as of the last step.
     now: Time,
+    /// How the view came about, and how far the way to the next one is.
     change: Change,
+    changing: Change,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
 }
@@ -119,6 +121,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             is_ended: false,
             now: Time::ZERO,
             change: Change::default(),
+            changing: Change::default(),
             completions: Vec::new(),
             effects: Vec::new(),
         }
@@ -237,14 +240,38 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
         while let Some(event) = self.view_log.poll(now) {
             busy = true;
+            if matches!(event, ViewEvent::Committed(_)) {
+                self.note_decision();
+            }
             self.membership.input(Input::ViewLog(event), &mut self.effects);
         }
         busy |= self.membership.step(&mut self.fabric, now, &mut self.effects);
         busy |= self.route(out);
+        self.note_wedging();
         self.watch_clean_up();
         busy |= self.route(out);
         busy |= self.turn(out);
         busy
+    }
+
+    /// Takes note of when the first decision came that ends the view at hand.
+    fn note_decision(&mut self) {
+        let Change { suspected, wedged, decided, .. } = &mut self.changing;
+        if *decided == Time::ZERO {
+            *decided = self.now;
+            // It is decided without waiting for this node to see that all have wedged.
+            if *suspected != Time::ZERO && *wedged == Time::ZERO {
+                *wedged = self.now;
+            }
+        }
+    }
+
+    /// Takes note of when all whom this node keeps had wedged.
+    fn note_wedging(&mut self) {
+        let Change { suspected, wedged, .. } = self.changing;
+        if suspected != Time::ZERO && wedged == Time::ZERO && self.membership.are_all_wedged() {
+            self.changing.wedged = self.now;
+        }
     }
 
     fn on_completion(&mut self, completion: &Completion) {
@@ -280,11 +307,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::Install(view) => self.turns.push_back(Turn::Install(view)),
             Effect::Installed(view) => {
                 self.own_membership();
-                (self.change.epoch, self.change.installed) = (view.epoch.0, self.now);
+                let under_way = std::mem::take(&mut self.changing);
+                self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));
             }
             Effect::Wedge => {
-                (self.change.suspected, self.change.wedged) = (self.now, self.now);
+                self.changing = Change { suspected: self.now, ..Change::default() };
                 for (shard, count, leased) in self.slots.wedge() {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }
@@ -294,13 +322,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::Join(me) => self.view_log.join(me),
             Effect::PeerGone(node) => self.view_log.peer_gone(node),
             Effect::CleanUp { trims, counted } => {
-                self.change.decided = self.now;
                 self.is_cleaning = true;
                 self.slots.clean_up(&trims, &counted);
                 self.trims = trims;
             }
             Effect::Dropped { next, trims } => {
-                self.change.decided = self.now;
                 self.slots.abandon();
                 self.turns.push_back(Turn::Drop(next.epoch, trims));
             }

@@ -56,7 +56,7 @@ impl StateSource for States {
         }));
         let captured = answer.recv_timeout(PATIENCE).map_err(|_| format!("it is not there within {PATIENCE:?}"))?;
         let captured = captured.map_err(|error| error.to_string())?;
-        let (epoch, seq) = (captured.epoch, captured.seq);
-        Ok(transfer::Captured { epoch, seq, bytes: None, write: Box::new(move |to| captured.write(to)) })
+        let (epoch, seq, bytes) = (captured.epoch, captured.seq, captured.bytes);
+        Ok(transfer::Captured { epoch, seq, bytes, write: Box::new(move |to| captured.write(to)) })
     }
 }

@@ -29,40 +29,50 @@ const MAX_SENDERS: u32 = 1 << 16;
 type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A replica's state at one moment: what writes it out, later and on another thread.
-pub struct Snapshot(Option<WriteOut>);
+pub struct Snapshot {
+    write: Option<WriteOut>,
+    bytes: Option<u64>,
+}
 
 impl Snapshot {
     /// A state that `write` writes out. It must not change while the replica does: let it own what it writes.
     pub fn new(write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
-        Snapshot(Some(Box::new(write)))
+        Snapshot { write: Some(Box::new(write)), bytes: None }
     }
 
     /// A state that is written out already.
     pub fn of_bytes(bytes: impl Into<Vec<u8>>) -> Snapshot {
         let bytes = bytes.into();
-        Snapshot::new(move |to| to.write_all(&bytes))
+        let len = bytes.len() as u64;
+        Snapshot::new(move |to| to.write_all(&bytes)).of_about(len)
+    }
+
+    /// Says how many bytes will be written, as well as that is known: for whoever watches it arrive.
+    pub fn of_about(self, bytes: u64) -> Snapshot {
+        Snapshot { bytes: Some(bytes), ..self }
     }
 
     /// The same, behind what `first` writes. What can't be transferred stays so.
     pub(crate) fn behind(self, first: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static) -> Snapshot {
-        let Snapshot(write) = self;
-        Snapshot(write.map(|write| -> WriteOut {
+        let Snapshot { write, bytes } = self;
+        let write = write.map(|write| -> WriteOut {
             Box::new(move |to| {
                 first(to)?;
                 write(to)
             })
-        }))
+        });
+        Snapshot { write, bytes }
     }
 
     /// The state can't be transferred, so nobody can join the group.
     pub fn unsupported() -> Snapshot {
-        Snapshot(None)
+        Snapshot { write: None, bytes: None }
     }
 }
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })
+        f.write_str(if self.write.is_some() { "Snapshot" } else { "Snapshot(unsupported)" })
     }
 }
 
@@ -115,14 +125,16 @@ pub(crate) struct Captured {
     pub(crate) epoch: Epoch,
     /// How many places of that view's order it includes.
     pub(crate) seq: Seq,
+    /// How long the application's part will be, about, if it said so.
+    pub(crate) bytes: Option<u64>,
     mark: Mark,
     write: WriteOut,
 }
 
 impl Captured {
     pub(crate) fn new(mark: Mark, snapshot: Snapshot) -> Result<Captured, CaptureError> {
-        let write = snapshot.0.ok_or(CaptureError::Unsupported)?;
-        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), mark, write })
+        let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
+        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), bytes: snapshot.bytes, mark, write })
     }
 
     /// Writes it out, on any thread.

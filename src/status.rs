@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, View};
 
@@ -21,13 +22,13 @@ pub struct Status {
 pub struct Change {
     /// The view's epoch; 0 before the first.
     pub epoch: u64,
-    /// It learned that the view before had to end: somebody was suspected, or asked to join or to leave.
+    /// It learned that the view before had to end, and wedged: somebody was suspected, or asked to join or to leave.
     pub suspected: Time,
-    /// It had wedged.
+    /// It saw that all whom it would keep had wedged, or what was decided without its seeing that.
     pub wedged: Time,
     /// It heard what had been decided.
     pub decided: Time,
-    /// It was connected to all members.
+    /// Who was dropped could read no more, what the view before delivers was delivered, and all members of the next were connected.
     pub installed: Time,
 }
 
@@ -42,6 +43,8 @@ pub struct GroupStatus {
     pub own_thread: bool,
     /// This node's bulk messages that are under way.
     pub bulk: BulkStatus,
+    /// The state that this node's replica lacks, while it is on its way.
+    pub fetching: Option<Fetching>,
     /// What was counted at this node.
     pub counts: GroupCounts,
 }
@@ -53,6 +56,17 @@ pub struct BulkStatus {
     pub messages: usize,
     /// What they take of the reserve, in bytes: a message takes whole blocks.
     pub bytes: usize,
+}
+
+/// A replica's state on its way to this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetching {
+    /// The member that gives it.
+    pub source: NodeId,
+    /// Bytes that have arrived and were checked.
+    pub received: u64,
+    /// Of about how many, if the application said so: see [`Snapshot::of_about`](crate::Snapshot::of_about).
+    pub bytes: Option<u64>,
 }
 
 /// How far a member is, as its row in the shared state table says.

@@ -30,9 +30,9 @@ pub(crate) type CaptureReply = Box<dyn FnOnce(Result<Captured, CaptureError>) + 
 #[derive(Default)]
 pub(crate) struct Transfer {
     captures: Mutex<Captures>,
-    /// How far the state has come that was restored, and that the delivering thread has not seen yet.
-    restored: Mutex<Option<Mark>>,
-    /// Whether there is any of both.
+    /// Changed only by who has the replica, but for being forgotten.
+    restored: Mutex<Restored>,
+    /// Whether there is any of both that the delivering thread has not seen yet.
     any: AtomicBool,
     /// 0 outside, 1 complete, else 2 and the number of the fetch.
     standing: AtomicU64,
@@ -43,6 +43,15 @@ struct Captures {
     /// Who wants the state as it is.
     waiting: Vec<CaptureReply>,
     ended: Option<EndReason>,
+}
+
+/// What was restored.
+#[derive(Default)]
+struct Restored {
+    /// How far the state has come that the delivering thread has not seen yet, and the fetch that it is of.
+    fresh: Option<(u32, Mark)>,
+    /// The last fetch of which a whole state was restored.
+    met: Option<u32>,
 }
 
 impl Transfer {
@@ -83,15 +92,32 @@ impl Transfer {
         std::mem::take(&mut captures.waiting)
     }
 
-    /// Forgets a state that was restored: it is about to be replaced, or is of no use.
+    /// Forgets a state that was restored: it is of no use.
     pub(crate) fn forget(&self) {
-        *lock(&self.restored) = None;
+        lock(&self.restored).fresh = None;
     }
 
-    /// Says that the replica has this state. The delivering thread must be woken.
-    pub(crate) fn restored(&self, mark: Mark) {
-        *lock(&self.restored) = Some(mark);
+    /// Begins to restore a state. By who has the replica, and as long as he has it. None if it needs none, or has one
+    /// that the delivering thread goes on from: a second one that broke off would leave the replica with half of each.
+    pub(crate) fn begin_restoring(&self) -> Option<u32> {
+        let Standing::Incomplete { fetch } = self.standing() else { return None };
+        let mut restored = lock(&self.restored);
+        if restored.met == Some(fetch) {
+            return None;
+        }
+        restored.fresh = None;
+        Some(fetch)
+    }
+
+    /// Says that the replica has this state. By who has it still. The delivering thread must be woken.
+    pub(crate) fn restored(&self, fetch: u32, mark: Mark) {
+        *lock(&self.restored) = Restored { fresh: Some((fetch, mark)), met: Some(fetch) };
         self.any.store(true, Ordering::Release);
+    }
+
+    /// Takes what was restored, for this fetch. By the delivering thread, which has the replica.
+    pub(crate) fn take_restored(&self, fetch: u32) -> Option<Mark> {
+        lock(&self.restored).fresh.take().filter(|(of, _)| *of == fetch).map(|(_, mark)| mark)
     }
 
     /// Whether the delivering thread has anything to do here.
@@ -99,11 +125,11 @@ impl Transfer {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes what there is.
-    pub(crate) fn take(&self) -> (Vec<CaptureReply>, Option<Mark>) {
+    /// Takes those who want the state. What was restored, if anything was, is left for who has the replica.
+    pub(crate) fn take(&self) -> Vec<CaptureReply> {
         // Whatever comes from here on says so again.
         self.any.store(false, Ordering::Release);
-        (std::mem::take(&mut lock(&self.captures).waiting), lock(&self.restored).take())
+        std::mem::take(&mut lock(&self.captures).waiting)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
 use squall_membership::Layout;
-use squall_view_log::{Failure, Log, Monitor};
+use squall_view_log::{Log, Monitor};
 
 use crate::{
     admin::{self, Admin, Farewell, Standing, StatusReport},
@@ -87,13 +87,7 @@ impl Witness {
         let mut any = self.news.any.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(failure) = self.monitor.failure() {
-                return Some(match failure {
-                    Failure::OtherLife { with } => format!(
-                        "the group was forced to begin anew without this witness ({with} says so): start it again, with an empty \
-                         `storage` if it has one"
-                    ),
-                    failure => failure.to_string(),
-                });
+                return Some(failure.to_string());
             }
             let rest = until.saturating_duration_since(Instant::now());
             if rest.is_zero() {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall::{Config, EndReason, Group, Node, View, config::Backend};
+use squall::{Config, EndReason, Group, Node, Time, View, config::Backend};
 
 use sum::Sum;
 
@@ -162,6 +162,22 @@ fn all_members_are_replaced_one_by_one(backend: Backend) {
     }
     for (node, group) in &nodes {
         assert_eq!(group.read(|sum| sum.0).wait(), Ok(30), "at node {}", node.id());
+    }
+}
+
+#[test]
+fn a_change_of_view_is_told_in_its_phases() {
+    let cluster = Cluster::new("phases", Backend::Shm, 3, 3);
+    let mut nodes = cluster.start(1..=3);
+    let began = Time::boot_clock();
+    drop(nodes.pop());
+    for (node, _) in &nodes {
+        let view = node.wait_view(PATIENCE, |view| view.members.len() == 2).expect("its part is not over");
+        let change = node.last_change();
+        assert_eq!(Some(change.epoch), view.map(|view| view.epoch.0));
+        let times = [began, change.suspected, change.wedged, change.decided, change.installed];
+        assert!(times.is_sorted(), "{times:?}");
+        assert!(change.suspected < change.decided, "a decision takes time: {change:?}");
     }
 }
 

@@ -1,11 +1,13 @@
-//! What operators ask of nodes that run, and tell them: several nodes in this process.
+//! What operators ask of nodes that run, and tell them: several nodes in this process, or each in one of its own.
 
 #![cfg(feature = "cli")]
 
+mod process;
 mod sum;
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
@@ -20,9 +22,14 @@ use squall::{
     keys::{Authority, Files},
 };
 
+use process::PATIENCE;
 use sum::Sum;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+#[test]
+#[ignore = "it is what other tests start as processes"]
+fn node() {
+    process::node();
+}
 
 fn cluster(test: &str) -> String {
     format!("operator-{test}-{}", std::process::id())
@@ -144,6 +151,141 @@ fn a_survivor_goes_on_if_an_operator_forces_it() {
     let complete = |view: &squall::View| view.shards[0].is_complete(NodeId(1));
     assert!(back.wait_view(PATIENCE, complete).expect("it goes on").is_some());
     assert_eq!(sum.submit(&1).wait(), Ok(7));
+}
+
+/// Two processes of five, 4 and 5, whose members 1 to 3 are lost for ever, as both say. What was added is 5.
+fn two_survivors(test: &str) -> (String, [process::Process; 2]) {
+    let cluster = process::Cluster::new(test, "shm", 5);
+    let mut nodes = cluster.start();
+    assert_eq!(nodes[0].add(5), Ok(5));
+    let survivors = nodes.split_off(3);
+    nodes.into_iter().for_each(process::Process::kill);
+    for node in &survivors {
+        until("it says that it can't go on", || {
+            says(&squall(&format!("status --cluster {} --node {}", cluster.name, node.id))).contains("can't go on")
+        });
+    }
+    (cluster.name, survivors.try_into().ok().expect("two"))
+}
+
+fn recover(cluster: &str, node: u32, reason: &str) -> Output {
+    squall(&format!("recover --cluster {cluster} --node {node} --force --yes --reason {reason}"))
+}
+
+#[test]
+fn when_one_survivor_is_forced_the_other_joins_it_by_itself_with_the_same_process() {
+    let (cluster, [mut four, mut five]) = two_survivors("forced");
+    assert!(says(&recover(&cluster, 4, "fire")).contains("node 4 goes on"));
+    assert_eq!(four.add(1), Ok(6), "with its state");
+    five.wait_view(&[4, 5]);
+    assert_eq!(five.add(1), Ok(7));
+    for node in [4, 5] {
+        let page = says(&squall(&format!("status --cluster {cluster} --node {node}")));
+        assert!(page.contains("forced by") && page.contains("fire"), "{page}");
+    }
+}
+
+#[test]
+fn of_two_survivors_that_are_forced_at_once_one_goes_on_and_the_other_joins_it() {
+    let (cluster, [mut four, mut five]) = two_survivors("both");
+    let outputs = thread::scope(|scope| {
+        let done = [4, 5].map(|node| {
+            let cluster = &cluster;
+            scope.spawn(move || recover(cluster, node, "fire"))
+        });
+        done.map(|done| done.join().expect("no panic"))
+    });
+    let (done, refused): (Vec<&Output>, Vec<&Output>) = outputs.iter().partition(|output| output.status.success());
+    assert_eq!((done.len(), refused.len()), (1, 1), "{outputs:?}");
+    let why = String::from_utf8_lossy(&refused[0].stderr);
+    assert!(why.contains("this node joins it"), "{why}");
+    // In either order.
+    until("they are one group", || four.ask("view").len() == "[NodeId(4), NodeId(5)]".len());
+    let sum = four.serves();
+    assert_eq!((sum, five.serves()), (5, 5));
+    assert_eq!((four.add(1), five.add(1)), (Ok(6), Ok(7)));
+}
+
+#[test]
+fn who_is_dropped_again_soon_waits_and_says_how_long() {
+    let started = start_all((1..=3).map(|id| config("again", id, 3)).collect());
+    let mut client = ask("again", 1);
+    let back = |than: u64| move |view: &squall::View| view.epoch.0 > than && view.shards[0].is_complete(NodeId(3));
+    client.suspect(NodeId(3)).expect("it is a member");
+    let view = started[2].0.wait_view(PATIENCE, back(2)).expect("it goes on").expect("it is back at once");
+    client.suspect(NodeId(3)).expect("it is a member");
+    let mut watched = ask("again", 3);
+    until("it waits", || match watched.status().expect("it answers").standing {
+        Standing::Waiting { rejoins_in_ms } => {
+            assert!(rejoins_in_ms <= 1000, "twice the failure timeout: {rejoins_in_ms}");
+            true
+        }
+        _ => false,
+    });
+    assert!(started[2].0.wait_view(PATIENCE, back(view.epoch.0 + 1)).expect("it goes on").is_some());
+    assert_eq!(started[2].1.submit(&2).wait(), Ok(2));
+}
+
+#[test]
+fn a_watch_shows_each_view_until_it_is_interrupted() {
+    let mut started = start_all((1..=3).map(|id| config("watch", id, 3)).collect());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.args(["status", "--json", "--watch=0.02", "--node", "1", "--cluster", &cluster("watch")]);
+    let mut process = Process(command.stdout(Stdio::piped()).spawn().expect("it can be started"));
+    let mut lines = BufReader::new(process.0.stdout.take().expect("it is piped")).lines();
+    let mut epochs = Vec::new();
+    let mut watch_until = |epoch: u64| {
+        while epochs.last().is_none_or(|&last| last < epoch) {
+            let line = lines.next().expect("it goes on").expect("it is text");
+            let page: serde_json::Value = serde_json::from_str(&line).expect("an object on each line");
+            epochs.push(page["epoch"].as_u64().expect("it is in a view"));
+        }
+    };
+    watch_until(1);
+    started.pop().expect("three").0.shutdown();
+    watch_until(2);
+    assert!(epochs.is_sorted(), "{epochs:?}");
+    let id = process.0.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().expect("there is a `kill`").success());
+    assert_eq!(process.0.wait().expect("it ends").code(), Some(0));
+}
+
+/// Programs read it: what is there stays, under these names.
+#[test]
+fn the_fields_of_a_status_are_these() {
+    let started = start_all((1..=2).map(|id| config("fields", id, 2)).collect());
+    started[0].1.submit(&5).wait().expect("it is applied");
+    let said = says(&squall(&format!("status --json --node 1 --cluster {}", cluster("fields"))));
+    let page: serde_json::Value = serde_json::from_str(&said).expect("an object");
+    let fields = |value: &serde_json::Value| -> Vec<String> {
+        let mut names: Vec<String> = value.as_object().expect("an object").keys().cloned().collect();
+        names.sort_unstable();
+        names
+    };
+    let top = [
+        "candidates",
+        "cluster",
+        "epoch",
+        "forced",
+        "joined",
+        "leader",
+        "left",
+        "members",
+        "node",
+        "shards",
+        "standing",
+        "version",
+        "view_log",
+    ];
+    assert_eq!(fields(&page), top);
+    assert_eq!((&page["node"], &page["epoch"], &page["standing"]), (&1.into(), &1.into(), &"member".into()));
+    let member = ["addresses", "heartbeat_age_ms", "incarnation", "leaving", "node", "rack", "suspected", "wedged"];
+    assert_eq!(fields(&page["members"][0]), member);
+    assert_eq!(fields(&page["shards"][0]), ["condition", "fetching", "group", "rows", "shard"]);
+    assert_eq!(page["shards"][0]["condition"], "active");
+    let row = ["complete", "delivered", "lag", "node", "received", "sender", "sent"];
+    assert_eq!(fields(&page["shards"][0]["rows"][0]), row);
+    assert_eq!(fields(&page["view_log"]), ["applied", "leader", "learners", "storage", "term", "voters"]);
 }
 
 #[test]

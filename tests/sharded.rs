@@ -1,11 +1,16 @@
-//! Groups with shards, in virtual time.
+//! Groups with shards: in virtual time, and between nodes of this process over shared memory and TCP.
 
 mod sum;
 
-use std::time::Duration;
+use std::{
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
 
 use squall::{
-    Config, NodeId, Outcome, PlanError, ReadError, ShardView, Sharded, SubmitError, Unavailable,
+    Config, Node, NodeId, Outcome, PlanError, ReadError, ShardView, Sharded, SubmitError, Unavailable, View,
+    config::Backend,
     sim::{Cluster, NotStarted, Options},
 };
 
@@ -68,8 +73,7 @@ fn replicas_of_a_member_that_fails_are_made_anew_elsewhere() {
         assert_eq!(cluster.wait(LIMIT, sums[first][index].submit(&7)), Some(Ok(7)));
     }
     cluster.crash(NodeId(3));
-    let both =
-        |view: &squall::View| view.members.len() == 2 && view.shards.iter().all(|shard| shard.complete.len() == 2);
+    let both = |view: &View| view.members.len() == 2 && view.shards.iter().all(|shard| shard.complete.len() == 2);
     let whole = |cluster: &Cluster| [1, 2].iter().all(|&id| cluster.view(NodeId(id)).is_some_and(|view| both(view)));
     assert!(cluster.run_until(LIMIT, whole), "{:?}", cluster.view(NodeId(1)));
     for (node, handles) in sums.iter().enumerate().take(2) {
@@ -104,4 +108,106 @@ fn a_group_is_declared_with_the_shards_that_it_has() {
     cluster.group("sums", |_| Sum::default());
     let expected = PlanError::Shards { name: "sums".into(), configured: 2, declared: 1 };
     assert_eq!(cluster.start(), Err(NotStarted::Plan(expected)));
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes 1 to 3, with three shards of exactly two replicas each.
+struct Real {
+    name: String,
+    backend: Backend,
+    addresses: Vec<String>,
+}
+
+type Started = (Node, Sharded<Sum>);
+
+impl Real {
+    fn new(backend: Backend) -> Real {
+        let held: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+        let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
+        Real { name: format!("sharded-{backend:?}-{}", std::process::id()).to_lowercase(), backend, addresses }
+    }
+
+    fn start(&self, id: u32) -> Started {
+        let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
+        let config = config.failure_timeout(Duration::from_millis(500)).group("sums", |group| {
+            group.shards(3).replicas(2, Some(2));
+        });
+        let config = match self.backend {
+            Backend::Shm => config.members(1..=3),
+            _ => (1..).zip(&self.addresses).fold(config, |config, (id, at)| config.addresses(id, [at])),
+        };
+        let mut node = Node::builder(config.build().expect("the configuration is valid"));
+        let sums = node.sharded("sums", |_| Sum::default());
+        (node.start().expect("it becomes a member"), sums)
+    }
+
+    fn start_all<const N: usize>(&self, ids: [u32; N]) -> [Started; N] {
+        thread::scope(|scope| {
+            ids.map(|id| scope.spawn(move || self.start(id))).map(|node| node.join().expect("no panic"))
+        })
+    }
+}
+
+/// Waits until a node has a view with so many members, all of whose shards have two replicas with the state.
+fn until_whole(node: &Node, members: usize) {
+    let is_whole =
+        |view: &View| view.members.len() == members && view.shards.iter().all(|shard| shard.complete.len() == 2);
+    assert!(node.wait_view(PATIENCE, is_whole).expect("it goes on").is_some(), "{:?}", node.view());
+}
+
+/// Adds to a shard at one of these nodes, whichever is a member of it then and serves it.
+fn add(nodes: &[&Started], shard: usize, number: u64) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    for (_, sums) in nodes.iter().cycle() {
+        match sums[shard].submit(&number).wait() {
+            Ok(sum) => return sum,
+            Err(SubmitError::Unavailable { outcome: Outcome::NotAccepted, why }) => {
+                assert!(Instant::now() < deadline, "shard {shard}: {why}");
+            }
+            Err(error) => panic!("shard {shard}: {error}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    unreachable!("there are nodes")
+}
+
+fn shards_live_on_through_a_death_a_leave_and_joins(backend: Backend) {
+    let cluster = Real::new(backend);
+    let [one, two, three] = cluster.start_all([1, 2, 3]);
+    for shard in 0..3 {
+        let number = 10 * (shard as u64 + 1);
+        assert_eq!(add(&[&one, &two, &three], shard, number), number);
+    }
+    three.0.shutdown();
+    until_whole(&one.0, 2);
+    until_whole(&two.0, 2);
+    for shard in 0..3 {
+        let before = 10 * (shard as u64 + 1);
+        assert_eq!([&one, &two].map(|node| add(&[node], shard, 1)), [before + 1, before + 2], "shard {shard}");
+    }
+    assert!(two.0.leave(PATIENCE), "node 1 has all that it has");
+    drop(two);
+    let alone = |view: &View| view.members.len() == 1;
+    assert!(one.0.wait_view(PATIENCE, alone).expect("it goes on").is_some());
+    for sum in one.1.iter() {
+        let why = unavailable(sum.submit(&1).wait());
+        assert_eq!(why, Unavailable::Inadequate);
+        assert!(why.to_string().contains("min_replicas"), "{why}");
+    }
+    let [two, three] = cluster.start_all([2, 3]);
+    until_whole(&one.0, 3);
+    for shard in 0..3 {
+        assert_eq!(add(&[&two, &three, &one], shard, 1), 10 * (shard as u64 + 1) + 3, "shard {shard}");
+    }
+}
+
+#[test]
+fn over_shm_shards_live_on_through_a_death_a_leave_and_joins() {
+    shards_live_on_through_a_death_a_leave_and_joins(Backend::Shm);
+}
+
+#[test]
+fn over_tcp_shards_live_on_through_a_death_a_leave_and_joins() {
+    shards_live_on_through_a_death_a_leave_and_joins(Backend::Tcp);
 }

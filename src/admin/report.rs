@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_view_log::Monitor;
 
+use crate::status::Fetching;
+
 /// How a node sees its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -43,6 +45,11 @@ pub enum Standing {
     Forming,
     /// It asks to join, for the first time or after it was dropped.
     Joining,
+    /// It was dropped again soon after it had joined, so it waits before it asks again.
+    Waiting {
+        /// How long, in milliseconds.
+        rejoins_in_ms: u64,
+    },
     /// It is a member of the view, and works.
     Member,
     /// The view is about to change: nothing is accepted for a moment.
@@ -85,6 +92,8 @@ pub struct ShardReport {
     pub group: String,
     /// What it can do.
     pub condition: ShardCondition,
+    /// The state that who answers lacks, while it is on its way.
+    pub fetching: Option<Fetching>,
     /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; others know none.
     pub rows: Vec<RowReport>,
 }

@@ -31,7 +31,8 @@ fn row(node: u32, received: u64, delivered: u64) -> RowReport {
 impl Admin for Noted {
     fn status(&self) -> StatusReport {
         let rows = vec![row(1, 10, 9), row(2, 7, 7)];
-        let shard = ShardReport { shard: 0, group: "accounts".into(), condition: ShardCondition::Active, rows };
+        let shard =
+            ShardReport { shard: 0, group: "accounts".into(), condition: ShardCondition::Active, fetching: None, rows };
         StatusReport {
             cluster: "bank".into(),
             node: NodeId(1),

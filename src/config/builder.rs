@@ -145,6 +145,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets what this node holds for clients, over all connections, in bytes: at least 1 MiB.
+    pub fn client_bytes(mut self, bytes: usize) -> ConfigBuilder {
+        self.draft.client_bytes = built(bytes);
+        self
+    }
+
     /// Sets what carries the messages.
     pub fn backend(mut self, backend: Backend) -> ConfigBuilder {
         self.draft.network.backend = built(backend);
@@ -166,7 +172,7 @@ impl ConfigBuilder {
 }
 
 impl GroupBuilder<'_> {
-    /// Sets the delivery mode.
+    /// Sets the delivery mode. [`Mode::Durable`] is not there yet: [`build`](ConfigBuilder::build) refuses it.
     pub fn mode(&mut self, mode: Mode) -> &mut Self {
         self.group.mode = built(mode);
         self

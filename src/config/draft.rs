@@ -30,6 +30,10 @@ const MAX_WAITING: usize = 1 << 24;
 /// What may be reserved for a sender's bulk messages, in bytes: at least a page, and at most what a block's number can count.
 const RESERVES: RangeInclusive<usize> = 4 << 10..=1 << 40;
 
+/// What a node holds for clients where nothing else is said, and at least, in bytes.
+const CLIENT_BYTES: usize = 256 << 20;
+const MIN_CLIENT_BYTES: usize = 1 << 20;
+
 /// A value and where it came from.
 #[derive(Clone, Debug)]
 pub(super) struct Given<T> {
@@ -50,6 +54,7 @@ pub(super) struct Draft {
     pub(super) read_lease: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
+    pub(super) client_bytes: Option<Given<usize>>,
     pub(super) membership: MembershipDraft,
     pub(super) network: NetworkDraft,
     pub(super) groups: BTreeMap<String, Given<GroupDraft>>,
@@ -90,6 +95,7 @@ impl Draft {
             read_lease: None,
             spin: None,
             short_limit: None,
+            client_bytes: None,
             membership: MembershipDraft::default(),
             network: NetworkDraft::default(),
             groups: BTreeMap::new(),
@@ -151,6 +157,10 @@ impl Draft {
             return Err(given.error("read_lease_ms", problem));
         }
         let short_limit = positive(&self.short_limit, "short_limit_us", Duration::from_millis(1))?;
+        if let Some(given) = self.client_bytes.as_ref().filter(|given| given.value < MIN_CLIENT_BYTES) {
+            let (is, least) = (bytes::show(given.value), bytes::show(MIN_CLIENT_BYTES));
+            return Err(given.error("client_bytes", format!("is {is}: give at least {least}")));
+        }
         let groups = self
             .groups
             .into_iter()
@@ -168,6 +178,7 @@ impl Draft {
             read_lease,
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
+            client_bytes: self.client_bytes.map_or(CLIENT_BYTES, |given| given.value),
             network,
             groups,
         })
@@ -188,6 +199,9 @@ impl GroupDraft {
             return Err(value_error(place, format!("groups.{name}"), problem));
         }
         let default = GroupConfig::suited_to(carrier);
+        if let Some(given) = self.mode.as_ref().filter(|given| given.value == Mode::Durable) {
+            return Err(given.error(key("mode"), NO_DURABLE));
+        }
         if let Some(given) = &self.ring_bytes {
             let size = given.value;
             if !size.is_power_of_two() || !(ring::MIN_BYTES..=ring::MAX_BYTES).contains(&size) {
@@ -305,12 +319,15 @@ pub(super) fn spin(text: &str) -> Result<Spin, String> {
     }
 }
 
+/// The ordered multicast has it; nothing joins it to a log on disk yet.
+const NO_DURABLE: &str = "is \"durable\", which this version does not have: give \"ordered\" or \"unordered\"";
+
 /// Reads a [`Mode`].
 pub(super) fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "ordered" => Ok(Mode::Ordered),
         "unordered" => Ok(Mode::Unordered),
-        "durable" => Err("is \"durable\", which this version does not have: give \"ordered\" or \"unordered\"".into()),
+        "durable" => Err(NO_DURABLE.into()),
         _ => Err(format!("is {text:?}: give \"ordered\" or \"unordered\"")),
     }
 }

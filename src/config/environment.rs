@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, fmt::Display, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{
-    ConfigError, Place,
+    ConfigError, Place, bytes,
     draft::{self, Draft, Given, value_error},
     network, security,
 };
@@ -27,6 +27,9 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     environment.set(&mut draft.spin, "SQUALL_SPIN", "spin", draft::spin)?;
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)
+    })?;
+    environment.set(&mut draft.client_bytes, "SQUALL_CLIENT_BYTES", "client_bytes", |text| {
+        bytes::parse(text).ok_or_else(|| format!("is {text:?}: give a size such as \"256MiB\""))
     })?;
     environment.set(&mut draft.membership.join, "SQUALL_JOIN", "join", |text| Ok(list(text, ',')))?;
     environment.set(&mut draft.membership.storage, "SQUALL_STORAGE", "storage", path)?;

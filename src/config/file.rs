@@ -41,6 +41,7 @@ struct File {
     read_lease_ms: Option<Spanned<u64>>,
     spin: Option<Spanned<String>>,
     short_limit_us: Option<Spanned<u64>>,
+    client_bytes: Option<Spanned<Size>>,
     #[serde(default)]
     fabric: Fabric,
     #[serde(default)]
@@ -163,6 +164,7 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.failure_timeout = file.failure_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
+    draft.client_bytes = file.client_bytes.map(|value| read_as(value, "client_bytes", at, Size::read)).transpose()?;
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
     draft.membership = MembershipDraft {
         join: file.join.map(|value| given(value, at, Contacts::list)),

@@ -11,6 +11,8 @@
 //!                              # for virtual machines whose clocks stop while they are paused or moved
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
+//! client_bytes = "256MiB"      # what this node holds for clients, over all connections: half for requests that the groups have
+//!                              # not taken yet, half for what clients have not read
 //! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
 //! # rack = "a"                 # where this node stands: replicas are spread over racks
 //! # voters = [1, 2, 3]         # who decides on views; an odd number of the members of the view, at most 5
@@ -117,7 +119,7 @@
 //! `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together), `SQUALL_LISTEN`
 //! (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`, `SQUALL_CERTIFICATE`, `SQUALL_KEY`,
 //! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`,
-//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`), `SQUALL_STORAGE`, `SQUALL_RACK`,
+//! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`), `SQUALL_STORAGE`, `SQUALL_RACK`,
 //! `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
 
 mod address;
@@ -213,6 +215,7 @@ pub struct Config {
     read_lease: Duration,
     spin: Spin,
     short_limit: Duration,
+    client_bytes: usize,
     network: Network,
     groups: BTreeMap<String, GroupConfig>,
 }
@@ -345,6 +348,12 @@ impl Config {
     /// A group whose calls are longer gets a thread of its own.
     pub fn short_limit(&self) -> Duration {
         self.short_limit
+    }
+
+    /// What this node holds for clients, over all connections, in bytes: half for requests that the groups have not taken yet,
+    /// half for what clients have not read.
+    pub fn client_bytes(&self) -> usize {
+        self.client_bytes
     }
 
     /// What was asked to carry the messages.

@@ -44,6 +44,7 @@ fn everything_can_be_set() {
         failure_timeout_ms = 20
         spin = \"never\"
         short_limit_us = 200
+        client_bytes = \"8MiB\"
         [fabric]
         backend = \"shm\"
         [groups.accounts]
@@ -63,6 +64,7 @@ fn everything_can_be_set() {
         .failure_timeout(Duration::from_millis(20))
         .spin(Spin::Never)
         .short_limit(Duration::from_micros(200))
+        .client_bytes(8 << 20)
         .backend(Backend::Shm)
         .group("accounts", |group| {
             group.mode(Mode::Unordered).ring_bytes(4 << 20).bulk_threshold(64 << 10).bulk_reserve(1 << 30);
@@ -74,6 +76,13 @@ fn everything_can_be_set() {
     assert_eq!(config, built);
     assert_eq!(config.group_names().collect::<Vec<_>>(), ["accounts", "audit"]);
     assert_eq!(config.group("accounts").senders, Some(vec![NodeId(2)]));
+}
+
+#[test]
+fn a_durable_group_is_refused_also_where_it_is_built() {
+    let built = Config::builder("bank", 1).members([1]).group("a", |group| _ = group.mode(Mode::Durable)).build();
+    let said = built.unwrap_err().to_string();
+    assert!(said.contains("groups.a.mode") && said.contains("does not have"), "{said}");
 }
 
 #[test]
@@ -196,6 +205,7 @@ fn an_unknown_key_or_a_wrong_type_is_an_error_of_its_line() {
         ("short_limit_us = \"1\"", 4, "string \"1\", expected u64, in `short_limit_us = \"1\"`"),
         ("short_limit_us = -1", 4, "-1"),
         ("[groups.a]\nring_bytes = true", 5, "4MiB"),
+        ("client_bytes = 4096", 4, "is 4 KiB: give at least 1 MiB"),
         ("members = [1]", 4, "duplicate key"),
     ] {
         let said = wrong(&with(line));
@@ -250,6 +260,7 @@ fn the_environment_overrides_the_file() {
         ("SQUALL_FAILURE_TIMEOUT_MS", "50"),
         ("SQUALL_SPIN", "always"),
         ("SQUALL_SHORT_LIMIT_US", "7"),
+        ("SQUALL_CLIENT_BYTES", "2MiB"),
         ("SQUALL_FABRIC", "shm"),
     ]);
     let built = Config::builder("test", 5)
@@ -258,6 +269,7 @@ fn the_environment_overrides_the_file() {
         .failure_timeout(Duration::from_millis(50))
         .spin(Spin::Always)
         .short_limit(Duration::from_micros(7))
+        .client_bytes(2 << 20)
         .backend(Backend::Shm)
         .build();
     assert_eq!(config.unwrap(), built.unwrap());

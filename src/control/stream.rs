@@ -94,6 +94,7 @@ impl StreamWriter {
     }
 
     /// Ends both halves: see [`HangUp`].
+    #[cfg(feature = "copy")]
     pub(crate) fn hang_up_now(&self) {
         match self {
             // It may have ended by itself.

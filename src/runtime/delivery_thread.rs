@@ -1,6 +1,10 @@
 //! A thread of its own for a group whose `apply` is not short.
 
 use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -50,6 +54,8 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct DeliveryThread {
     changes: Sender<Change>,
+    /// How many changes the task has not been told of yet.
+    untold: Arc<AtomicUsize>,
     unparker: Unparker,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,18 +69,20 @@ impl DeliveryThread {
         waker: Waker,
     ) -> Result<DeliveryThread, Box<dyn Task>> {
         let (changes, to_task) = unbounded();
+        let untold = Arc::new(AtomicUsize::new(0));
         let (hand_over, handed_over) = bounded::<Box<dyn Task>>(1);
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
+        let to_tell = Arc::clone(&untold);
         let body = move || {
             if let Ok(task) = handed_over.recv() {
-                run(shard, task, &to_task, &parker, &requests, &waker);
+                run(shard, task, &to_task, &to_tell, &parker, &requests, &waker);
             }
         };
         match thread::Builder::new().name(format!("squall-{}", task.name())).spawn(body) {
             Ok(thread) => {
                 hand_over.send(task).expect("the thread waits for it");
-                Ok(DeliveryThread { changes, unparker, thread: Some(thread) })
+                Ok(DeliveryThread { changes, untold, unparker, thread: Some(thread) })
             }
             Err(error) => {
                 tracing::error!(%error, group = task.name(), "no thread for a slow group: it stays on the engine's");
@@ -90,9 +98,15 @@ impl DeliveryThread {
 
     /// Tells the task, once the application's current call returns. After the end, the thread ends.
     pub(super) fn tell(&self, change: Change) {
+        self.untold.fetch_add(1, Ordering::Relaxed);
         // Without a receiver the thread has ended already.
         let _ = self.changes.send(change);
         self.unparker.unpark();
+    }
+
+    /// Whether the task has been told of all changes. Until then what its group says of itself is of the view before.
+    pub(super) fn is_up_to_date(&self) -> bool {
+        self.untold.load(Ordering::Acquire) == 0
     }
 }
 
@@ -113,6 +127,7 @@ fn run(
     shard: ShardId,
     mut task: Box<dyn Task>,
     changes: &Receiver<Change>,
+    untold: &AtomicUsize,
     parker: &Parker,
     requests: &Sender<Request>,
     waker: &Waker,
@@ -122,7 +137,10 @@ fn run(
         match changes.try_recv() {
             Ok(end @ Change::End(..)) => return end.tell(&mut *task),
             Ok(change) => {
+                // Who comes back gets other messages, and another state.
+                stuck &= !matches!(change, Change::Dropped(..));
                 change.tell(&mut *task);
+                untold.fetch_sub(1, Ordering::Release);
                 waker.wake();
             }
             Err(TryRecvError::Disconnected) => return,
@@ -141,6 +159,92 @@ fn run(
         match task.deadline().filter(|_| !stuck) {
             Some(deadline) => parker.park_timeout(deadline.since(now).max(Duration::from_micros(50))),
             None => parker.park(),
+        }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use std::sync::mpsc;
+
+    use squall_ordered::{DeliverError, Fault, Ran};
+
+    use super::*;
+
+    /// Can't be stepped but for the first time after it was dropped.
+    struct Strict {
+        steps: u32,
+        /// Told of each step, and of being stalled, which takes until the other says so.
+        told: mpsc::Sender<&'static str>,
+        go_on: mpsc::Receiver<()>,
+    }
+
+    impl Task for Strict {
+        fn is_due(&self) -> bool {
+            self.steps > 0
+        }
+
+        fn step(&mut self, _: Time, _: usize) -> Result<Ran, DeliverError> {
+            self.steps -= 1;
+            self.told.send("step").unwrap();
+            Err(DeliverError { sender: NodeId(2), cause: Fault::Bulk { number: 1, bytes: 1 } })
+        }
+
+        fn deadline(&self) -> Option<Time> {
+            None
+        }
+
+        fn install(&mut self, _: Installed) {}
+
+        fn dropped(&mut self, _: Vec<(Undelivered, Fate)>, _: Epoch) {
+            self.steps = 1;
+        }
+
+        fn elsewhere(&mut self, _: Vec<NodeId>) {}
+
+        fn stalled(&mut self) {
+            self.told.send("stalled").unwrap();
+            self.go_on.recv().unwrap();
+        }
+
+        fn end(&mut self, _: Vec<(Undelivered, Fate)>, _: &EndReason) {}
+
+        fn name(&self) -> &str {
+            "strict"
+        }
+    }
+
+    /// A thread of a task that is due, what it tells, and what lets it go on.
+    fn start() -> (DeliveryThread, mpsc::Receiver<&'static str>, mpsc::Sender<()>) {
+        let ((told, tells), (lets, go_on)) = (mpsc::channel(), mpsc::channel());
+        let (requests, _) = unbounded();
+        let task = Box::new(Strict { steps: 2, told, go_on });
+        let thread = DeliveryThread::start(ShardId(0), task, requests, Waker::new(|| ()));
+        (thread.unwrap_or_else(|_| panic!("there is a thread")), tells, lets)
+    }
+
+    #[test]
+    fn a_task_that_met_a_faulty_sender_goes_on_only_after_it_was_dropped() {
+        let (thread, tells, lets) = start();
+        assert_eq!(tells.recv(), Ok("step"));
+        thread.tell(Change::Stalled);
+        assert_eq!(tells.recv(), Ok("stalled"), "not another step");
+        lets.send(()).unwrap();
+        thread.tell(Change::Dropped(Vec::new(), Epoch(2)));
+        assert_eq!(tells.recv(), Ok("step"));
+    }
+
+    #[test]
+    fn it_is_known_whether_the_task_was_told_of_all_changes() {
+        let (thread, tells, lets) = start();
+        assert_eq!(tells.recv(), Ok("step"));
+        assert!(thread.is_up_to_date());
+        thread.tell(Change::Stalled);
+        assert_eq!(tells.recv(), Ok("stalled"));
+        assert!(!thread.is_up_to_date(), "it is being told");
+        lets.send(()).unwrap();
+        while !thread.is_up_to_date() {
+            thread::yield_now();
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     group::GroupControl,
     node_core::{CoreEffect, NodeCore},
     outside::Outside,
-    status::{BulkStatus, GroupStatus, MemberStatus, Status},
+    status::{BulkStatus, Fetching, GroupStatus, MemberStatus, Status},
     transfer::Standing,
     view_log,
 };
@@ -94,6 +94,11 @@ impl GroupSlot {
         }
     }
 
+    /// The state that is on its way.
+    pub(crate) fn fetching(&self) -> Option<Fetching> {
+        self.fetcher.as_ref().and_then(|(_, fetcher)| fetcher.progress())
+    }
+
     /// Needs no state any more, or another one.
     fn retire(&mut self) {
         if let Some((_, fetcher)) = self.fetcher.take() {
@@ -107,8 +112,15 @@ impl GroupSlot {
 
     fn tell(&mut self, change: Change) {
         let is_end = matches!(change, Change::End(..));
+        if matches!(change, Change::Dropped(..)) {
+            // Who comes back gets other messages, and another state.
+            self.home = match std::mem::replace(&mut self.home, Home::Ended) {
+                Home::Stuck(task) => Home::Engine(task),
+                home => home,
+            };
+        }
         match &mut self.home {
-            // Who met a faulty sender goes no further, whatever follows.
+            // Who met a faulty sender goes no further in its view.
             Home::Stuck(task) if is_end => change.tell(&mut **task),
             Home::Stuck(_) | Home::Ended => return,
             Home::Engine(task) => change.tell(&mut **task),
@@ -207,9 +219,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 Request::Report(known, reply) => {
                     let _ = reply.send(self.report(*known, now));
                 }
-                Request::Recover(reason, reply) => {
-                    let _ = reply.send(self.recover(reason));
-                }
+                Request::Recover(reason, reply) => self.recover(reason, reply),
                 Request::Faulty(shard, error) => self.core.faulty(shard, &error, &mut self.effects),
             }
         }
@@ -275,6 +285,10 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// Gets what replicas lack, and says what they have.
     fn look_after_states(&mut self) {
         for (&shard, group) in &mut self.groups {
+            // Else it would be taken for complete, in this view, whose replica was so in the one before.
+            if matches!(&group.home, Home::Thread(thread) if !thread.is_up_to_date()) {
+                continue;
+            }
             match group.control.standing() {
                 Standing::Outside => group.retire(),
                 Standing::Complete => {
@@ -282,11 +296,15 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.core.complete(shard, &mut self.effects);
                 }
                 Standing::Incomplete { fetch } => {
-                    if group.fetcher.as_ref().is_some_and(|(number, fetcher)| *number == fetch && !fetcher.is_over()) {
+                    let Some(view) = self.core.view() else { continue };
+                    if let Some((number, fetcher)) = &group.fetcher
+                        && *number == fetch
+                        && !fetcher.has_failed()
+                    {
+                        fetcher.learn(view);
                         continue;
                     }
                     group.retire();
-                    let Some(view) = self.core.view() else { continue };
                     let control = Arc::clone(&group.control);
                     let started = Fetcher::start(self.caller.clone(), control, shard, Arc::clone(view));
                     group.fetcher = started.map(|fetcher| (fetch, fetcher));
@@ -363,6 +381,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             let (messages, bytes) = self.core.bulk_in_flight(shard);
             GroupStatus {
                 bulk: BulkStatus { messages, bytes },
+                fetching: group.fetching(),
                 name: group.control.name().to_owned(),
                 members: members.iter().map(row).collect(),
                 own_thread: matches!(group.home, Home::Thread(_)),

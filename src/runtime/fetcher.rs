@@ -3,15 +3,15 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use squall_fabric::NodeId;
-use squall_membership::{ShardId, View};
+use squall_membership::{Epoch, ShardId, View};
 
 use crate::{
     control::{
@@ -19,6 +19,7 @@ use crate::{
         transfer::{Ask, Fetch, Progress},
     },
     group::GroupControl,
+    status::Fetching,
     transfer::Standing,
 };
 
@@ -29,50 +30,92 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 /// How often progress is told.
 const TELL_EVERY: u64 = 64 << 20;
 
-/// Gets one shard's state in one view. Dropping it gives up, and waits until the thread has noticed.
+/// Gets one shard's state, from whoever has it in the view at hand. Dropping it gives up, and waits until the thread has noticed.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
-    stop: Arc<Stop>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How a fetch is ended from another thread.
-#[derive(Debug, Default)]
-struct Stop {
+/// What the thread shares with those who watch it.
+#[derive(Debug)]
+struct Shared {
     stopped: AtomicBool,
-    under_way: Mutex<Option<HangUp>>,
+    /// The state was fetched.
+    succeeded: AtomicBool,
+    way: Mutex<Way>,
+    changed: Condvar,
 }
 
-impl Stop {
+#[derive(Debug)]
+struct Way {
+    /// The latest: its complete members are the sources.
+    view: Arc<View>,
+    /// The transfer, if one is under way, and what ends it.
+    under_way: Option<(Fetching, HangUp)>,
+}
+
+impl Shared {
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<HangUp>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Way> {
+        // Nothing panics while holding it.
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        self.cut();
+        // Under the lock, so that who is about to wait notices.
+        cut(&self.lock());
+        self.changed.notify_all();
+    }
+
+    fn learn(&self, view: &Arc<View>) {
+        let mut way = self.lock();
+        if way.view.epoch == view.epoch {
+            return;
+        }
+        way.view = Arc::clone(view);
+        // Its stream may stay open for long, if its process only stands still.
+        if way.under_way.as_ref().is_some_and(|(fetching, _)| view.rank_of(fetching.source).is_none()) {
+            cut(&way);
+        }
+        self.changed.notify_all();
     }
 
     /// From here on whoever stops it cuts this transfer.
-    fn begin(&self, transfer: HangUp) {
-        *self.lock() = Some(transfer);
-        if self.is_stopped() {
-            self.cut();
+    fn begin(&self, source: NodeId, transfer: HangUp) {
+        let mut way = self.lock();
+        way.under_way = Some((Fetching { source, received: 0, bytes: None }, transfer));
+        if self.is_stopped() || way.view.rank_of(source).is_none() {
+            cut(&way);
         }
     }
 
-    fn end(&self) {
-        *self.lock() = None;
+    fn progress(&self, progress: Progress) {
+        if let Some((fetching, _)) = &mut self.lock().under_way {
+            (fetching.received, fetching.bytes) = (progress.received, progress.bytes);
+        }
     }
 
-    fn cut(&self) {
-        if let Some(transfer) = self.lock().take() {
-            transfer.now();
-        }
+    /// Takes what has become of the transfer.
+    fn end(&self) -> Option<Fetching> {
+        self.lock().under_way.take().map(|(fetching, _)| fetching)
+    }
+
+    /// Waits until there is another view than this, or an end, or for so long.
+    fn rest(&self, epoch: Epoch, limit: Duration) {
+        let goes_on = |way: &mut Way| way.view.epoch == epoch && !self.is_stopped();
+        // Whatever ended it is looked at.
+        drop(self.changed.wait_timeout_while(self.lock(), limit, goes_on));
+    }
+}
+
+fn cut(way: &Way) {
+    if let Some((_, transfer)) = &way.under_way {
+        transfer.now();
     }
 }
 
@@ -85,11 +128,16 @@ impl Fetcher {
         shard: ShardId,
         view: Arc<View>,
     ) -> Option<Fetcher> {
-        let stop = Arc::new(Stop::default());
-        let stopped = Arc::clone(&stop);
-        let body = move || run(&caller, &*control, shard, &view, &stopped);
+        let shared = Arc::new(Shared {
+            stopped: AtomicBool::new(false),
+            succeeded: AtomicBool::new(false),
+            way: Mutex::new(Way { view, under_way: None }),
+            changed: Condvar::new(),
+        });
+        let of_thread = Arc::clone(&shared);
+        let body = move || run(&caller, &*control, shard, &of_thread);
         match thread::Builder::new().name(format!("squall-fetch-{}", shard.0)).spawn(body) {
-            Ok(thread) => Some(Fetcher { stop, thread: Some(thread) }),
+            Ok(thread) => Some(Fetcher { shared, thread: Some(thread) }),
             Err(error) => {
                 tracing::warn!(%error, "there is no thread to get a replica's state");
                 None
@@ -97,14 +145,29 @@ impl Fetcher {
         }
     }
 
+    /// A view is in force: who is complete in it is asked from now on.
+    pub(crate) fn learn(&self, view: &Arc<View>) {
+        self.shared.learn(view);
+    }
+
+    /// How far the state has come, while it is on its way.
+    pub(crate) fn progress(&self) -> Option<Fetching> {
+        self.shared.lock().under_way.as_ref().map(|(fetching, _)| *fetching)
+    }
+
     /// Whether the thread has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// Whether the thread has ended without the state.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_over() && !self.shared.succeeded.load(Ordering::SeqCst)
+    }
+
     /// Gives up, without waiting.
     pub(crate) fn stop(&self) {
-        self.stop.stop();
+        self.shared.stop();
     }
 }
 
@@ -117,28 +180,34 @@ impl Drop for Fetcher {
     }
 }
 
-fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, view: &View, stop: &Stop) {
-    let complete = view.shard(shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
-    let mut sources: Vec<NodeId> = complete.iter().copied().filter(|&node| node != caller.node()).collect();
-    // Several who join at once shall not all ask the same.
-    fastrand::shuffle(&mut sources);
+fn run(caller: &Caller, control: &dyn GroupControl, shard: ShardId, shared: &Arc<Shared>) {
     let mut wait = AGAIN;
     loop {
-        for &source in &sources {
-            if stop.is_stopped() || !matches!(control.standing(), Standing::Incomplete { .. }) {
+        let view = Arc::clone(&shared.lock().view);
+        let complete = view.shard(shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
+        let mut sources: Vec<NodeId> = complete.iter().copied().filter(|&node| node != caller.node()).collect();
+        // Several who join at once shall not all ask the same.
+        fastrand::shuffle(&mut sources);
+        for source in sources {
+            if shared.is_stopped() || !matches!(control.standing(), Standing::Incomplete { .. }) {
                 return;
             }
-            match fetch(caller, control, shard, view, source, stop) {
+            match fetch(caller, control, shard, &view, source, shared) {
                 Ok(bytes) => {
-                    return tracing::info!(group = control.name(), %source, bytes, "the replica's state is here");
+                    tracing::info!(group = control.name(), %source, bytes, "the replica's state is here");
+                    return shared.succeeded.store(true, Ordering::SeqCst);
                 }
                 Err(error) => tracing::warn!(group = control.name(), %source, error, "no state from this member"),
             }
+            if shared.lock().view.epoch != view.epoch {
+                wait = AGAIN;
+                break;
+            }
         }
-        let until = Instant::now() + wait;
-        while Instant::now() < until && !stop.is_stopped() {
-            thread::sleep(AGAIN.min(wait));
+        if shared.is_stopped() {
+            return;
         }
+        shared.rest(view.epoch, wait);
         wait = (2 * wait).min(AGAIN_AT_MOST);
     }
 }
@@ -149,15 +218,14 @@ fn fetch(
     shard: ShardId,
     view: &View,
     source: NodeId,
-    stop: &Stop,
+    shared: &Arc<Shared>,
 ) -> Result<u64, String> {
     let rank = view.rank_of(source).ok_or("it is no member")?;
     let contact = Contact { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
-    let (group, mut told) = (control.name().to_owned(), TELL_EVERY);
-    let received = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&received);
+    let (group, watched) = (control.name().to_owned(), Arc::clone(shared));
+    let mut told = TELL_EVERY;
     let progress = move |progress: Progress| {
-        count.store(progress.received, Ordering::Relaxed);
+        watched.progress(progress);
         if progress.received >= told {
             told = progress.received + TELL_EVERY;
             tracing::info!(group, received = progress.received, of = ?progress.bytes, "a replica's state is on its way");
@@ -165,13 +233,13 @@ fn fetch(
     };
     let mut fetch = Fetch::begin(caller, &contact, Ask { shard, epoch: view.epoch }, progress)
         .map_err(|error| error.to_string())?;
-    stop.begin(fetch.hang_up());
+    shared.begin(source, fetch.hang_up());
     let restored = control.restore(&mut fetch);
     // An application need not look for the end, which the source waits to see taken. Each chunk was checked before.
     if restored.is_ok() {
         let _ = io::copy(&mut fetch, &mut io::sink());
     }
-    stop.end();
+    let ended = shared.end();
     restored.map_err(|error| error.to_string())?;
-    Ok(received.load(Ordering::Relaxed))
+    Ok(ended.map_or(0, |fetching| fetching.received))
 }

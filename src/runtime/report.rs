@@ -1,9 +1,10 @@
 //! How an engine's node sees its cluster, for operators.
 
+use crossbeam::channel::Sender;
 use squall_fabric::{Fabric, NodeId, Time, Wait};
-use squall_membership::{Epoch, Member, Rank, ShardState, ShardView, View};
+use squall_membership::{Epoch, Member, Proposal, Rank, ShardState, ShardView, View};
 
-use super::Engine;
+use super::{Engine, GroupSlot};
 use crate::{
     admin::{CandidateReport, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport},
     fabric::Learn,
@@ -13,7 +14,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// Adds what the engine knows to what is known of the view log.
     pub(super) fn report(&self, mut report: StatusReport, now: Time) -> StatusReport {
         let membership = self.core.membership();
-        report.standing = self.standing(report.node);
+        report.standing = self.standing(report.node, now);
         report.candidates = membership.candidates().iter().map(candidate).collect();
         let Some(view) = self.core.view() else { return report };
         report.epoch = Some(view.epoch.0);
@@ -24,12 +25,21 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         report
     }
 
-    fn standing(&self, me: NodeId) -> Standing {
+    fn standing(&self, me: NodeId, now: Time) -> Standing {
         if let Some(reason) = self.outside.end_reason() {
             return Standing::Ended(reason.to_string());
         }
         if let Some(why) = &self.stalled {
-            return Standing::Stalled(why.clone());
+            let elsewhere = self.monitor.status().other_life.map_or_else(String::new, |node| {
+                format!(
+                    "; an operator forced the group to begin anew at {node}, from an earlier view than this node's: to give up \
+                     what it has delivered since, and join, start it again"
+                )
+            });
+            return Standing::Stalled(format!("{why}{elsewhere}"));
+        }
+        if let Some(at) = self.core.membership().rejoins_at() {
+            return Standing::Waiting { rejoins_in_ms: at.since(now).as_millis() as u64 };
         }
         let is_wedged = |view: &View| view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank));
         match self.core.view() {
@@ -68,18 +78,34 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 lag: 0,
             }
         };
-        let group = self.groups.get(&shard.shard).map_or_else(String::new, |group| group.control.name().to_owned());
+        let slot = self.groups.get(&shard.shard);
+        let group = slot.map_or_else(String::new, |group| group.control.name().to_owned());
+        let fetching = slot.and_then(GroupSlot::fetching);
         let condition = match &shard.state {
             ShardState::Active => ShardCondition::Active,
             ShardState::Inadequate => ShardCondition::Inadequate,
             ShardState::Suspended { last_holders } => ShardCondition::Suspended { last_holders: last_holders.clone() },
         };
         let rows = shard.members.iter().map(row).collect();
-        ShardReport { shard: shard.shard.0, group, condition, rows }.with_lags()
+        ShardReport { shard: shard.shard.0, group, condition, fetching, rows }.with_lags()
     }
 
-    /// Goes on alone, if this node can't go on otherwise. Returns the view that it will be.
-    pub(super) fn recover(&self, mut reason: String) -> Result<Epoch, String> {
+    /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be.
+    pub(super) fn recover(&self, reason: String, reply: Sender<Result<Epoch, String>>) {
+        match self.forced(reason) {
+            // Who asked may have gone.
+            Err(why) => _ = reply.send(Err(why)),
+            Ok((proposal, reason)) => {
+                let epoch = proposal.view.epoch;
+                self.monitor.force(proposal, reason, move |done| {
+                    let _ = reply.send(done.map(|()| epoch).map_err(|why| why.to_string()));
+                });
+            }
+        }
+    }
+
+    /// What an operator forces, and why, for the record.
+    fn forced(&self, mut reason: String) -> Result<(Proposal, String), String> {
         if self.stalled.is_none() {
             return Err(
                 "it can go on, or waits for those who decide, which may still answer: only a node of which `squall \
@@ -98,9 +124,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             tracing::warn!(shards = names, "nobody who is left holds their state: they start anew");
             reason = format!("{reason} (started anew, since this node did not hold their state: {names})");
         }
-        let epoch = proposal.view.epoch;
-        self.monitor.force(proposal, reason);
-        Ok(epoch)
+        Ok((proposal, reason))
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 use rkyv::{Archived, rancor, util::AlignedVec};
 
 use super::{
+    budget::Share,
     outbox::Outbox,
     served::{Answers, Served},
     wire::{Freshness, Members, ToClient},
@@ -44,6 +45,8 @@ pub(crate) struct Query {
     pub(crate) freshness: Freshness,
     pub(crate) query: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
+    /// Given back with the answer.
+    pub(crate) share: Share,
 }
 
 impl<R: Answers> Backend for Group<Served<R>> {
@@ -56,14 +59,19 @@ impl<R: Answers> Backend for Group<Served<R>> {
     }
 
     fn query(&self, query: Query) {
-        let Query { number, freshness, query, outbox } = query;
-        ask(self, freshness, query, move |answer| match answer {
-            Ok(answer) => outbox.answer(number, answer),
-            Err(error @ (ReadError::Unordered | ReadError::Panicked)) => outbox.answer(number, Err(error.to_string())),
-            // Another member may have better luck.
-            Err(error) => {
-                outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
-                outbox.close();
+        let Query { number, freshness, query, outbox, share } = query;
+        ask(self, freshness, query, move |answer| {
+            drop(share);
+            match answer {
+                Ok(answer) => outbox.answer(number, answer),
+                Err(error @ (ReadError::Unordered | ReadError::Panicked)) => {
+                    outbox.answer(number, Err(error.to_string()));
+                }
+                // Another member may have better luck.
+                Err(error) => {
+                    outbox.push(ToClient::Away { why: error.to_string(), members: Members::default() });
+                    outbox.close();
+                }
             }
         });
     }

@@ -73,12 +73,12 @@ impl Clients {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
-    use super::*;
+    use super::{super::budget::Budget, *};
 
     #[test]
     fn a_session_belongs_to_its_latest_connection() {
         let clients = Clients::default();
-        let [old, new] = [(); 2].map(|()| Arc::new(Outbox::new(1000, squall_fabric::Time::ZERO)));
+        let [old, new] = [(); 2].map(|()| Arc::new(Outbox::new(1000, squall_fabric::Time::ZERO, Budget::new(1 << 20))));
         clients.attach(7, &old);
         clients.attach(7, &new);
         clients.detach(7, &old);

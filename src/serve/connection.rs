@@ -1,4 +1,7 @@
 //! One client's connection: a thread reads what it says, another writes what it is told.
+//!
+//! Two, since streams block (see [`control`](crate::control)), and since a request that waits for room must not keep back the
+//! answers to those before it.
 
 use std::{
     io::{self, BufReader, BufWriter, Write},
@@ -35,6 +38,7 @@ pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outb
     let ControlStream { reader, writer, .. } = stream;
     writer.set_timeout(Some(WRITE_LIMIT))?;
     let hang_up = writer.hang_up()?;
+    outbox.set_stream(hang_up.clone());
     let of_writer = Arc::clone(outbox);
     thread::Builder::new().name("squall-served".to_owned()).spawn(move || {
         if let Err(error) = write(writer, &of_writer) {
@@ -91,7 +95,11 @@ fn listen<'a>(
         return Ok(());
     }
     loop {
-        let message = wire::read(from, station.options.request_bytes)?;
+        // Held until the group has taken it.
+        let reserve = |bytes| server.budget.reserve(bytes, outbox);
+        let Some((message, share)) = wire::read_within(from, station.options.request_bytes, reserve)? else {
+            return Ok(());
+        };
         outbox.hear(Time::boot_clock());
         let mut attach = |key| {
             if let Some((_, before)) = attached.replace((station, key)).filter(|&(_, before)| before != key) {
@@ -126,7 +134,7 @@ fn listen<'a>(
             ToNode::Close { session } => station.backend.send(&[], Trailer::Close(session)),
             ToNode::Query { number, freshness, query } => {
                 if outbox.ask(MAX_QUERIES) {
-                    station.backend.query(Query { number, freshness, query, outbox: Arc::clone(outbox) });
+                    station.backend.query(Query { number, freshness, query, outbox: Arc::clone(outbox), share });
                 } else {
                     let why =
                         format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");

@@ -13,11 +13,14 @@
 //! they would have got.
 
 mod backend;
+mod budget;
 mod clients;
 mod connection;
 mod handle;
 mod options;
 mod outbox;
+#[cfg(all(test, not(squall_loom)))]
+mod overload_tests;
 mod served;
 mod server;
 #[cfg(all(test, not(squall_loom)))]

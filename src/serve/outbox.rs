@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -11,7 +11,11 @@ use std::{
 
 use squall_fabric::Time;
 
-use super::wire::{Outcome, ToClient};
+use super::{
+    budget::Budget,
+    wire::{Outcome, ToClient},
+};
+use crate::control::HangUp;
 
 /// A bounded queue. Filling it never waits: whoever does not read is hung up on.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub(crate) struct Outbox {
     state: Mutex<State>,
     changed: Condvar,
     max_bytes: usize,
+    budget: Arc<Budget>,
+    stream: OnceLock<HangUp>,
     /// Queries that are not answered yet.
     asked: AtomicUsize,
     /// When its client was last heard of, in nanoseconds.
@@ -29,6 +35,8 @@ pub(crate) struct Outbox {
 struct State {
     messages: VecDeque<ToClient>,
     bytes: usize,
+    /// What was taken, and is being written.
+    writing: usize,
     closed: bool,
 }
 
@@ -46,11 +54,13 @@ fn bytes(message: &ToClient) -> usize {
 }
 
 impl Outbox {
-    pub(crate) fn new(max_bytes: usize, now: Time) -> Outbox {
+    pub(crate) fn new(max_bytes: usize, now: Time, budget: Arc<Budget>) -> Outbox {
         Outbox {
             state: Mutex::default(),
             changed: Condvar::new(),
             max_bytes,
+            budget,
+            stream: OnceLock::new(),
             asked: AtomicUsize::new(0),
             heard: AtomicU64::new(now.as_nanos()),
         }
@@ -71,36 +81,70 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The stream on which it is written.
+    pub(super) fn set_stream(&self, stream: HangUp) {
+        // There is one.
+        let _ = self.stream.set(stream);
+    }
+
     /// Queues a message. What no longer fits closes the box.
     pub(crate) fn push(&self, message: ToClient) {
+        let bytes = bytes(&message);
         let mut state = self.lock();
         if state.closed {
             return;
         }
-        state.bytes += bytes(&message);
         // One message always fits.
-        if state.bytes > self.max_bytes && !state.messages.is_empty() {
-            state.closed = true;
-            state.messages.clear();
-        } else {
-            state.messages.push_back(message);
+        if state.bytes + bytes > self.max_bytes && !state.messages.is_empty() {
+            drop(state);
+            return self.hang_up();
         }
+        state.bytes += bytes;
+        state.messages.push_back(message);
+        let is_too_much = self.budget.add_unread(bytes);
         drop(state);
         self.changed.notify_one();
+        if is_too_much {
+            self.budget.shed();
+        }
     }
 
     /// Takes nothing more. What is in it is still written.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
+        self.budget.nudge();
     }
 
-    /// Waits for messages, and takes them all. None once it is closed and empty.
+    /// Ends the connection at once: nothing of what is in it is written.
+    pub(super) fn hang_up(&self) {
+        let mut state = self.lock();
+        state.messages.clear();
+        self.budget.sub_unread(std::mem::take(&mut state.bytes));
+        drop(state);
+        self.close();
+        // Else who writes would go on with what it has.
+        self.stream.get().into_iter().for_each(HangUp::now);
+    }
+
+    /// Whether it takes nothing more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// What its client has not read, in bytes.
+    pub(super) fn unread(&self) -> usize {
+        let state = self.lock();
+        state.bytes + state.writing
+    }
+
+    /// Waits for messages, and takes them all; what was taken before is written. None once it is closed and empty.
     pub(crate) fn take(&self) -> Option<VecDeque<ToClient>> {
         let mut state = self.lock();
+        self.budget.sub_unread(std::mem::take(&mut state.writing));
         loop {
             if !state.messages.is_empty() {
-                state.bytes = 0;
+                state.writing = std::mem::take(&mut state.bytes);
                 return Some(std::mem::take(&mut state.messages));
             }
             if state.closed {
@@ -123,9 +167,20 @@ impl Outbox {
     }
 }
 
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let State { bytes, writing, .. } = *self.lock();
+        self.budget.sub_unread(bytes + writing);
+    }
+}
+
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use super::*;
+
+    fn outbox() -> Outbox {
+        Outbox::new(1000, Time::ZERO, Budget::new(1 << 20))
+    }
 
     fn told(bytes: usize) -> ToClient {
         ToClient::Told { number: 0, answer: Ok(vec![0; bytes]) }
@@ -133,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_was_queued_before_the_end_is_still_written() {
-        let outbox = Outbox::new(1000, Time::ZERO);
+        let outbox = outbox();
         outbox.push(ToClient::Pong);
         outbox.close();
         outbox.push(ToClient::Pong);
@@ -143,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_nothing_is_given_up_when_its_box_is_full() {
-        let outbox = Outbox::new(1000, Time::ZERO);
+        let outbox = outbox();
         outbox.push(told(2000));
         assert_eq!(outbox.take().map(|messages| messages.len()), Some(1), "one always fits");
         outbox.push(told(800));
@@ -153,7 +208,7 @@ mod tests {
 
     #[test]
     fn queries_that_wait_are_counted() {
-        let outbox = Outbox::new(1000, Time::ZERO);
+        let outbox = outbox();
         assert!(outbox.ask(1));
         assert!(!outbox.ask(1));
         outbox.answer(0, Ok(Vec::new()));

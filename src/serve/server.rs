@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -13,6 +13,7 @@ use squall_membership::{ShardId, View};
 
 use super::{
     backend::Backend,
+    budget::Budget,
     clients::Clients,
     connection,
     options::ServeOptions,
@@ -141,46 +142,67 @@ pub(crate) struct Server {
     me: NodeId,
     /// By the groups' names.
     stations: BTreeMap<String, (ShardId, Station)>,
-    connections: Mutex<Vec<Weak<Outbox>>>,
+    pub(super) budget: Arc<Budget>,
+    rounds: Arc<Rounds>,
+}
+
+/// When a node looks for clients that have gone, and whether it does so still.
+#[derive(Debug, Default)]
+struct Rounds {
     stopped: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Server {
-    pub(crate) fn new(me: NodeId, stations: impl IntoIterator<Item = (ShardId, Station)>) -> Server {
-        let stations = stations.into_iter().map(|(shard, station)| (station.name.clone(), (shard, station))).collect();
-        Server { me, stations, connections: Mutex::default(), stopped: Mutex::default(), changed: Condvar::new() }
-    }
-
-    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop).
-    pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
-        let server = Arc::clone(self);
-        let watch = move || {
-            let mut idle: BTreeMap<&str, Idle> = BTreeMap::new();
-            while server.rest() {
-                let now = Time::boot_clock();
-                for outbox in server.connections().iter().filter_map(Weak::upgrade) {
-                    if outbox.is_silent(now, SILENCE) {
-                        outbox.close();
-                    }
-                }
-                for (name, (_, station)) in &server.stations {
-                    station.expire(idle.entry(name).or_default(), now);
-                }
-            }
-        };
-        thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
-    }
-
-    /// Waits for the next round. Returns whether there is one.
+impl Rounds {
+    /// Waits for the next. Returns whether there is one.
     fn rest(&self) -> bool {
         let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(stopped, ROUND, |stopped| !*stopped);
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Outbox>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Server {
+    /// A node's clients, for whom it holds so many bytes at most.
+    pub(crate) fn new(
+        me: NodeId,
+        stations: impl IntoIterator<Item = (ShardId, Station)>,
+        client_bytes: usize,
+    ) -> Server {
+        let stations = stations.into_iter().map(|(shard, station)| (station.name.clone(), (shard, station))).collect();
+        Server { me, stations, budget: Budget::new(client_bytes), rounds: Arc::default() }
+    }
+
+    /// Starts the thread that looks for clients and sessions that have gone. It ends with [`stop`](Server::stop), or when nobody
+    /// has the server any more.
+    pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
+        let (server, rounds) = (Arc::downgrade(self), Arc::clone(&self.rounds));
+        let watch = move || {
+            let mut idle = BTreeMap::new();
+            while rounds.rest()
+                && let Some(server) = server.upgrade()
+            {
+                server.look_for_gone(&mut idle);
+            }
+        };
+        thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
+    }
+
+    fn look_for_gone(&self, idle: &mut BTreeMap<String, Idle>) {
+        let now = Time::boot_clock();
+        for outbox in self.budget.connected() {
+            if outbox.is_silent(now, SILENCE) {
+                outbox.close();
+            }
+        }
+        for (name, (_, station)) in &self.stations {
+            station.expire(idle.entry(name.clone()).or_default(), now);
+        }
     }
 
     pub(super) fn station(&self, group: &str) -> Option<&Station> {
@@ -190,11 +212,8 @@ impl Server {
     /// Serves a client, on the thread of its stream, until that ends.
     pub(crate) fn serve(&self, stream: ControlStream) {
         let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
-        let outbox = Arc::new(Outbox::new(unread, Time::boot_clock()));
-        let mut connections = self.connections();
-        connections.retain(|other| other.strong_count() > 0);
-        connections.push(Arc::downgrade(&outbox));
-        drop(connections);
+        let outbox = Arc::new(Outbox::new(unread, Time::boot_clock(), Arc::clone(&self.budget)));
+        self.budget.enter(&outbox);
         if let Err(error) = connection::converse(self, stream, &outbox) {
             tracing::warn!(%error, "a client can't be served");
         }
@@ -213,9 +232,14 @@ impl Server {
     /// Hangs up on all.
     pub(crate) fn stop(&self) {
         self.send_away("the node stops");
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-        self.connections().drain(..).filter_map(|outbox| outbox.upgrade()).for_each(|outbox| outbox.close());
+        self.rounds.stop();
+        self.budget.connected().iter().for_each(|outbox| outbox.close());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.rounds.stop();
     }
 }
 

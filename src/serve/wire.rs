@@ -130,6 +130,22 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> Res
     frame::read(from, max.saturating_add(OVERHEAD_BYTES))
 }
 
+/// As [`read`]; what comes is not read before `reserve` has given a share of so many bytes. None if it gives none.
+pub(super) fn read_within<T: DeserializeOwned, S>(
+    from: &mut impl Read,
+    max: usize,
+    reserve: impl FnOnce(usize) -> Option<S>,
+) -> Result<Option<(T, S)>, FrameError> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len).map_err(|_| FrameError::Closed)?;
+    let (bytes, limit) = (u32::from_le_bytes(len) as usize, max.saturating_add(OVERHEAD_BYTES));
+    if bytes > limit {
+        return Err(FrameError::TooLong { bytes, limit });
+    }
+    let Some(share) = reserve(bytes) else { return Ok(None) };
+    Ok(Some((frame::read(&mut (&len[..]).chain(from), limit)?, share)))
+}
+
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use proptest::prelude::*;

@@ -304,6 +304,44 @@ fn a_state_of_a_view_to_come_waits_for_it() {
     assert_eq!(solo.control.standing(), Standing::Complete);
 }
 
+/// Two numbers, restored one after the other.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Halves(u64, u64);
+
+impl Replicated for Halves {
+    type Command = u64;
+    type Reply = ();
+
+    fn apply(&mut self, _: &Archived<u64>, _: &Applied) {}
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        for half in [&mut self.0, &mut self.1] {
+            let mut word = [0; 8];
+            from.read_exact(&mut word)?;
+            *half = u64::from_le_bytes(word);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn who_has_its_state_takes_no_second_one_that_may_break_off() {
+    let mut solo = Solo::with(Halves::default(), |_| ());
+    joiner(&mut solo);
+    // It is of a view to come, so the node lacks something still.
+    solo.control.restore(&mut state(4, &ledger(7)).as_slice()).unwrap();
+    let second = state(4, &ledger(9));
+    for settled in [false, true] {
+        let cut = solo.control.restore(&mut &second[..second.len() - 8]);
+        assert!(matches!(cut, Err(RestoreError::NotNeeded)), "settled: {settled}: {cut:?}");
+        solo.settle();
+    }
+    solo.next_view();
+    solo.settle();
+    assert_eq!(solo.control.standing(), Standing::Complete);
+    assert_eq!(solo.group.peek(|halves| (halves.0, halves.1)).wait(), Ok((7, 0)));
+}
+
 /// Does as it is told instead of carrying a state.
 struct Told(&'static str);
 

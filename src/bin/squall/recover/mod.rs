@@ -19,10 +19,14 @@ Example:
 For when most of those who decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
 only down, or cut off, comes back with what it has.
 
-With --force, the node that is asked begins a new life of the group, of which it is the first member; others join it. What only the
-lost ones had delivered is lost. If some of them still run, there are TWO groups from then on, with different states, and
-nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and `squall status` shows
-it.";
+With --force, the node that is asked begins a new life of the group, of which it is the first member. Other survivors that can't go
+on either, and nodes that start again, join it by themselves and get its state; so force ONE of the survivors, whichever was in
+the latest view (`squall status`). Of two that are forced at the same time only one goes on, and the other one's operator is told. A
+survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
+
+What only the lost ones had delivered is lost. If most of them still run, there are TWO groups from then on, with different
+states, and nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and
+`squall status` shows it.";
 
 /// Lets a node go on alone when most of those who decide are lost for ever.
 #[derive(Debug, Args)]
@@ -53,7 +57,7 @@ impl RecoverArgs {
             return Err(CommandError::Failed("nothing was done".into()));
         }
         client.recover(record(&self.reason)).map_err(failed)?;
-        crate::say(format_args!("{node} goes on, the first member of a new life of the group: let others join it"));
+        crate::say(format_args!("{node} goes on, the first member of a new life of the group: others join it"));
         Ok(())
     }
 }

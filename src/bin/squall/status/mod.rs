@@ -4,8 +4,9 @@ mod text;
 
 use std::{
     io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -13,8 +14,12 @@ use squall::admin::{AdminClient, StatusReport};
 
 use crate::{
     CommandError,
+    signals::stop_on_signals,
     target::{TargetArgs, failed},
 };
+
+/// Ctrl-C is noticed within this time.
+const ATTENTIVE: Duration = Duration::from_millis(50);
 
 const HELP: &str = "\
 Examples:
@@ -25,7 +30,10 @@ Examples:
   squall status --watch --config squall.toml    again every second
 
 It shows the view and its members, of each shard how far each member is (its lag: places of the order that some member has
-received and this one has not delivered), the view log, and who asks to join. The exit code is 1 if the node does not answer.";
+received and this one has not delivered; how much of its state has come, while this node gets it), the view log, and who asks to
+join. The exit code is 1 if the node does not answer; with --watch it is asked again until Ctrl-C, which ends it with 0.
+
+--json prints the fields of squall::admin::StatusReport, of which later versions may have more.";
 
 /// Shows how a node sees its cluster: the view, each member's progress, the view log.
 #[derive(Debug, Args)]
@@ -51,9 +59,10 @@ impl StatusArgs {
         let pause = pause
             .ok_or_else(|| CommandError::Usage(format!("--watch={seconds} is no time to wait: give 0.01 or more")))?;
         let mut client: Option<AdminClient> = None;
+        let stop = stop_on_signals()?;
         // What can't be mended by waiting ends it.
         self.target.target()?;
-        loop {
+        while !stop.load(Ordering::Relaxed) {
             let connected = client.take().map_or_else(|| self.target.connect(), Ok);
             let asked = connected.and_then(|mut connected| {
                 let report = connected.status().map_err(failed)?;
@@ -66,11 +75,12 @@ impl StatusArgs {
                 Err(error) => self.clear().and_then(|()| writeln!(io::stderr(), "squall: {error}")),
             };
             match shown {
-                Ok(()) => thread::sleep(pause),
+                Ok(()) => rest(pause, &stop),
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => return Err(output(error)),
             }
         }
+        Ok(())
     }
 
     /// Begins a new page, where there are pages.
@@ -87,6 +97,17 @@ impl StatusArgs {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
+    }
+}
+
+/// Waits, but for who asks it to stop.
+fn rest(pause: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + pause;
+    while !stop.load(Ordering::Relaxed) {
+        match until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return,
+            rest => thread::sleep(rest.min(ATTENTIVE)),
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! A status as a page of text.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    time::Duration,
+};
 
+use bytesize::ByteSize;
 use squall::{
-    NodeId,
+    Fetching, NodeId,
     admin::{MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport, ViewLogReport},
 };
 
@@ -27,6 +31,10 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     }
     for shard in &report.shards {
         writeln!(page, "\nshard {} of {:?}: {}", shard.shard, shard.group, condition(&shard.condition))?;
+        if let Some(Fetching { source, received, bytes }) = shard.fetching {
+            let of = bytes.map_or(String::new(), |bytes| format!(" of about {}", ByteSize(bytes)));
+            writeln!(page, "its state comes from {source}: {}{of} so far", ByteSize(received))?;
+        }
         table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "LAG"], rows(shard))?;
     }
     if let Some(log) = &report.view_log {
@@ -50,6 +58,10 @@ fn standing(standing: &Standing) -> String {
     match standing {
         Standing::Forming => "waits for the other members of the first view".into(),
         Standing::Joining => "asks to join".into(),
+        Standing::Waiting { rejoins_in_ms } => {
+            let seconds = Duration::from_millis(*rejoins_in_ms).as_secs_f64();
+            format!("was dropped again soon after it had joined, and asks to join again in {seconds:.1} s")
+        }
         Standing::Member => "is a member".into(),
         Standing::Wedged => "waits for the next view".into(),
         Standing::Stalled(why) => format!("can't go on: {why}"),
@@ -179,6 +191,7 @@ mod tests {
                 shard: 0,
                 group: "accounts".into(),
                 condition: ShardCondition::Inadequate,
+                fetching: Some(Fetching { source: NodeId(3), received: 12 << 20, bytes: Some(64 << 20) }),
                 rows: vec![row(1, true, 12, 0), row(3, false, 5, 7)],
             }],
             view_log: Some(ViewLogReport {
@@ -200,6 +213,7 @@ MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 3       10.0.0.3:7700  7            120 ms ago  new, SUSPECTED, wedged
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
+its state comes from node 3: 12.0 MiB of about 64.0 MiB so far
 MEMBER  ROLE            SENT  RECEIVED  DELIVERED  LAG
 1       sends           4     12        12         0
 3       gets the state  4     12        5          7

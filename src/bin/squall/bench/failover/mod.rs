@@ -28,11 +28,14 @@ when it is a full member again.
 
 What the figures mean, in milliseconds:
   pause    from the kill until a surviving node's caller has its first answer of the new view: one for each survivor and round
-  detect   from the kill until the node suspects somebody, or sees that another does
-  wedge    from there until it is wedged, and has told so
-  decide   from there until the next view is committed
-  install  from there until it is in operation: what was decided is delivered, and all are connected anew
-  answer   from there until the caller's first answer";
+  detect   from the kill until the node suspects somebody, or sees that another does; it stops sending and receiving at once
+  wedge    from there until it sees that all who stay have stopped, or hears of the decision of one who saw it sooner
+  decide   from there until it hears that the next view is committed
+  install  from there until that is in operation: who was dropped reads no more, what was decided is delivered, and all are
+           connected anew
+  answer   from there until the caller's first answer
+
+Of each survivor and round the phases add up to its pause; the medians of phases need not add up to that of pauses.";
 
 /// Measures how long callers wait when a member is killed.
 #[derive(Debug, Args)]

@@ -1,0 +1,44 @@
+//! What others want of the replica, between two messages.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::part::{Part, Stage};
+use crate::{
+    service::Service,
+    state::{CaptureError, Captured},
+    transfer::{CaptureReply, Transfer},
+};
+
+/// What waits for the replica.
+#[derive(Default)]
+pub(super) struct Errands {
+    pub(super) captures: Vec<CaptureReply>,
+    /// A state may have been restored.
+    pub(super) restored: bool,
+    /// Which state is to be fetched, if any is.
+    pub(super) fetch: u32,
+}
+
+impl Errands {
+    pub(super) fn take(&mut self, transfer: &Transfer) {
+        self.captures.extend(transfer.take());
+        self.restored = true;
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.restored || !self.captures.is_empty()
+    }
+}
+
+/// Captures the replica's state.
+pub(super) fn capture<S: Service>(part: Option<&Part>, service: &S) -> Result<Captured, CaptureError> {
+    let Some((part, ahead)) = part.and_then(|part| match &part.stage {
+        Stage::Complete { ahead, .. } => Some((part, ahead)),
+        Stage::Incomplete { .. } => None,
+    }) else {
+        return Err(CaptureError::NotComplete);
+    };
+    // It changes nothing, so whatever happens in it, the replica and the thread go on.
+    let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
+    Captured::new(ahead.clone().unwrap_or_else(|| part.delivered()), snapshot)
+}

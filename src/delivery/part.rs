@@ -1,0 +1,136 @@
+//! What a node has of a group in one view.
+
+use std::sync::Arc;
+
+use squall_membership::{Epoch, ShardState, ShardView};
+use squall_ordered::{Deliver, Deliverer, Message, Mode, Payload, Submitter, Undelivered};
+
+use super::{
+    Fate,
+    desk::{AtDesk, Desk},
+    errands::Errands,
+};
+use crate::{
+    backlog::{Backlog, Entry},
+    error::{Outcome, Unavailable},
+    service::Service,
+    state::Mark,
+    transfer::Standing,
+    view_change::ViewChange,
+};
+
+/// What a node has in a view.
+pub(super) struct Part {
+    pub(super) epoch: Epoch,
+    pub(super) members: ShardView,
+    pub(super) submitter: Submitter,
+    pub(super) deliverer: Deliverer,
+    pub(super) stage: Stage,
+    /// Nobody can decide what follows.
+    pub(super) stalled: bool,
+}
+
+/// Whether the replica takes part.
+pub(super) enum Stage {
+    Complete {
+        /// The state that was restored, as long as it is ahead of what is delivered.
+        ahead: Option<Mark>,
+        /// The replica has not been told of these.
+        changes: Vec<Arc<ViewChange>>,
+    },
+    Incomplete {
+        backlog: Backlog,
+        /// The state that was restored; the replica lacks no more than the backlog.
+        state: Option<Mark>,
+    },
+}
+
+impl Part {
+    pub(super) fn standing(&self, errands: &Errands) -> Standing {
+        match self.stage {
+            Stage::Complete { .. } => Standing::Complete,
+            Stage::Incomplete { .. } => Standing::Incomplete { fetch: errands.fetch },
+        }
+    }
+
+    /// Why callers can't be let in.
+    pub(super) fn unavailable(&self) -> Option<Unavailable> {
+        match (&self.members.state, &self.stage) {
+            _ if self.stalled => Some(Unavailable::NoQuorum),
+            (ShardState::Suspended { last_holders }, _) => {
+                Some(Unavailable::Suspended { last_holders: last_holders.clone() })
+            }
+            (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
+            (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
+            (ShardState::Active, Stage::Complete { .. }) => None,
+        }
+    }
+
+    /// How far this node has delivered.
+    pub(super) fn delivered(&self) -> Mark {
+        Mark { epoch: self.epoch, turns: self.deliverer.turns() }
+    }
+
+    /// Takes a state that was restored, and applies what is kept beyond it, a few times `max` entries at once. Returns whether
+    /// the standing changed.
+    pub(super) fn catch_up<S: Service>(
+        &mut self,
+        restored: Option<Mark>,
+        errands: &mut Errands,
+        desk: &mut Desk<S>,
+        service: &mut S,
+        max: usize,
+    ) -> bool {
+        let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
+        if let Some(mark) = restored {
+            if !backlog.joins(&mark) {
+                errands.fetch += 1;
+                return true;
+            }
+            *state = Some(mark);
+        }
+        let Some(mark) = state else { return false };
+        // More than comes in meanwhile.
+        for _ in 0..max.saturating_mul(4) {
+            match backlog.pop(mark) {
+                Some(Entry::Message { epoch, seq, sender, payload }) => {
+                    let message = Message { epoch, seq, sender, payload: Payload::kept(&payload), ticket: 0 };
+                    AtDesk { service, desk }.deliver(message);
+                }
+                Some(Entry::View(change)) => service.view_changed(&change),
+                None => break,
+            }
+        }
+        // A state of a view that this node has not installed waits for it.
+        if !backlog.is_empty() || mark.epoch > self.epoch {
+            return false;
+        }
+        let ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
+        self.stage = Stage::Complete { ahead, changes: Vec::new() };
+        true
+    }
+}
+
+/// Whether a message of this node is part of what it has delivered.
+pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool {
+    delivered.as_ref().zip(message.place).is_some_and(|(mark, place)| mark.includes(mark.epoch, place))
+}
+
+/// What is known of messages, by their tickets. Those that this node has delivered since they were listed are left out.
+pub(super) fn outcomes(
+    mode: Mode,
+    part: Option<&Part>,
+    undelivered: Vec<(Undelivered, Fate)>,
+) -> impl Iterator<Item = (u32, Outcome)> {
+    let delivered = part.map(Part::delivered);
+    undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
+        let outcome = match fate {
+            // No other member knows of it.
+            _ if mode.is_ordered() && message.place.is_none() => Outcome::NotDelivered,
+            Fate::Delivered => Outcome::Delivered,
+            Fate::NotDelivered => Outcome::NotDelivered,
+            Fate::Unknown => Outcome::Unknown { held_by: message.held_by },
+        };
+        (message.ticket, outcome)
+    })
+}

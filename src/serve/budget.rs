@@ -1,0 +1,236 @@
+//! How many bytes a node holds for its clients, over all connections.
+//!
+//! Half is for requests: from the moment when one is announced to that when the group has taken it, or its query is answered.
+//! One that does not fit is not read yet, so its client's stream fills, and who wrote it waits, or goes to another member. They
+//! are let in in the order in which they came, so that large ones come in too. A client that announces a request and does not
+//! send it keeps others out only until it is hung up on for its silence.
+//!
+//! Half is for what clients have not read. A reply can't wait, since the thread that delivers brings it: when there is too much,
+//! the client that leaves most unread is hung up on. It may come again, and gets its replies then, which its session keeps.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::outbox::Outbox;
+
+/// A node's account of what it holds for clients.
+pub(crate) struct Budget {
+    /// Of each half, in bytes.
+    half: usize,
+    requests: Mutex<Requests>,
+    /// Bytes became free, or somebody need not wait any more.
+    freed: Condvar,
+    /// Of those that wait, one looks at a time.
+    first: Mutex<()>,
+    /// Bytes that clients have not read.
+    unread: AtomicUsize,
+    /// All connections.
+    boxes: Mutex<Vec<Weak<Outbox>>>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    bytes: usize,
+    waiting: usize,
+}
+
+/// A request's part of the budget, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(max_bytes: usize) -> Arc<Budget> {
+        Arc::new(Budget {
+            half: max_bytes / 2,
+            requests: Mutex::default(),
+            freed: Condvar::new(),
+            first: Mutex::default(),
+            unread: AtomicUsize::new(0),
+            boxes: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        // Nothing panics while holding it.
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room for a request of so many bytes. None once its client is hung up on.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize, of: &Outbox) -> Option<Share> {
+        // One alone always fits.
+        let fits = |requests: &Requests| requests.bytes == 0 || requests.bytes.saturating_add(bytes) <= self.half;
+        let mut requests = self.lock();
+        if requests.waiting > 0 || !fits(&requests) {
+            requests.waiting += 1;
+            drop(requests);
+            let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            requests = self.lock();
+            while !fits(&requests) && !of.is_closed() {
+                requests = self.freed.wait(requests).unwrap_or_else(PoisonError::into_inner);
+            }
+            requests.waiting -= 1;
+            drop(first);
+            if of.is_closed() {
+                return None;
+            }
+        }
+        requests.bytes += bytes;
+        Some(Share { budget: Arc::clone(self), bytes })
+    }
+
+    /// A connection was closed: whoever waits for it looks again.
+    pub(super) fn nudge(&self) {
+        // Under the lock, so that who is about to wait notices.
+        let _requests = self.lock();
+        self.freed.notify_all();
+    }
+
+    /// Counts what a client is to read. Returns whether it is too much, so that some must be [shed](Budget::shed).
+    pub(super) fn add_unread(&self, bytes: usize) -> bool {
+        self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes > self.half
+    }
+
+    /// What a client has read, or will not.
+    pub(super) fn sub_unread(&self, bytes: usize) {
+        self.unread.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Hangs up on those who leave most unread, until the rest is not too much.
+    #[cold]
+    pub(super) fn shed(&self) {
+        let boxes = self.boxes();
+        let open = boxes.iter().filter_map(Weak::upgrade).filter(|outbox| !outbox.is_closed());
+        let mut open: Vec<(usize, Arc<Outbox>)> = open.map(|outbox| (outbox.unread(), outbox)).collect();
+        drop(boxes);
+        open.sort_unstable_by_key(|(bytes, _)| *bytes);
+        // What was closed before is on its way out.
+        let mut held: usize = open.iter().map(|(bytes, _)| bytes).sum();
+        while held > self.half
+            && let Some((bytes, outbox)) = open.pop()
+        {
+            tracing::warn!(
+                bytes,
+                limit = self.half,
+                "clients leave more unread than this node may hold for them (half of `client_bytes`): the one that leaves most \
+                 is hung up on"
+            );
+            outbox.hang_up();
+            held -= bytes;
+        }
+    }
+
+    fn boxes(&self) -> MutexGuard<'_, Vec<Weak<Outbox>>> {
+        self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client has come.
+    pub(super) fn enter(&self, outbox: &Arc<Outbox>) {
+        let mut boxes = self.boxes();
+        boxes.retain(|other| other.strong_count() > 0);
+        boxes.push(Arc::downgrade(outbox));
+    }
+
+    /// Those who are connected.
+    pub(super) fn connected(&self) -> Vec<Arc<Outbox>> {
+        self.boxes().iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Budget { half, requests, unread, .. } = self;
+        f.debug_struct("Budget").field("half", half).field("requests", requests).field("unread", unread).finish()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut requests = self.budget.lock();
+        requests.bytes -= self.bytes;
+        if requests.waiting > 0 {
+            self.budget.freed.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use squall_fabric::Time;
+
+    use super::*;
+
+    impl Budget {
+        /// The bytes of requests, how many more wait, and what is unread.
+        pub(crate) fn held(&self) -> (usize, usize, usize) {
+            let requests = self.lock();
+            (requests.bytes, requests.waiting, self.unread.load(Ordering::Relaxed))
+        }
+    }
+
+    fn outbox(budget: &Arc<Budget>) -> Arc<Outbox> {
+        Arc::new(Outbox::new(usize::MAX, Time::ZERO, Arc::clone(budget)))
+    }
+
+    #[test]
+    fn a_request_waits_for_room_and_later_ones_wait_behind_it() {
+        let budget = Budget::new(200);
+        let outbox = outbox(&budget);
+        let [first, second] = [60, 40].map(|bytes| budget.reserve(bytes, &outbox).expect("it fits"));
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            for bytes in [90, 1] {
+                let (tell, budget, outbox) = (tell.clone(), &budget, &outbox);
+                scope.spawn(move || {
+                    let share = budget.reserve(bytes, outbox).expect("it is not hung up on");
+                    tell.send((bytes, share)).expect("the test waits");
+                });
+                while budget.held().1 == 0 {
+                    thread::yield_now();
+                }
+            }
+            while budget.held().1 < 2 {
+                thread::yield_now();
+            }
+            drop(second);
+            // There is room for the small one. Whether it has come or not, no more is held than may be.
+            assert!(budget.held().0 <= 100);
+            drop(first);
+            let shares: Vec<_> = told.iter().take(2).collect();
+            assert_eq!(shares.iter().map(|(bytes, _)| bytes).sum::<usize>(), 91);
+        });
+        assert_eq!(budget.held(), (0, 0, 0));
+    }
+
+    #[test]
+    fn one_that_is_larger_than_all_there_is_comes_in_alone() {
+        let budget = Budget::new(200);
+        let outbox = outbox(&budget);
+        assert!(budget.reserve(1000, &outbox).is_some());
+    }
+
+    #[test]
+    fn who_is_hung_up_on_waits_no_longer() {
+        let budget = Budget::new(200);
+        let (here, gone) = (outbox(&budget), outbox(&budget));
+        let _all = budget.reserve(100, &here).expect("it fits");
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| budget.reserve(1, &gone).is_none());
+            while budget.held().1 == 0 {
+                thread::yield_now();
+            }
+            gone.close();
+            assert!(waits.join().expect("it does not panic"));
+        });
+        assert_eq!(budget.held().1, 0);
+    }
+}

@@ -1,0 +1,179 @@
+//! Clients that want more than a node may hold for them.
+
+use std::{
+    io::Read,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
+
+use super::{
+    Clients, ServeOptions, Server, Station,
+    backend::{Backend, Query},
+    outbox::Outbox,
+    wire::{self, Freshness, ToClient, ToNode, VERSION},
+};
+use crate::{
+    ask::Asks,
+    control::ControlStream,
+    error::{ReadError, SubmitError},
+    session::{SessionId, Trailer},
+};
+
+const SHARD: ShardId = ShardId(0);
+
+/// What the node may hold, each of requests and of what is unread.
+const HALF: usize = 512 << 10;
+
+/// The size of a request.
+const COMMAND: usize = 200 << 10;
+
+/// The size of an answer.
+const ANSWER: usize = 16 << 10;
+
+/// A group that takes nothing until it is told to, and answers at once.
+#[derive(Default)]
+struct Slow {
+    /// How many requests it holds, and whether they may pass.
+    inside: Mutex<(usize, bool)>,
+    changed: Condvar,
+    passed: AtomicUsize,
+}
+
+impl Slow {
+    fn open(&self) {
+        self.inside.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Backend for Arc<Slow> {
+    fn send(&self, command: &[u8], _: Trailer) -> Result<(), SubmitError> {
+        let mut inside = self.inside.lock().unwrap();
+        inside.0 += command.len();
+        assert!(inside.0 <= HALF, "{} bytes of requests at a time", inside.0);
+        let mut inside = self.changed.wait_while(inside, |(_, open)| !*open).unwrap();
+        inside.0 -= command.len();
+        self.passed.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn try_send(&self, _: Trailer) -> Result<(), SubmitError> {
+        Ok(())
+    }
+
+    fn query(&self, query: Query) {
+        query.outbox.answer(query.number, Ok(vec![0; ANSWER]));
+    }
+
+    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError> {
+        Ok(Vec::new())
+    }
+}
+
+fn server() -> (Arc<Server>, Arc<Slow>) {
+    let slow = Arc::new(Slow::default());
+    let (clients, asks) = (Arc::new(Clients::default()), Arc::new(Asks::default()));
+    let backend = Box::new(Arc::clone(&slow));
+    let station = Station::new("slow".to_owned(), backend, clients, ServeOptions::default(), asks);
+    let server = Server::new(NodeId(1), [(SHARD, station)], 2 * HALF);
+    let node = vec![NodeId(1)];
+    server.install(&View {
+        epoch: Epoch::FIRST,
+        members: vec![Member::new(NodeId(1), Incarnation(1))],
+        shards: vec![ShardView::whole(SHARD, node.clone(), node.clone())],
+        joined: node,
+        left: Vec::new(),
+    });
+    (Arc::new(server), slow)
+}
+
+/// A client's stream, whose other end is served.
+fn connect(server: &Arc<Server>) -> UnixStream {
+    let (here, there) = UnixStream::pair().unwrap();
+    let server = Arc::clone(server);
+    thread::spawn(move || server.serve(ControlStream::local(NodeId(99), there).unwrap()));
+    say(&here, &ToNode::Hello { version: VERSION, group: "slow".to_owned() });
+    here
+}
+
+fn say(mut stream: &UnixStream, message: &ToNode) {
+    wire::write(&mut stream, message).unwrap();
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_of_many_clients_wait_instead_of_taking_more_than_they_may() {
+    let (server, slow) = server();
+    let session = SessionId { number: 1, key: 2 };
+    let all = 20;
+    thread::scope(|scope| {
+        for _ in 0..all {
+            let stream = connect(&server);
+            let request = ToNode::Request { session, number: 0, acknowledged: 0, command: vec![0; COMMAND] };
+            scope.spawn(move || {
+                say(&stream, &request);
+                // Until its connection ends.
+                let _ = (&stream).read_to_end(&mut Vec::new());
+            });
+        }
+        until("two are with the group, and all others wait", || {
+            slow.inside.lock().unwrap().0 == 2 * COMMAND && server.budget.held().1 == all - 2
+        });
+        assert!(server.budget.held().0 <= HALF);
+        slow.open();
+        until("all have passed", || slow.passed.load(Ordering::SeqCst) == all);
+        until("nothing is held", || server.budget.held().0 == 0);
+        server.stop();
+    });
+}
+
+#[test]
+fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
+    let (server, _) = server();
+    let (greedy, modest) = (connect(&server), connect(&server));
+    let ask = |stream: &UnixStream, number| {
+        say(stream, &ToNode::Query { number, freshness: Freshness::AsItIs, query: Vec::new() });
+    };
+    // All that it is told is to be left unread: what the stream takes does not count.
+    let mut asked = 0;
+    until("it is hung up on", || {
+        let query = ToNode::Query { number: asked, freshness: Freshness::AsItIs, query: Vec::new() };
+        asked += 1;
+        let open = server.budget.connected().into_iter().filter(|outbox| !outbox.is_closed());
+        let unread: usize = open.map(|outbox: Arc<Outbox>| outbox.unread()).sum();
+        assert!(unread <= HALF + ANSWER + 1024, "{unread} bytes");
+        wire::write(&mut &greedy, &query).is_err()
+    });
+    let mut from = &modest;
+    assert!(matches!(wire::read::<ToClient>(&mut from, ANSWER).unwrap(), ToClient::Welcome { .. }));
+    for number in 0..100 {
+        ask(&modest, number);
+        let told = wire::read::<ToClient>(&mut from, ANSWER).unwrap();
+        assert_eq!(told, ToClient::Told { number, answer: Ok(vec![0; ANSWER]) });
+    }
+    until("nothing is held", || server.budget.held().2 == 0);
+    server.stop();
+}
+
+#[test]
+fn a_server_that_nobody_has_lets_go_of_its_groups() {
+    let (server, slow) = server();
+    server.start().unwrap();
+    drop(server);
+    until("its thread has ended", || Arc::strong_count(&slow) == 1);
+}
