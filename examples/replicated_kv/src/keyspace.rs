@@ -141,22 +141,9 @@ impl Keyspace {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// Writes all keys, those that have expired included.
-    pub(crate) fn save(&self, out: &mut Writer) {
-        out.number(self.version);
-        let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
-        out.number(births().count() as u64);
-        for (class, &version) in births() {
-            out.number(class as u64);
-            out.number(version);
-        }
-        out.number(self.entries.len() as u64);
-        for (key, entry) in self.entries.iter() {
-            out.bytes(key);
-            out.number(entry.version);
-            out.number(entry.expires_ms.map_or(0, NonZeroU64::get));
-            out.value(&entry.value);
-        }
+    /// The keys as they are, those that have expired included, to be written out later and on any thread.
+    pub(crate) fn freeze(&self) -> Frozen {
+        Frozen { entries: self.entries.clone(), version: self.version, births: self.births.clone() }
     }
 
     /// Has the keys that were written, instead of those that there are.
@@ -186,6 +173,37 @@ impl Keyspace {
 
     fn class(&self, key: &[u8]) -> usize {
         rows::fixed_hash(key) as usize % BIRTHS
+    }
+}
+
+/// All keys of a store at a moment.
+pub(crate) struct Frozen {
+    entries: Rows,
+    version: u64,
+    births: Box<[u64]>,
+}
+
+impl Frozen {
+    /// Writes them, behind what is in `out` already.
+    pub(crate) fn write(self, mut out: Writer, to: &mut dyn io::Write) -> io::Result<()> {
+        out.number(self.version);
+        let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
+        out.number(births().count() as u64);
+        for (class, &version) in births() {
+            out.number(class as u64);
+            out.number(version);
+        }
+        out.number(self.entries.len() as u64);
+        for row in self.entries.into_rows() {
+            for (key, entry) in &*row {
+                out.bytes(key);
+                out.number(entry.version);
+                out.number(entry.expires_ms.map_or(0, NonZeroU64::get));
+                out.value(&entry.value);
+                out.spill(to)?;
+            }
+        }
+        out.finish(to)
     }
 }
 

@@ -5,7 +5,7 @@
 //! length (4 bytes) and its bytes.
 
 use std::{
-    io::{self, Read},
+    io::{self, Read, Write},
     sync::Arc,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// The first bytes of a state, with the version of the format.
 pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x01";
 
-/// As many bytes are read at once: a length is only believed as far as bytes come.
+/// As many bytes are read or written at once: a length is only believed as far as bytes come.
 const AT_ONCE: usize = 1 << 20;
 
 /// Writes a state.
@@ -25,6 +25,21 @@ const AT_ONCE: usize = 1 << 20;
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
+    /// Hands on what is there, if that is much.
+    pub(crate) fn spill(&mut self, to: &mut dyn Write) -> io::Result<()> {
+        if self.0.len() < AT_ONCE {
+            return Ok(());
+        }
+        to.write_all(&self.0)?;
+        self.0.clear();
+        Ok(())
+    }
+
+    /// Hands on the rest.
+    pub(crate) fn finish(self, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&self.0)
+    }
+
     pub(crate) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }

@@ -93,12 +93,18 @@ impl Store {
 
     /// The state as bytes, for another replica to [load](Store::load).
     pub fn save(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.keys.freeze().write(self.head(), &mut bytes).expect("there is memory");
+        bytes
+    }
+
+    /// What is saved before the keys.
+    fn head(&self) -> Writer {
         let mut out = Writer(MAGIC.to_vec());
         out.number(self.now_ms);
         let at = self.applied.unwrap_or(Applied { epoch: Epoch(0), seq: Seq(0), sender: NodeId(0) });
         [at.epoch.0, at.seq.0, u64::from(at.sender.0)].into_iter().for_each(|number| out.number(number));
-        self.keys.save(&mut out);
-        out.0
+        out
     }
 
     /// Has the state that another replica saved, instead of its own. After an error it is what it was.
@@ -192,8 +198,8 @@ impl Replicated for Store {
     }
 
     fn snapshot(&self) -> Snapshot {
-        // A copy of all values would take about as long.
-        Snapshot::of_bytes(self.save())
+        let (head, keys) = (self.head(), self.keys.freeze());
+        Snapshot::new(move |to| keys.write(head, to))
     }
 
     fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
@@ -302,6 +308,22 @@ mod tests {
         shell.ask("set late 1");
         other.ask("set late 1");
         assert!(is_same(&shell.store, &other.store));
+    }
+
+    #[test]
+    fn a_state_is_written_as_it_was_captured_whatever_changes_meanwhile() {
+        let mut shell = Shell::new();
+        (0..500).for_each(|n| _ = shell.ask(&format!("set key{n} {n}")));
+        (0..50).for_each(|n| _ = shell.ask(&format!("zadd many {n} m{n}")));
+        let (saved, captured) = (shell.store.save(), shell.store.keys.freeze());
+        let head = shell.store.head();
+        (0..300).for_each(|n| _ = shell.ask(&format!("del key{n}")));
+        (200..900).for_each(|n| _ = shell.ask(&format!("incr key{n}")));
+        (0..20).for_each(|n| _ = shell.ask(&format!("zrem many m{n}")));
+        let mut written = Vec::new();
+        captured.write(head, &mut written).expect("there is memory");
+        assert!(written == saved);
+        assert!(shell.store.save() != saved);
     }
 
     #[test]

@@ -2,8 +2,11 @@
 //!
 //! A table that grows moves all that it holds at once. With tens of millions of keys in one, a replica would stand still for
 //! seconds, and the others would go on without it; in one of many rows it is a moment.
+//!
+//! So it is with what is written out for a replica that joins: a copy of all rows is a reference to each, and the first change of
+//! a row that is still to be written copies that row.
 
-use std::hash::BuildHasher;
+use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::{FixedState, RandomState};
 use indexmap::IndexMap;
@@ -25,18 +28,18 @@ pub(super) fn fixed_hash(key: &[u8]) -> u64 {
 }
 
 /// Keys and their entries. In each row the last takes the place of one that is removed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rows {
-    rows: Box<[Row]>,
+    rows: Box<[Arc<Row>]>,
     len: usize,
 }
 
-type Row = IndexMap<Box<[u8]>, Entry, RandomState>;
+pub(super) type Row = IndexMap<Box<[u8]>, Entry, RandomState>;
 
 impl Default for Rows {
     fn default() -> Rows {
         let hasher = RandomState::default();
-        Rows { rows: (0..ROWS).map(|_| Row::with_hasher(hasher.clone())).collect(), len: 0 }
+        Rows { rows: (0..ROWS).map(|_| Arc::new(Row::with_hasher(hasher.clone()))).collect(), len: 0 }
     }
 }
 
@@ -55,35 +58,45 @@ impl Rows {
         self.rows[Rows::row_of(key)].get(key)
     }
 
+    /// The row in which a key lies, to change it.
+    fn row_mut(&mut self, key: &[u8]) -> &mut Row {
+        Arc::make_mut(&mut self.rows[Rows::row_of(key)])
+    }
+
     pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Entry> {
-        self.rows[Rows::row_of(key)].get_mut(key)
+        self.row_mut(key).get_mut(key)
     }
 
     /// Adds a key, which must not be there.
     pub(super) fn insert(&mut self, key: &[u8], entry: Entry) {
-        let before = self.rows[Rows::row_of(key)].insert(key.into(), entry);
+        let before = self.row_mut(key).insert(key.into(), entry);
         debug_assert!(before.is_none(), "the key is there");
         self.len += 1;
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
-        let row = &mut self.rows[Rows::row_of(key)];
+        let row = self.row_mut(key);
         let entry = row.swap_remove(key)?;
-        self.len -= 1;
         let places = row.capacity();
         if places > SMALL && row.len() < places / SPARSE {
             row.shrink_to(2 * row.len());
         }
+        self.len -= 1;
         Some(entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Entry)> {
-        self.rows.iter().flatten().map(|(key, entry)| (&**key, entry))
+        self.rows.iter().flat_map(|row| row.iter()).map(|(key, entry)| (&**key, entry))
+    }
+
+    /// The rows, one after the other. One that was passed can be changed without a copy.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = Arc<Row>> {
+        self.rows.into_iter()
     }
 
     /// How many places there are. Some are empty, since rows differ in length.
     pub(super) fn places(&self) -> usize {
-        self.rows.iter().map(IndexMap::len).max().unwrap_or(0) * ROWS
+        self.rows.iter().map(|row| row.len()).max().unwrap_or(0) * ROWS
     }
 
     /// What lies at a place. The places of a row are in its order, so that who walks from the last place to the first meets all
@@ -96,6 +109,6 @@ impl Rows {
     /// For how many keys there is memory.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.rows.iter().map(IndexMap::capacity).sum()
+        self.rows.iter().map(|row| row.capacity()).sum()
     }
 }

@@ -5,6 +5,7 @@ mod beside_redis;
 mod clients;
 mod connections;
 mod failures;
+mod front_end;
 mod fuzz;
 mod large;
 mod linearizable;

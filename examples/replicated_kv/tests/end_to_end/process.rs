@@ -230,10 +230,14 @@ pub(crate) fn is_alive(raw: u32) -> bool {
     test_kill_process(pid(raw)).is_ok() && !stat.contains(") Z ")
 }
 
+/// Memory of its own: how many of the program's pages are there depends on what else the machine does.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process is alive");
-    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("resident pages");
-    pages * rustix::param::page_size() as u64
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is alive");
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB")
+    };
+    (kib("RssAnon:") + kib("RssShmem:")) << 10
 }
 
 /// User and system time of all threads.

@@ -228,7 +228,7 @@ fn main() -> ExitCode {
         }
     };
     // A supervisor says itself who died, and when all stop, they see each other leave.
-    let usual = if args.supervised { "warn,squall_membership=error,openraft=error" } else { "warn,openraft=error" };
+    let usual = if args.supervised { "warn,squall_membership=error,openraft=off" } else { "warn,openraft=off" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -1,0 +1,103 @@
+//! A front end between hosts: over TCP with TLS, while the replicas that it talks to die and come back.
+
+use std::{fs, net::SocketAddr, path::PathBuf, thread};
+
+use rustix::process::Signal;
+use squall::{
+    NodeId,
+    keys::{Authority, Files},
+};
+
+use crate::{
+    load::{Load, Seen},
+    machine::{free_ports, one_at_a_time, until},
+    process::Replica,
+    target::until_all_hold_the_same,
+};
+
+const CLIENTS: usize = 4;
+
+/// The configuration and the keys of three replicas.
+struct Secured {
+    directory: PathBuf,
+    base: u16,
+}
+
+impl Secured {
+    fn new() -> Secured {
+        let (name, base) = (format!("front-end-{}", std::process::id()), free_ports());
+        let directory = std::env::temp_dir().join(&name);
+        let files = Files::in_directory(&directory);
+        let ca = Authority::create(&name).expect("a CA");
+        ca.save(&files, false).expect("the directory is new");
+        let mut text = format!("cluster = {name:?}\n[addresses]\n");
+        for id in 1..=3 {
+            ca.issue(NodeId(id), 1).and_then(|keys| keys.save(&files, false)).expect("keys");
+            text += &format!("{id} = \"127.0.0.1:{}\"\n", u32::from(base) + 10 + id);
+        }
+        text += "[fabric]\nbackend = \"tcp\"\n[groups.kv]\nbulk_reserve = \"64MiB\"\n";
+        text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
+        fs::write(directory.join("kv.toml"), text).expect("there is room");
+        Secured { directory, base }
+    }
+
+    fn start(&self, what: &[&str]) -> Replica {
+        let file = self.directory.join("kv.toml");
+        Replica::serving(&[what, &["--config", file.to_str().expect("a readable path")]].concat())
+    }
+
+    fn replica(&self, id: u32) -> Replica {
+        self.start(&["--id", &id.to_string(), "--port", &self.base.to_string()])
+    }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        // It lies among temporary files, so one that stays does no harm.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn its_clients_do_not_notice_when_the_replica_that_it_talks_to_dies() {
+    let _turn = one_at_a_time();
+    let cluster = Secured::new();
+    let mut replicas: Vec<Replica> = thread::scope(|scope| {
+        let starting = [1, 2, 3].map(|id| {
+            scope.spawn({
+                let cluster = &cluster;
+                move || cluster.replica(id)
+            })
+        });
+        starting.into_iter().map(|replica| replica.join().expect("it starts")).collect()
+    });
+    let listen = format!("127.0.0.1:{}", cluster.base + 19);
+    let front_end = cluster.start(&["front-end", "--id", "1", "--listen", &listen]);
+    let addresses: [SocketAddr; 1] = [front_end.address()];
+    let load = Load::new(CLIENTS);
+    let seen: Vec<Seen> = thread::scope(|scope| {
+        let clients = load.start(scope, &addresses);
+        load.until_more("the clients have begun", 20);
+        // Whichever it talks to is among them.
+        for id in 1..=3 {
+            let replica = &mut replicas[id as usize - 1];
+            replica.signal(Signal::KILL);
+            load.until_more("the clients go on", 20);
+            *replica = cluster.replica(id);
+            until("it is a full member again", || {
+                let senders = replicas[id as usize - 1].info("view_senders").unwrap_or_default();
+                senders.split(',').count() == 3
+            });
+        }
+        load.until_more("the clients go on with all replicas", 20);
+        load.stop();
+        clients.into_iter().map(|client| client.join().expect("no client has seen anything wrong")).collect()
+    });
+    assert!(seen.iter().all(|seen| seen.unknown + seen.refused == 0), "a request failed: {seen:?}");
+    let mut client = front_end.connect();
+    for Seen { key, acknowledged, .. } in &seen {
+        assert_eq!(client.ask(&["GET", key]), acknowledged.to_string(), "each was applied once");
+    }
+    until_all_hold_the_same(replicas.iter().map(Replica::connect).collect());
+    assert!(front_end.stop().is_some_and(|status| status.success()));
+}
