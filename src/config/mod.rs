@@ -39,7 +39,8 @@
 //! `members` are those of the first view: they wait for each other. A node that is not among them joins a group that runs. It
 //! asks one of those whom `join` names: by their addresses, or by their ids if they are on one host, or have
 //! addresses here. One file may be for all: `join` is of no concern to those in `members`, who join by themselves if the
-//! group is there already.
+//! group is there already. They hear of it from each other: when all others of `members` are gone, and only nodes that joined
+//! are left, one that comes back with nothing on its disk must be configured to join.
 //!
 //! ```toml
 //! cluster = "bank"
