@@ -162,7 +162,8 @@ fn add(nodes: &[&Started], shard: usize, number: u64) -> u64 {
     for (_, sums) in nodes.iter().cycle() {
         match sums[shard].submit(&number).wait() {
             Ok(sum) => return sum,
-            Err(SubmitError::Unavailable { outcome: Outcome::NotAccepted, why }) => {
+            // A shard that moves away takes nothing along.
+            Err(SubmitError::Unavailable { outcome: Outcome::NotAccepted | Outcome::NotDelivered, why }) => {
                 assert!(Instant::now() < deadline, "shard {shard}: {why}");
             }
             Err(error) => panic!("shard {shard}: {error}"),
