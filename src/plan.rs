@@ -91,7 +91,12 @@ impl Plan {
                 }
                 _ => {}
             }
-            agreed.text(name).number(u64::from(group.mode == Mode::Unordered));
+            let mode = match group.mode {
+                Mode::Ordered => 0,
+                Mode::Unordered => 1,
+                Mode::Durable => 2,
+            };
+            agreed.text(name).number(mode);
             for bytes in [group.ring_bytes, group.bulk_threshold, group.bulk_reserve] {
                 agreed.number(bytes as u64);
             }
@@ -112,6 +117,8 @@ impl Plan {
             connect_timeout: config.failure_timeout().max(SLOWEST_CONNECT),
             failure_timeout: config.failure_timeout(),
             read_lease: config.read_lease(),
+            // Nobody who is missing may still read when the others go on.
+            restart_wait: config.restart_wait().max(config.read_lease() * 2),
         };
         Ok(Plan { settings, shards })
     }

@@ -21,7 +21,7 @@ impl Tenure {
         }
     }
 
-    /// Asks for another view if somebody can join, or this node's part in its shards has changed.
+    /// Asks for another view if somebody can join, a shard is reopened, or this node's part in its shards has changed.
     pub(crate) fn look_whether_to_ask(
         &mut self,
         now: Time,
@@ -38,7 +38,8 @@ impl Tenure {
             return self.wedge(Cause::Asked, out);
         }
         let may_join = |candidate: &Member| self.view.rank_of(candidate.node).is_none();
-        if !candidates.iter().any(may_join) || self.board.len() >= MAX_MEMBERS {
+        let can_join = candidates.iter().any(may_join) && self.board.len() < MAX_MEMBERS;
+        if !can_join && self.reopens.is_empty() {
             self.wanted = None;
             return;
         }

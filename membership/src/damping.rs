@@ -100,6 +100,7 @@ mod tests {
             failure_timeout: TIMEOUT,
             connect_timeout: TIMEOUT,
             read_lease: TIMEOUT,
+            restart_wait: Duration::ZERO,
         }
     }
 

@@ -7,6 +7,7 @@ use squall_fabric::{NodeId, Time};
 use crate::{
     input::{Effect, Settings},
     lead::{Accusations, staying, staying_with},
+    reopen::reopening,
     rules,
     tenure::{Phase, Tenure},
     view::{MAX_MEMBERS, Member, ShardId, ShardView},
@@ -70,6 +71,11 @@ impl Decider {
         self.is_alone = true;
     }
 
+    /// Callers were told that nothing is decided for now.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
     pub(crate) fn deadline(&self) -> Time {
         self.wake
     }
@@ -110,6 +116,7 @@ impl Tenure {
     /// Tells callers that nothing is decided for now.
     pub(crate) fn stall(&mut self, out: &mut Vec<Effect>) {
         if self.phase == Phase::Wedged && !std::mem::replace(&mut self.decider.stalled, true) {
+            self.touched = true;
             let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
             out.push(Effect::Stalled(format!(
                 "too few members can be reached to decide what follows {}{cause}",
@@ -255,7 +262,7 @@ impl Tenure {
         if self.decider.proposed.as_ref().is_none_or(is_due) {
             let by = self.member().node;
             let finals = self.with_holders(finals.clone(), &plan.stay);
-            let proposal = rules::successor(&self.view, &settings.layout, by, &nodes, &plan.join, &finals);
+            let proposal = reopening(&self.view, &settings.layout, by, &nodes, &plan.join, &finals, &self.reopens);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
             out.push(Effect::Propose(proposal));
             self.decider.proposed = Some((plan, now));

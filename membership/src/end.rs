@@ -26,6 +26,9 @@ pub enum EndReason {
     /// A view could not be installed.
     #[error("a view could not be installed: {0}")]
     NoMemory(#[from] RegisterError),
+    /// This node's disk failed: what it was given may not survive a crash here.
+    #[error("this node's disk failed: {0}")]
+    Storage(String),
     /// This node has left, as it was asked to.
     #[error("this node has left the group")]
     Left,

@@ -1,12 +1,18 @@
 //! What goes into a [`Membership`](crate::Membership), and what comes out.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use squall_fabric::{BreakReason, NodeId};
 
 use crate::{
     end::EndReason,
     layout::Layout,
+    reopen::Reopen,
+    restart::{Back, End, Held},
     view::{Member, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
@@ -24,6 +30,9 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// The longest that a member of a shard may read after another has vouched for it.
     pub read_lease: Duration,
+    /// How long members that come back, when they are more than half, wait for the others. No shorter than a lease can last on
+    /// any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
+    pub restart_wait: Duration,
 }
 
 /// What happened. Whatever it says of shards and endpoints is of the view that was installed last.
@@ -51,6 +60,9 @@ pub enum Input {
     /// This node holds a shard's whole state now. Once it is wedged that can't be said in the same view: say it in the next, if
     /// it still holds.
     Complete(ShardId),
+    /// What this node's disk holds of its shards: to be said before its first step, if it has a disk that may have been that of a
+    /// member before, and anew after each [`Effect::Dropped`].
+    Held(BTreeMap<ShardId, Held>),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
     /// The node is asked to leave.
@@ -101,6 +113,21 @@ pub enum Effect {
     /// What follows the view can't be decided for now; the sentence says why. It may be over at any time: then whatever is decided
     /// comes as usual.
     Stalled(String),
+    /// Give this to the view log.
+    Back(Back),
+    /// Give this to the view log.
+    Reopen(Reopen),
+    /// More than half of the last view's members, or less, are back after it ended, and these are missing. After
+    /// [`Settings::restart_wait`] more than half go on without the others.
+    WaitsFor(Vec<NodeId>),
+    /// What this node has of a shard beyond this, if anything, is void: a log on disk is to be cut, for good, and a state in memory that
+    /// goes further to be discarded, before the view is installed that [`Effect::Install`] names next.
+    CutTo {
+        /// The shard.
+        shard: ShardId,
+        /// Where it goes on.
+        end: End,
+    },
     /// This node's part is over: fail whatever waits.
     End(EndReason),
 }

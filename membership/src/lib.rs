@@ -13,6 +13,9 @@
 //! 4. *Decide*: the leader of those who stay proposes the next view and the trims, once all of them are wedged.
 //! 5. *Clean up* to the committed trims, once nobody who is dropped can read any more; then install the next.
 //!
+//! Where less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their disks, say
+//! what they have, and a [`restart`] follows from that.
+//!
 //! Safety is the view log's: [`check`] holds for every successor, whoever proposed it, and what a member has once it is wedged
 //! does not change. Who proposes, and when, only decides how soon there is one.
 
@@ -31,6 +34,9 @@ mod machine;
 mod placement;
 mod ranks;
 mod register;
+mod reopen;
+mod restart;
+mod returning;
 mod rules;
 mod tenure;
 mod view;
@@ -43,6 +49,8 @@ pub use layout::{GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::{Membership, Signs};
 pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
+pub use reopen::{Reopen, reopening};
+pub use restart::{Back, End, Ends, Held, check_restart, restart};
 pub use rules::{alone, check, successor};
 pub use view::{Epoch, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId};
 pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};

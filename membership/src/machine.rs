@@ -10,6 +10,7 @@ use crate::{
     end::{Cause, EndReason},
     input::{Effect, Input, Settings},
     lead::staying,
+    returning::Returning,
     tenure::Tenure,
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
@@ -39,6 +40,7 @@ pub struct Membership {
     /// Decided after that one.
     later: VecDeque<Proposal>,
     candidates: Vec<Member>,
+    returning: Returning,
     /// A view that this node has left, until its endpoints are closed.
     retired: Vec<Tenure>,
     damping: Damping,
@@ -56,6 +58,7 @@ impl Membership {
             installing: None,
             later: VecDeque::new(),
             candidates: Vec::new(),
+            returning: Returning::default(),
             retired: Vec::new(),
             damping: Damping::default(),
             leaving: false,
@@ -125,12 +128,13 @@ impl Membership {
 
     /// When [`step`](Membership::step) must be called next, if nothing happens before.
     pub fn deadline(&self) -> Time {
-        match &self.tenure {
-            _ if !self.retired.is_empty() => Time::ZERO,
-            Some(tenure) if !self.ended => tenure.deadline(&self.settings),
-            None if !self.ended => self.damping.deadline(),
-            _ => Time::MAX,
-        }
+        let due = match &self.tenure {
+            _ if !self.retired.is_empty() => return Time::ZERO,
+            _ if self.ended => return Time::MAX,
+            Some(tenure) => tenure.deadline(&self.settings),
+            None => self.damping.deadline(),
+        };
+        due.min(self.returning.deadline())
     }
 
     /// Installs the view that [`Effect::Install`] has named. The fabric must know by now how its members are reached.
@@ -146,7 +150,9 @@ impl Membership {
             Err(error) => return self.end(error.into(), out),
         };
         self.me = view.members[rank as usize].clone();
-        self.tenure = Some(Tenure::new(view, board, before, &self.settings));
+        let mut tenure = Tenure::new(view, board, before, &self.settings);
+        tenure.reopens = self.returning.reopens(tenure.view.epoch);
+        self.tenure = Some(tenure);
     }
 
     /// Takes note of a completion of one of this layer's endpoints.
@@ -173,7 +179,19 @@ impl Membership {
                     None => self.end(EndReason::Left, out),
                 }
             }
-            (Input::ViewLog(ViewEvent::Committed(next)), _) => self.on_committed(next, out),
+            (Input::Held(held), _) => self.returning.hold(held),
+            (Input::ViewLog(ViewEvent::Committed(next)), _) => {
+                self.returning.decided(&next);
+                self.on_committed(next, out);
+            }
+            (Input::ViewLog(ViewEvent::Backs(backs)), _) => self.returning.on_backs(backs),
+            (Input::ViewLog(ViewEvent::Reopens(reopens)), tenure) => {
+                self.returning.on_reopens(reopens);
+                if let Some(tenure) = tenure {
+                    tenure.reopens = self.returning.reopens(tenure.view.epoch);
+                    tenure.touch();
+                }
+            }
             (Input::ViewLog(ViewEvent::Candidates(candidates)), tenure) => {
                 self.candidates = candidates;
                 if let Some(tenure) = tenure {
@@ -200,6 +218,9 @@ impl Membership {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, out: &mut Vec<Effect>) -> bool {
         for mut tenure in self.retired.drain(..) {
             tenure.disconnect(fabric);
+        }
+        if !self.ended {
+            self.returning.step(now, &self.settings, &self.me, self.tenure.as_ref(), out);
         }
         // What waited until the view was installed.
         if self.installing.is_none() {
@@ -255,7 +276,7 @@ impl Membership {
             // A node that asks to join, from outside.
             match &self.installing {
                 Some(_) => self.later.push_back(next),
-                None if self.is_me(&next.view) => self.prepare(next.view, out),
+                None if self.is_me(&next.view) => self.prepare(next, out),
                 None => {}
             }
             return;
@@ -282,6 +303,7 @@ impl Membership {
         tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
         self.retired.extend(self.tenure.take());
         self.later.clear();
+        self.returning.dropped();
         self.me.incarnation = Incarnation(self.me.incarnation.0 + 1);
         out.push(Effect::Dropped { next: next.view, trims: follows.then_some(next.trims) });
         if self.leaving {
@@ -298,7 +320,9 @@ impl Membership {
         view.members.iter().any(is)
     }
 
-    fn prepare(&mut self, view: Arc<View>, out: &mut Vec<Effect>) {
+    fn prepare(&mut self, next: Proposal, out: &mut Vec<Effect>) {
+        self.returning.install(&next, &self.me, out);
+        let view = next.view;
         tracing::info!(epoch = view.epoch.0, members = ?view.nodes(), joined = ?view.joined, left = ?view.left, "to be installed");
         self.installing = Some(Arc::clone(&view));
         out.push(Effect::Install(view));
@@ -308,7 +332,7 @@ impl Membership {
     fn go_on(&mut self, out: &mut Vec<Effect>) {
         let Some(next) = self.tenure.as_mut().and_then(Tenure::next) else { return };
         if next.view.members.contains(&self.me) {
-            self.prepare(next.view, out);
+            self.prepare(next, out);
         } else {
             self.end(EndReason::Left, out);
         }

@@ -7,8 +7,9 @@ use squall_fabric::NodeId;
 
 use crate::{
     layout::Layout,
-    rules,
-    view::{Epoch, Incarnation, MAX_MEMBERS, Member, View},
+    reopen::{self, Reopen},
+    restart::{Back, check_restart},
+    view::{Epoch, Incarnation, MAX_MEMBERS, Member, ShardId, View},
     view_log::Proposal,
 };
 
@@ -43,8 +44,12 @@ pub enum Entry {
     Candidate(Member),
     /// A node asks no more, or was not reached for a while.
     Withdraw(NodeId, Incarnation),
-    /// What follows a view.
+    /// What follows a view, as its successor or as its restart.
     Successor(Proposal),
+    /// A member of the current view does no more in it, and says what it has.
+    Back(Back),
+    /// A member has the state of a suspended shard.
+    Reopen(Reopen),
     /// An operator goes on with what is left, without a quorum of those who decided before. Only the first entry of a log that was
     /// begun for it can be one.
     Force {
@@ -68,6 +73,10 @@ pub enum Applied {
     View(Proposal),
     /// Who asks to join has changed.
     Candidates,
+    /// Who is back has changed.
+    Backs,
+    /// Which shards are reopened has changed.
+    Reopens,
     /// Nothing, since it must not.
     Refused(Refused),
 }
@@ -96,6 +105,10 @@ pub struct Register {
     layout: Layout,
     last: Option<Proposal>,
     candidates: Vec<Member>,
+    /// By node, who is back of the current view.
+    backs: BTreeMap<NodeId, Back>,
+    /// The shards of the current view that are reopened, each by whoever has most of it.
+    reopens: BTreeMap<ShardId, Reopen>,
     /// By node, the latest life in which it was a member: no earlier one comes back.
     newest: BTreeMap<NodeId, Incarnation>,
     /// What operators have forced, in words, oldest first.
@@ -127,6 +140,16 @@ impl Register {
     /// Who asks to join, in the order in which they asked.
     pub fn candidates(&self) -> &[Member] {
         &self.candidates
+    }
+
+    /// Who is back of the current view, in the order of their numbers. A view that is decided ends it.
+    pub fn backs(&self) -> Vec<Back> {
+        self.backs.values().cloned().collect()
+    }
+
+    /// The shards of the current view that are reopened. A view that is decided ends it.
+    pub fn reopens(&self) -> Vec<Reopen> {
+        self.reopens.values().cloned().collect()
     }
 
     /// The latest life in which a node was a member. To join it needs a later one.
@@ -161,9 +184,9 @@ impl Register {
                 check_members(&members)?;
                 let view = View::first(members, &layout);
                 let by = view.members[0].node;
-                let (finals, trims) = Default::default();
+                let (finals, trims, ends) = Default::default();
                 (self.cluster, self.layout) = (Some(cluster), layout);
-                Ok(self.advance(Proposal { by, view: Arc::new(view), finals, trims }))
+                Ok(self.advance(Proposal { by, view: Arc::new(view), restart: false, finals, trims, ends }))
             }
             Entry::Candidate(member) => {
                 self.view().ok_or(Refused::OutOfPlace)?;
@@ -189,9 +212,35 @@ impl Register {
                 Ok(Applied::Candidates)
             }
             Entry::Successor(proposal) => {
-                let current = self.view().ok_or(Refused::OutOfPlace)?;
-                rules::check(current, &self.layout, &self.candidates, &proposal)?;
+                let last = self.last.as_ref().ok_or(Refused::OutOfPlace)?;
+                match proposal.restart {
+                    true => check_restart(last, &self.layout, &self.backs(), &proposal)?,
+                    false => {
+                        reopen::check(&last.view, &self.layout, &self.candidates, &self.reopens(), &proposal)?;
+                    }
+                }
                 Ok(self.advance(proposal))
+            }
+            Entry::Back(back) => {
+                back.check(self.view().ok_or(Refused::OutOfPlace)?)?;
+                let (node, is) = (back.member.node, back.member.incarnation);
+                if let Some(known) = self.backs.get(&node).filter(|known| known.member.incarnation >= is) {
+                    let known = known.member.incarnation.0;
+                    let why = format!("{node} is back as incarnation {}, and was already as {known}", is.0);
+                    return Err(Refused::Rule(why));
+                }
+                self.backs.insert(node, back);
+                Ok(Applied::Backs)
+            }
+            Entry::Reopen(reopen) => {
+                reopen.check(self.view().ok_or(Refused::OutOfPlace)?)?;
+                if let Some(known) = self.reopens.get(&reopen.shard).filter(|known| known.end >= reopen.end) {
+                    let (node, shard) = (known.member.node, reopen.shard);
+                    let why = format!("{node} reopens {shard} already, which it has up to {}", known.end);
+                    return Err(Refused::Rule(why));
+                }
+                self.reopens.insert(reopen.shard, reopen);
+                Ok(Applied::Reopens)
             }
             Entry::Force { cluster, after, layout, proposal, reason } => {
                 if self.cluster.is_some() {
@@ -212,6 +261,8 @@ impl Register {
             *newest = member.incarnation.max(*newest);
         }
         self.candidates.retain(|asks| self.newest.get(&asks.node).is_none_or(|&newest| newest < asks.incarnation));
+        self.backs.clear();
+        self.reopens.clear();
         self.last = Some(next.clone());
         Applied::View(next)
     }

@@ -7,6 +7,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{GroupLayout, Layout},
     register::Refused,
+    restart::Ends,
     view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
@@ -61,7 +62,7 @@ pub fn successor(
         left: gone.iter().map(|member| member.node).collect(),
         members,
     };
-    Proposal { by, view: Arc::new(view), finals: kept, trims }
+    Proposal { by, view: Arc::new(view), restart: false, finals: kept, trims, ends: Ends::new() }
 }
 
 /// What follows a view in which one member goes on without any other, as an operator forces it: [`check`] would refuse it. Shards

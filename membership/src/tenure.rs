@@ -16,8 +16,9 @@ use crate::{
     input::{Effect, Settings},
     leases::Leases,
     machine::Signs,
+    reopen::Reopen,
     view::{Member, Seq, ShardId, View},
-    view_log::{Proposal, Trims},
+    view_log::{Final, Proposal, Trims},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub(crate) struct Tenure {
     cleaning: BTreeSet<ShardId>,
     /// Broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
+    /// Suspended shards that members reopen.
+    pub(crate) reopens: Vec<Reopen>,
     /// Since when there is a reason to ask for another view.
     pub(crate) wanted: Option<Time>,
     /// Something came in since the last step.
@@ -89,6 +92,7 @@ impl Tenure {
             committed: None,
             cleaning: BTreeSet::new(),
             lost: Vec::new(),
+            reopens: Vec::new(),
             wanted: None,
             touched: true,
             view,
@@ -387,7 +391,9 @@ impl Tenure {
             let Some(&trim) = next.trims.get(&shard) else { continue };
             trims.insert(shard, trim);
             let node = self.member().node;
-            if next.finals.get(&shard).is_some_and(|ends| ends.iter().any(|end| end.node == node && end.complete)) {
+            // A restart's trim may be that of a log which goes further than what this member has received.
+            let has_it = |end: &Final| end.node == node && end.complete && end.count >= trim;
+            if next.finals.get(&shard).is_some_and(|ends| ends.iter().any(has_it)) {
                 counted.insert(shard);
             }
         }

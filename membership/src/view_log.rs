@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 
-use crate::view::{Epoch, Member, Seq, ShardId, View};
+use crate::{
+    reopen::Reopen,
+    restart::{Back, Ends},
+    view::{Epoch, Member, Seq, ShardId, View},
+};
 
 /// What a member that is wedged has of a shard. It does not change any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,10 +36,14 @@ pub struct Proposal {
     pub by: NodeId,
     /// The next view; its epoch is the current one's plus 1.
     pub view: Arc<View>,
-    /// The final counts of all members that stay.
+    /// Whether it follows as a [restart](crate::restart), and not as a [successor](crate::successor).
+    pub restart: bool,
+    /// The final counts of all members that stay; of a restart's members, those that still run.
     pub finals: Finals,
-    /// Each shard's trim: the smallest final count of its complete members that stay.
+    /// Each shard's trim: the smallest final count of its complete members that stay, or where a restart lets the old view end.
     pub trims: Trims,
+    /// Where shards go on that a restart, or a last holder's return, lets go on.
+    pub ends: Ends,
 }
 
 /// What a wedged member tells the others by the view log's own network, for when tables don't reach far enough.
@@ -60,6 +68,10 @@ pub enum ViewEvent {
     Candidates(Vec<Member>),
     /// A wedged member's final counts.
     Reported(Report),
+    /// Who is back, of the members of the current view, instead of what was said before. A later view ends it.
+    Backs(Vec<Back>),
+    /// Which suspended shards of the current view are reopened, instead of what was said before. A later view ends it.
+    Reopens(Vec<Reopen>),
     /// Nothing could be decided for so long that callers should not wait: too few of those who decide can be reached. It may
     /// be over at any time; then whatever is decided comes as usual.
     NoQuorum,
@@ -82,6 +94,14 @@ pub trait ViewLog: Send {
 
     /// Tells the members of a view, as far as they can be reached, what this one has.
     fn report(&mut self, to: &View, report: Report);
+
+    /// Says what this node has, as a member of the current view that does no more in it, until a later view is decided or another
+    /// call takes its place. It holds beside a call of [`join`](ViewLog::join): the node becomes a member in whichever way is
+    /// decided first.
+    fn back(&mut self, back: Back);
+
+    /// Says that this node has the state of a suspended shard, until a later view is decided.
+    fn reopen(&mut self, reopen: Reopen);
 
     /// This node knows that a member can't be reached, or that its process has ended: if it leads the log, others need not wait
     /// for it.

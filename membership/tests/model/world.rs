@@ -48,8 +48,8 @@ impl Decision {
 /// Views follow from the log's entries, so they need not be looked at whole.
 impl Hash for Decision {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Proposal { by, view, finals, trims } = &*self.0;
-        (by, view.epoch, view.nodes(), &view.shards[0].complete, trims).hash(state);
+        let Proposal { by, view, restart, finals, trims, ends } = &*self.0;
+        (by, view.epoch, view.nodes(), &view.shards[0].complete, restart, trims, ends).hash(state);
         let finals = finals.values().flatten();
         finals.for_each(|end| (end.node, end.count, end.complete).hash(state));
     }

@@ -14,11 +14,11 @@ use crate::world::{World, ms};
 const SETTLES_WITHIN: Duration = ms(3000);
 
 /// As many as the environment says instead.
-fn seeds(usual: u64) -> u64 {
+pub(crate) fn seeds(usual: u64) -> u64 {
     std::env::var("SQUALL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
 }
 
-fn for_seeds(seeds: u64, run: impl Fn(u64)) {
+pub(crate) fn for_seeds(seeds: u64, run: impl Fn(u64)) {
     let first = std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok());
     let range = first.map_or(0..seeds, |seed| seed..seed + 1);
     for seed in range {
@@ -29,7 +29,7 @@ fn for_seeds(seeds: u64, run: impl Fn(u64)) {
     }
 }
 
-fn network(seed: u64) -> SimConfig {
+pub(crate) fn network(seed: u64) -> SimConfig {
     if seed % 5 == 1 { SimConfig::nasty() } else { SimConfig::fast() }
 }
 

@@ -2,4 +2,5 @@
 
 mod faults;
 mod protocol;
+mod restarts;
 mod world;

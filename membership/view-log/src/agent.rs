@@ -5,6 +5,7 @@ mod force;
 mod formation;
 mod leadership;
 mod news;
+mod returns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +22,13 @@ use openraft::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Report, View, ViewEvent,
+    Applied, Back, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Reopen, Report, View,
+    ViewEvent,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 pub(crate) use self::force::Forcing;
-use self::{asks::Asks, leadership::Leadership};
+use self::{asks::Asks, leadership::Leadership, returns::Returns};
 use crate::{
     leader::Leading,
     machine::Machine,
@@ -54,6 +56,8 @@ pub(crate) enum Input {
     Propose(Proposal),
     Join(Member),
     Report(Vec<Member>, Report),
+    Back(Back),
+    Reopen(Reopen),
     PeerGone(NodeId),
     Force(Forcing),
     /// An entry was applied.
@@ -102,6 +106,7 @@ pub(crate) struct Agent<C: Types> {
     told: Option<Epoch>,
     told_candidates: Vec<Member>,
     asks: Asks,
+    returns: Returns,
     leadership: Leadership,
     /// Since when nodes are known to be gone.
     pub(crate) gone: BTreeMap<NodeId, Duration>,
@@ -109,6 +114,8 @@ pub(crate) struct Agent<C: Types> {
     /// When something is to be tried again, though it be before the next tick.
     retry_at: Option<Duration>,
     next_hello: Duration,
+    /// When it next says that it waits.
+    next_complaint: Duration,
     /// When it next looks for a life that began beside this one.
     next_look: Duration,
     /// When it next follows somebody's word on who leads.
@@ -155,11 +162,13 @@ impl<C: Types> Agent<C> {
             told: None,
             told_candidates: Vec::new(),
             asks: Asks::default(),
+            returns: Returns::default(),
             leadership: Leadership::default(),
             gone: BTreeMap::new(),
             last_tick: Duration::ZERO,
             retry_at: None,
             next_hello: Duration::ZERO,
+            next_complaint: Duration::ZERO,
             next_look: Duration::ZERO,
             next_pointer: Duration::ZERO,
             next_contact: 0,
@@ -227,6 +236,7 @@ impl<C: Types> Agent<C> {
     fn is_busy(&self) -> bool {
         self.is_outside()
             || self.asks.is_waiting()
+            || self.returns.is_waiting()
             || self.forcing.is_some()
             || self.has_turns()
             || self.is_leading_busily()
@@ -254,6 +264,8 @@ impl<C: Types> Agent<C> {
                 self.hello();
             }
             Input::Report(to, report) => self.report(to, report),
+            Input::Back(back) => self.say_back(back),
+            Input::Reopen(reopen) => self.say_reopen(reopen),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
                 self.begin_turns();
@@ -296,6 +308,7 @@ impl<C: Types> Agent<C> {
         self.beat().await;
         self.lead();
         self.ask_again();
+        self.say_again();
         self.check_quorum();
         self.check_formation();
         self.publish();
@@ -415,6 +428,7 @@ impl<C: Types> Agent<C> {
             // The rest is for those who are in the same life.
             (None, _) => {}
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
+            (_, Body::Say(entry)) => self.take_said(*entry, &sender),
             (_, Body::Refused { epoch, why }) => self.on_refused(epoch, &why),
             (_, Body::Farewell) => self.handle(Input::PeerGone(from)),
             (_, Body::Report(report)) => {

@@ -12,14 +12,14 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBack
 use squall_membership::{ClusterId, VoterId};
 
 use crate::{
-    log::Opened,
+    log::{self, Opened},
     store::{Change, Disk, Image, Key, Store, decode, encode},
 };
 
 /// The file's name, in the node's directory.
 const FILE: &str = "view-log.redb";
 /// The version of what the tables hold.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
@@ -69,8 +69,44 @@ pub enum StorageError {
     },
 }
 
+/// A node's directory, in use by this process: the store of its part in the view log, and what its owner keeps beside it.
+#[derive(Debug)]
+pub struct Directory {
+    pub(crate) opened: Opened,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens the store in a directory, or begins one, for a cluster of this name.
+    pub fn open(directory: &Path, cluster: &str) -> Result<Directory, StorageError> {
+        let path = directory.join(FILE);
+        Ok(Directory { opened: open(directory, cluster, &mut log::random())?, path })
+    }
+
+    /// The number that no other store has.
+    pub fn voter(&self) -> VoterId {
+        self.opened.voter
+    }
+
+    /// Whether the node has had a part in a group.
+    pub fn has_log(&self) -> bool {
+        !self.opened.store.has_no_log()
+    }
+
+    /// The bytes that were kept last; none at first.
+    pub fn notes(&self) -> Vec<u8> {
+        self.opened.store.notes()
+    }
+
+    /// Keeps other bytes, for good once this returns.
+    pub fn set_notes(&mut self, notes: Vec<u8>) -> Result<(), StorageError> {
+        let written = self.opened.store.set_notes(notes);
+        written.map_err(|source| StorageError::Io { path: self.path.clone(), source })
+    }
+}
+
 /// Opens the store in a directory, or begins one.
-pub(crate) fn open(directory: &Path, cluster: &str, rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
+fn open(directory: &Path, cluster: &str, rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
     let path = directory.join(FILE);
     std::fs::create_dir_all(directory).map_err(|source| StorageError::Io { path: path.clone(), source })?;
     let database = Database::create(&path).map_err(|e| opening(&path, e))?;
@@ -140,7 +176,8 @@ struct Identity {
 const VERSION_NAME: &str = "version";
 const VOTER_NAME: &str = "voter";
 const CLUSTER_NAME: &str = "cluster name";
-const KEYS: [Key; 6] = [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster, Key::Forced];
+const KEYS: [Key; 8] =
+    [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster, Key::Forced, Key::Incarnation, Key::Notes];
 
 fn name(key: Key) -> &'static str {
     match key {
@@ -150,6 +187,8 @@ fn name(key: Key) -> &'static str {
         Key::Snapshot => "snapshot",
         Key::Cluster => "cluster",
         Key::Forced => "forced",
+        Key::Incarnation => "incarnation",
+        Key::Notes => "notes",
     }
 }
 
@@ -220,7 +259,7 @@ impl Disk for Redb {
                 match change {
                     Change::Set(key, bytes) => drop(values.insert(name(*key), bytes.as_slice()).map_err(other)?),
                     Change::Clear => {
-                        for key in KEYS {
+                        for key in KEYS.into_iter().filter(|key| !key.outlives_clear()) {
                             values.remove(name(key)).map_err(other)?;
                         }
                         log.retain(|_, _| false).map_err(other)?;
@@ -232,5 +271,42 @@ impl Disk for Redb {
             }
         }
         transaction.commit().map_err(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_membership::Incarnation;
+
+    use super::*;
+    use crate::sim::SimDisk;
+
+    fn directory(disk: &SimDisk) -> Directory {
+        let opened = open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(1)).expect("the disk is good");
+        Directory { opened, path: PathBuf::new() }
+    }
+
+    #[test]
+    fn a_life_is_later_than_all_before_though_the_clock_goes_back() {
+        let disk = SimDisk::new(1);
+        let begin = |asked| directory(&disk).opened.store.begin_life(Incarnation(asked)).unwrap();
+        assert_eq!([begin(100), begin(50), begin(50), begin(200)], [100, 101, 102, 200].map(Incarnation));
+    }
+
+    #[test]
+    fn what_is_of_the_node_outlives_a_life_of_its_cluster() {
+        let disk = SimDisk::new(1);
+        let mut before = directory(&disk);
+        assert_eq!(before.notes(), b"");
+        before.set_notes(b"kept".to_vec()).unwrap();
+        before.opened.store.begin_life(Incarnation(7)).unwrap();
+        before.opened.store.begin_anew(ClusterId(9), None).unwrap();
+        assert_eq!(before.notes(), b"kept");
+        let voter = before.voter();
+        drop(before);
+        let after = directory(&disk);
+        assert_eq!((after.notes(), after.voter()), (b"kept".to_vec(), voter));
+        assert_eq!(after.opened.store.begin_life(Incarnation(1)).unwrap(), Incarnation(8));
+        assert!(!after.has_log());
     }
 }

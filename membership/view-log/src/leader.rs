@@ -270,7 +270,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// Writes an entry, and tells the agent whether it counts.
-    fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
+    pub(crate) fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
             let written = raft.client_write(Request(entry)).await;

@@ -32,7 +32,7 @@ mod types;
 mod voters;
 mod wire;
 
-pub use disk::StorageError;
+pub use disk::{Directory, StorageError};
 pub use log::{Inlet, Log, Monitor};
 pub use settings::{Failure, NotForced, Settings, Start, StartError, Timing};
 pub use shared::Status;

@@ -2,19 +2,18 @@
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
-    path::Path,
     sync::Arc,
     thread,
 };
 
 use openraft::{Config, Raft, SnapshotPolicy};
 use squall_fabric::{NodeId, Time};
-use squall_membership::{ClusterId, Member, Proposal, Report, View, ViewEvent, ViewLog, VoterId};
+use squall_membership::{Back, ClusterId, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog, VoterId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
     agent::{Agent, Forcing, Input},
-    disk,
+    disk::Directory,
     machine::Machine,
     network::{Clients, Network},
     settings::{Failure, NotForced, Settings, Start, StartError, Timing},
@@ -88,7 +87,8 @@ impl Monitor {
 }
 
 impl Log {
-    /// Starts a node's log. With a directory, it goes on with what was stored there, or begins to store; without, it ends
+    /// Starts a node's log. With a directory, it goes on with what was stored there, or begins to store, and its incarnation
+    /// is later than all earlier ones; without, it ends
     /// with the process, and the next one is another part in the log. `wake` is called whenever [`poll`](ViewLog::poll)
     /// has something new, or the log has [failed](Monitor::failure).
     ///
@@ -97,20 +97,19 @@ impl Log {
     /// If the settings contradict themselves, or the directory can't be used.
     pub fn start(
         settings: Settings,
-        directory: Option<&Path>,
+        directory: Option<Directory>,
         transport: Arc<dyn Transport>,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Log, StartError> {
-        // The standard library's hasher is seeded by the system: parts in the log must never have the same number.
-        let mut rng = fastrand::Rng::with_seed(RandomState::new().build_hasher().finish());
+        let mut rng = random();
         let opened = match directory {
-            Some(directory) => disk::open(directory, &settings.cluster, &mut rng)?,
+            Some(directory) => directory.opened,
             None => Opened::in_memory(&mut rng),
         };
         let name = format!("squall-viewlog-{}", settings.me.node.0);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Thread)?;
-        let Parts { me, config } = Parts::new(&settings, opened.voter)?;
+        let Parts { me, config } = Parts::new(&settings, &opened)?;
         let shared = Arc::new(Shared::new(me.clone(), wake));
         let (inbox, inputs) = unbounded_channel();
         let (task_shared, task_inbox) = (Arc::clone(&shared), inbox.clone());
@@ -169,6 +168,14 @@ impl ViewLog for Log {
         self.tell(Input::Report(to.members.clone(), report));
     }
 
+    fn back(&mut self, back: Back) {
+        self.tell(Input::Back(back));
+    }
+
+    fn reopen(&mut self, reopen: Reopen) {
+        self.tell(Input::Reopen(reopen));
+    }
+
     fn peer_gone(&mut self, node: NodeId) {
         self.tell(Input::PeerGone(node));
     }
@@ -189,7 +196,14 @@ impl Drop for Guard {
     }
 }
 
+/// Numbers that no other process draws: those of parts in the log must never be the same.
+pub(crate) fn random() -> fastrand::Rng {
+    // The standard library's hasher is seeded by the system.
+    fastrand::Rng::with_seed(RandomState::new().build_hasher().finish())
+}
+
 /// A store, and whose it is.
+#[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) voter: VoterId,
     pub(crate) store: Store,
@@ -210,7 +224,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn new(settings: &Settings, voter: VoterId) -> Result<Parts, StartError> {
+    pub(crate) fn new(settings: &Settings, opened: &Opened) -> Result<Parts, StartError> {
         if let Start::List { members, .. } = &settings.start {
             let members: Vec<NodeId> = members.iter().filter_map(|contact| contact.node).collect();
             if !members.contains(&settings.me.node) {
@@ -232,7 +246,9 @@ impl Parts {
             ..Config::default()
         };
         let config = config.validate().map_err(|e| StartError::Timing(e.to_string()))?;
-        Ok(Parts { me: Member { voter, ..settings.me.clone() }, config: Arc::new(config) })
+        let incarnation = opened.store.begin_life(settings.me.incarnation).map_err(StartError::NotStored)?;
+        let me = Member { voter: opened.voter, incarnation, ..settings.me.clone() };
+        Ok(Parts { me, config: Arc::new(config) })
     }
 }
 

@@ -108,6 +108,9 @@ pub enum StartError {
     /// The store can't be used.
     #[error(transparent)]
     Storage(#[from] crate::StorageError),
+    /// It can't be written that the node begins another life.
+    #[error("the view log can't be kept: {0}")]
+    NotStored(std::io::Error),
     /// The thread could not be started.
     #[error("the view log's thread can't be started: {0}")]
     Thread(std::io::Error),

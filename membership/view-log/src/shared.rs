@@ -41,6 +41,8 @@ pub struct Status {
     /// A node of another life, which an operator forced, that this one does not go over to by itself: it holds what that life
     /// lacks, or can go on.
     pub other_life: Option<NodeId>,
+    /// Those who vote and of whom nothing is heard, while this node is back and too few are there to decide.
+    pub waits_for: Vec<NodeId>,
 }
 
 /// What the log's task leaves for its owner.

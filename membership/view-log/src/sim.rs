@@ -13,7 +13,7 @@ use std::{
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Back, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::runtime::Runtime;
@@ -73,7 +73,7 @@ impl SimLog {
             Some(disk) => store_on_disk::open_with(disk, &settings.cluster, &mut rng)?,
             None => Opened::in_memory(&mut rng),
         };
-        let Parts { me, config } = Parts::new(&settings, opened.voter)?;
+        let Parts { me, config } = Parts::new(&settings, &opened)?;
         let store = opened.store.clone();
         let machine = Arc::new(OnceLock::new());
         let shared = Arc::new(Shared::new(me.clone(), Arc::new(|| {})));
@@ -202,6 +202,14 @@ impl ViewLog for SimLog {
 
     fn report(&mut self, to: &View, report: Report) {
         self.inputs.push(Input::Report(to.members.clone(), report));
+    }
+
+    fn back(&mut self, back: Back) {
+        self.inputs.push(Input::Back(back));
+    }
+
+    fn reopen(&mut self, reopen: Reopen) {
+        self.inputs.push(Input::Reopen(reopen));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -15,7 +15,7 @@ use openraft::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use squall_membership::{ClusterId, Entry};
+use squall_membership::{ClusterId, Entry, Incarnation};
 
 use crate::types::{LogEntry, LogId, Types, Vote};
 
@@ -35,13 +35,24 @@ pub(crate) enum Key {
     Cluster,
     /// The entry that an operator has forced that life to begin with.
     Forced,
+    /// The last incarnation of the node that this is the store of.
+    Incarnation,
+    /// What its owner keeps beside the log.
+    Notes,
+}
+
+impl Key {
+    /// Whether it is of the node, in whichever life of a cluster it is.
+    pub(crate) fn outlives_clear(self) -> bool {
+        matches!(self, Key::Incarnation | Key::Notes)
+    }
 }
 
 /// One of the changes that take effect together.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Set(Key, Vec<u8>),
-    /// Removes all but whose the store is.
+    /// Removes all but whose the store is, and what [outlives](Key::outlives_clear) that.
     Clear,
     Append(u64, Vec<u8>),
     /// Removes this entry and all that follow it.
@@ -82,6 +93,8 @@ struct Inner {
     purged: Option<LogId>,
     snapshot: Option<Vec<u8>>,
     forced: Option<Vec<u8>>,
+    incarnation: Option<u64>,
+    notes: Vec<u8>,
     disk: Option<Box<dyn Disk>>,
 }
 
@@ -105,6 +118,8 @@ impl Store {
             purged: value(image, Key::Purged)?,
             snapshot: image.values.get(&Key::Snapshot).cloned(),
             forced: image.values.get(&Key::Forced).cloned(),
+            incarnation: value(image, Key::Incarnation)?,
+            notes: image.values.get(&Key::Notes).cloned().unwrap_or_default(),
             disk: Some(disk),
         };
         Ok(Store(Arc::new(Mutex::new(inner))))
@@ -134,7 +149,38 @@ impl Store {
         changes.extend(forced.clone().map(|entry| Change::Set(Key::Forced, entry)));
         inner.committed_is_unwritten = false;
         inner.write(changes)?;
-        *inner = Inner { disk: inner.disk.take(), forced, ..Inner::default() };
+        let (incarnation, notes) = (inner.incarnation, std::mem::take(&mut inner.notes));
+        *inner = Inner { disk: inner.disk.take(), forced, incarnation, notes, ..Inner::default() };
+        Ok(())
+    }
+
+    /// Begins a life of the node: as what it asks for, or later than all that are stored if a clock went back.
+    pub(crate) fn begin_life(&self, asked: Incarnation) -> io::Result<Incarnation> {
+        let last = self.lock().incarnation.map_or(0, |last| last.saturating_add(1));
+        let begins = Incarnation(asked.0.max(last));
+        self.set_incarnation(begins)?;
+        Ok(begins)
+    }
+
+    /// The node takes another life.
+    pub(crate) fn set_incarnation(&self, incarnation: Incarnation) -> io::Result<()> {
+        let mut inner = self.lock();
+        if inner.incarnation != Some(incarnation.0) {
+            inner.write(vec![Change::Set(Key::Incarnation, encode(&incarnation.0)?)])?;
+            inner.incarnation = Some(incarnation.0);
+        }
+        Ok(())
+    }
+
+    /// What its owner keeps beside the log.
+    pub(crate) fn notes(&self) -> Vec<u8> {
+        self.lock().notes.clone()
+    }
+
+    pub(crate) fn set_notes(&self, notes: Vec<u8>) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.write(vec![Change::Set(Key::Notes, notes.clone())])?;
+        inner.notes = notes;
         Ok(())
     }
 

@@ -82,6 +82,8 @@ impl fmt::Display for Request {
             Entry::Candidate(member) => write!(f, "{} asks to join", member.node),
             Entry::Withdraw(node, _) => write!(f, "{node} asks no more"),
             Entry::Successor(proposal) => write!(f, "{}, by {}", proposal.view.epoch, proposal.by),
+            Entry::Back(back) => write!(f, "{} is back, of {}", back.member.node, back.epoch),
+            Entry::Reopen(reopen) => write!(f, "{} reopens {}", reopen.member.node, reopen.shard),
             Entry::Force { proposal, .. } => write!(f, "{}, forced", proposal.view.epoch),
         }
     }
@@ -98,7 +100,7 @@ pub(crate) enum Reply {
 impl From<&Applied> for Reply {
     fn from(applied: &Applied) -> Reply {
         match applied {
-            Applied::View(_) | Applied::Candidates => Reply::Taken,
+            Applied::View(_) | Applied::Candidates | Applied::Backs | Applied::Reopens => Reply::Taken,
             Applied::Refused(refused) => Reply::Refused(refused.clone()),
         }
     }

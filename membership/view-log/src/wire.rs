@@ -5,14 +5,14 @@
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
-use squall_membership::{Began, ClusterId, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
+use squall_membership::{Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x01";
+const PREFIX: [u8; 4] = *b"SqV\x02";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub(crate) enum Body {
     Here(Here),
     /// For the leader to write.
     Propose(Box<Proposal>),
+    /// For the leader to write: what a node says of itself.
+    Say(Box<Entry>),
     /// The leader's answer, if it was not taken.
     Refused {
         epoch: Epoch,

@@ -44,7 +44,7 @@ fn a_log_does_not_grow_with_the_number_of_views() {
     views(&mut world, 600);
     let before = bytes(&mut world);
     views(&mut world, 1500);
-    assert_eq!(bytes(&mut world), before);
+    assert!(bytes(&mut world) <= before);
     // Who was away meanwhile needs none of what was purged.
     world.crash(3);
     world.start(3);

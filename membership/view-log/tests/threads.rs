@@ -8,7 +8,7 @@ use std::{
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Epoch, Final, Incarnation, Layout, Member, Proposal, Seq, ViewEvent, ViewLog, successor};
-use squall_view_log::{Contact, Inlet, Log, Monitor, Settings, Start, Timing, Transport};
+use squall_view_log::{Contact, Directory, Inlet, Log, Monitor, Settings, Start, Timing, Transport};
 
 /// Hands messages over at once, to those that are there.
 #[derive(Default)]
@@ -70,6 +70,7 @@ fn start(net: &Arc<Net>, id: u32, list: &[u32], directory: Option<&std::path::Pa
         // The test may be over.
         let _ = wake.send(());
     });
+    let directory = directory.map(|path| Directory::open(path, &settings.cluster).expect("a directory"));
     let log = Log::start(settings, directory, Arc::new(Port(node, Arc::clone(net))), wake).expect("a log starts");
     net.0.lock().unwrap().insert(node, log.inlet());
     Node { monitor: log.monitor(), log, woken }

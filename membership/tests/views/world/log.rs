@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, ClusterId, Entry, Epoch, Layout, Member, Proposal, Register, Report, View, ViewEvent,
+    Applied, Back, ClusterId, End, Entry, Epoch, Layout, Member, Proposal, Register, Reopen, Report, Seq, ShardId,
+    View, ViewEvent,
 };
 
 use super::after;
@@ -35,6 +36,8 @@ pub(crate) struct Log {
     /// By node, the last epoch that it has heard of.
     heard: BTreeMap<NodeId, Epoch>,
     asking: BTreeMap<NodeId, Member>,
+    backs: BTreeMap<NodeId, Back>,
+    reopens: BTreeMap<(NodeId, ShardId), Reopen>,
     /// How many reports were made.
     pub(crate) reports: usize,
     /// Why proposals were refused.
@@ -58,6 +61,8 @@ impl Log {
             cut: BTreeSet::new(),
             heard: BTreeMap::new(),
             asking: BTreeMap::new(),
+            backs: BTreeMap::new(),
+            reopens: BTreeMap::new(),
             reports: 0,
             refused: Vec::new(),
         }
@@ -89,6 +94,19 @@ impl Log {
         self.send(now, Message::Ask(me.node, Box::new(Entry::Candidate(me))));
     }
 
+    /// It says so until there is another view.
+    pub(crate) fn back(&mut self, now: Time, back: Back) {
+        self.backs.insert(back.member.node, back.clone());
+        self.send(now, Message::Ask(back.member.node, Box::new(Entry::Back(back))));
+    }
+
+    /// It says so until there is another view.
+    pub(crate) fn reopen(&mut self, now: Time, reopen: Reopen) {
+        let node = reopen.member.node;
+        self.reopens.insert((node, reopen.shard), reopen.clone());
+        self.send(now, Message::Ask(node, Box::new(Entry::Reopen(reopen))));
+    }
+
     pub(crate) fn report(&mut self, now: Time, to: &View, by: NodeId, report: &Report) {
         self.reports += 1;
         for node in to.nodes() {
@@ -101,7 +119,7 @@ impl Log {
     /// A node's process begins: it has heard of nothing.
     pub(crate) fn begins(&mut self, now: Time, node: NodeId) {
         self.heard.remove(&node);
-        self.asking.remove(&node);
+        self.forget(node);
         self.look(now, node);
     }
 
@@ -126,7 +144,7 @@ impl Log {
                 Message::Ask(_, entry) => {
                     match self.register.apply(*entry) {
                         Applied::View(next) => self.history.push(next),
-                        Applied::Candidates => {}
+                        Applied::Candidates | Applied::Backs | Applied::Reopens => {}
                         Applied::Refused(why) => {
                             self.refused.push(why.to_string());
                             continue;
@@ -150,6 +168,8 @@ impl Log {
                     }
                     events.extend(news.map(|next| (node, ViewEvent::Committed(next.clone()))));
                     events.push((node, ViewEvent::Candidates(self.register.candidates().to_vec())));
+                    events.push((node, ViewEvent::Backs(self.register.backs())));
+                    events.push((node, ViewEvent::Reopens(self.register.reopens())));
                 }
             }
         }
@@ -158,6 +178,18 @@ impl Log {
 
     /// Whoever has asked and is no member asks again; in a later life, if it was a member and has not heard of it.
     pub(crate) fn remind(&mut self, now: Time) {
+        let epoch = self.view().epoch;
+        self.backs.retain(|_, back| back.epoch >= epoch);
+        self.reopens.retain(|_, reopen| reopen.epoch >= epoch);
+        let (backs, reopens) = (self.register.backs(), self.register.reopens());
+        let unheard = self.backs.values().filter(|back| !backs.contains(back)).cloned();
+        let unheard: Vec<_> = unheard.map(|back| (back.member.node, Entry::Back(back))).collect();
+        let closed =
+            self.reopens.values().filter(|mine| !reopens.iter().any(|known| known.shard == mine.shard)).cloned();
+        let closed: Vec<_> = closed.map(|reopen| (reopen.member.node, Entry::Reopen(reopen))).collect();
+        for (node, entry) in unheard.into_iter().chain(closed) {
+            self.send(now, Message::Ask(node, Box::new(entry)));
+        }
         for (node, mut me) in self.asking.clone() {
             let newest = self.register.newest(node).filter(|newest| *newest >= me.incarnation);
             if let Some(newest) = newest.filter(|_| !self.view().members.contains(&me)) {
@@ -172,8 +204,32 @@ impl Log {
 
     /// A node's process is gone: it asks no more.
     pub(crate) fn gone(&mut self, now: Time, node: NodeId) {
-        if let Some(me) = self.asking.remove(&node) {
-            self.send(now, Message::Ask(node, Box::new(Entry::Withdraw(node, me.incarnation))));
+        if let Some(me) = self.asking.get(&node) {
+            let withdraw = Entry::Withdraw(node, me.incarnation);
+            self.send(now, Message::Ask(node, Box::new(withdraw)));
         }
+        self.forget(node);
+    }
+
+    fn forget(&mut self, node: NodeId) {
+        self.asking.remove(&node);
+        self.backs.remove(&node);
+        self.reopens.retain(|(by, _), _| *by != node);
+    }
+
+    /// What a shard delivered in the epochs before this one, as it was decided.
+    pub(crate) fn line(&self, shard: ShardId, before: Epoch) -> Vec<End> {
+        let mut line: Vec<End> = Vec::new();
+        for next in self.history.iter().filter(|next| next.view.epoch > Epoch::FIRST && next.view.epoch <= before) {
+            let trim = next.trims.get(&shard).map(|&seq| End { epoch: Epoch(next.view.epoch.0 - 1), seq });
+            if let Some(&end) = next.ends.get(&shard) {
+                line.retain(|known| known.epoch < end.epoch);
+                line.push(end);
+            } else {
+                line.extend(trim);
+            }
+        }
+        line.retain(|end| end.seq > Seq(0));
+        line
     }
 }

@@ -1,5 +1,6 @@
 //! Members on the simulated network, whose shards are counts of messages, and a view log in memory.
 
+mod disk;
 mod log;
 mod process;
 
@@ -15,14 +16,15 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{
-    EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Proposal, Seq, Settings, ShardId, View,
+    End, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Proposal, Seq, Settings, ShardId, View,
 };
 
-pub(crate) use self::{log::Log, process::Process};
+pub(crate) use self::{disk::DiskLog, log::Log, process::Process};
 
 pub(crate) const FAILURE_TIMEOUT: Duration = ms(20);
 pub(crate) const CONNECT_TIMEOUT: Duration = ms(100);
 pub(crate) const READ_LEASE: Duration = ms(15);
+pub(crate) const RESTART_WAIT: Duration = ms(60);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -47,6 +49,7 @@ pub(crate) fn settings() -> Settings {
         failure_timeout: FAILURE_TIMEOUT,
         connect_timeout: CONNECT_TIMEOUT,
         read_lease: READ_LEASE,
+        restart_wait: RESTART_WAIT,
     }
 }
 
@@ -59,6 +62,11 @@ pub(crate) struct World {
     pub(crate) delivered: BTreeMap<(Epoch, ShardId), Seq>,
     /// How much each member has received of each shard, by epoch; what is there stays when it crashes.
     pub(crate) received: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
+    /// By epoch in which its complete members had it on their disks while one of them was there to tell: what of each shard is
+    /// acknowledged.
+    acknowledged: BTreeMap<(Epoch, ShardId), Seq>,
+    /// What members have told of their disks.
+    persisted: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
     next_tick: Time,
 }
 
@@ -76,6 +84,8 @@ impl World {
             processes: BTreeMap::new(),
             delivered: BTreeMap::new(),
             received: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            persisted: BTreeMap::new(),
             next_tick: Time::ZERO,
         };
         for member in list {
@@ -93,6 +103,21 @@ impl World {
         let mut world = World::new(seed, members, network);
         world.run_until("the first view is installed", ms(500), |world| world.all_in(Epoch::FIRST));
         world
+    }
+
+    /// A world whose members have disks, and whose first view is in operation.
+    pub(crate) fn durable(seed: u64, members: u32, network: SimConfig) -> World {
+        let mut world = World::new(seed, members, network);
+        world.processes.values_mut().for_each(|process| process.mount(BTreeMap::new()));
+        world.run_until("the first view is installed", ms(500), |world| world.all_in(Epoch::FIRST));
+        world
+    }
+
+    /// A node that has crashed comes up again with its disk, and asks to join, since it may have been dropped.
+    pub(crate) fn restart(&mut self, node: u32) {
+        let disk = self.process(node).disk.take().expect("it has one");
+        self.join(node);
+        self.process(node).mount(disk);
     }
 
     fn start(&mut self, member: Member) {
@@ -117,7 +142,10 @@ impl World {
         self.net.crash(NodeId(node));
         let now = self.net.now();
         self.log.gone(now, NodeId(node));
-        self.process(node).crashed = true;
+        let mut rng = self.rng.fork();
+        let process = self.process(node);
+        process.crashed = true;
+        process.disk.iter_mut().flat_map(BTreeMap::values_mut).for_each(|log| log.lose(&mut rng));
     }
 
     pub(crate) fn leave(&mut self, node: u32) {
@@ -213,6 +241,7 @@ impl World {
             self.next_tick = now + ms(1);
             self.log.remind(now);
             self.traffic();
+            self.acknowledge();
         }
         let nodes: Vec<NodeId> = self.processes.keys().copied().collect();
         for (node, event) in self.log.step(now, &nodes) {
@@ -248,6 +277,38 @@ impl World {
         }
     }
 
+    /// Disks are written, and what all who are complete have on theirs is acknowledged.
+    fn acknowledge(&mut self) {
+        for (node, process) in &mut self.processes {
+            if !self.net.runs(*node) || process.ended.is_some() || process.disk.is_none() {
+                continue;
+            }
+            if self.rng.u8(0..4) == 0 {
+                process.sync();
+            }
+            let (Some(view), Some(disk)) = (&process.view, &process.disk) else { continue };
+            for (&shard, log) in disk.iter().filter(|(shard, _)| process.state.contains(shard)) {
+                self.persisted.insert((view.epoch, shard, *node), log.persisted(view.epoch));
+            }
+        }
+        for (node, process) in &self.processes {
+            let Some(view) = process.view.as_ref().filter(|_| self.net.runs(*node) && process.disk.is_some()) else {
+                continue;
+            };
+            // Members that become complete while the view lasts need not be waited for before all know it.
+            for shard in view.shards.iter().filter(|shard| shard.is_complete(*node)) {
+                let told = |node: &NodeId| self.persisted.get(&(view.epoch, shard.shard, *node)).copied();
+                let Some(all) = shard.complete.iter().map(told).collect::<Option<Vec<Seq>>>() else { continue };
+                let seq = all.into_iter().min().unwrap_or_default();
+                let earlier = self.log.line(shard.shard, view.epoch);
+                for end in earlier.into_iter().chain([End { epoch: view.epoch, seq }]) {
+                    let known = self.acknowledged.entry((end.epoch, shard.shard)).or_default();
+                    *known = end.seq.max(*known);
+                }
+            }
+        }
+    }
+
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("at {}: {:?}\n", self.net.now(), self.log.view());
         for (node, process) in &self.processes {
@@ -265,6 +326,31 @@ impl World {
         for view in self.processes.values().flat_map(|process| &process.views) {
             assert_eq!(self.log.history[view.epoch.0 as usize - 1].view, *view, "there is one view of an epoch");
         }
+        self.check_disks();
+    }
+
+    /// What was acknowledged is in the line of each shard that goes on, and who holds its state has that line.
+    fn check_disks(&self) {
+        let view = self.log.view();
+        for shard in view.shards.iter().filter(|shard| !shard.complete.is_empty()) {
+            let line = self.log.line(shard.shard, view.epoch);
+            let acknowledged = self
+                .acknowledged
+                .iter()
+                .filter(|((epoch, id), seq)| *id == shard.shard && *epoch < view.epoch && **seq > Seq(0));
+            for ((epoch, shard), seq) in acknowledged {
+                let kept = line.iter().find(|end| end.epoch == *epoch).map_or(Seq(0), |end| end.seq);
+                let history: Vec<_> = self.log.history.iter().map(|p| (&p.trims, &p.ends, &p.view.shards)).collect();
+                assert!(kept >= *seq, "{shard}: {seq} of {epoch} were acknowledged, {kept} are left\n{history:#?}");
+            }
+            for (node, process) in self.processes.iter().filter(|(node, process)| {
+                shard.is_complete(**node) && process.is_in(view.epoch) && self.net.runs(**node)
+            }) {
+                let log = process.disk.as_ref().map(|disk| disk[&shard.shard].line(view.epoch));
+                let has = log.as_ref().is_none_or(|log| *log == line);
+                assert!(has, "{node} has another log of {}, {log:?}: decided was {line:?}", shard.shard);
+            }
+        }
     }
 
     /// The trim of a shard covers all that anybody delivered, and no more than all who are complete and stay have received.
@@ -273,7 +359,7 @@ impl World {
             let delivered = self.delivered.get(&(before.epoch, shard.shard)).copied().unwrap_or_default();
             let Some(&trim) = next.trims.get(&shard.shard) else { continue };
             assert!(
-                trim >= delivered,
+                next.restart || trim >= delivered,
                 "{}, {}: {delivered} was delivered, the trim is {trim}",
                 before.epoch,
                 shard.shard

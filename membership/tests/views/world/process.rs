@@ -7,9 +7,9 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
-use squall_membership::{Effect, EndReason, Epoch, Input, Member, Membership, Seq, ShardId, View, ViewEvent};
+use squall_membership::{Effect, EndReason, Epoch, Held, Input, Member, Membership, Seq, ShardId, View, ViewEvent};
 
-use super::{Log, after, settings};
+use super::{DiskLog, Log, after, settings};
 
 pub(crate) struct Process {
     pub(crate) membership: Membership,
@@ -26,9 +26,15 @@ pub(crate) struct Process {
     pub(crate) installed: Option<Epoch>,
     pub(crate) wedged: bool,
     cleaning: bool,
+    /// How far the shards go that are being cleaned up. None: it has not received that, and is to get the state anew.
+    cleaned_to: BTreeMap<ShardId, Option<Seq>>,
     pub(crate) stalled: bool,
     /// The shards whose state it holds.
     pub(crate) state: BTreeSet<ShardId>,
+    /// It outlives its process. None: whatever it comes back with is a new one.
+    pub(crate) disk: Option<BTreeMap<ShardId, DiskLog>>,
+    /// For whom it said last that it waits.
+    pub(crate) waits_for: Vec<NodeId>,
     /// Whom its shards have vouched for.
     pub(crate) leased: Vec<NodeId>,
     /// Whom it has told the view log to be gone.
@@ -77,8 +83,11 @@ impl Process {
             installed: None,
             wedged: false,
             cleaning: false,
+            cleaned_to: BTreeMap::new(),
             stalled: false,
             state: BTreeSet::new(),
+            disk: None,
+            waits_for: Vec::new(),
             leased: Vec::new(),
             gone: Vec::new(),
             cleaned_up: None,
@@ -121,8 +130,29 @@ impl Process {
     }
 
     pub(crate) fn deliver(&mut self, epoch: Epoch, shard: ShardId, up_to: Seq, delivered: &mut Delivered) {
+        if let Some(disk) = &mut self.disk {
+            disk.get_mut(&shard).expect("it holds the state").append(epoch, up_to);
+        }
         let most = delivered.entry((epoch, shard)).or_default();
         *most = up_to.max(*most);
+    }
+
+    /// What was delivered comes to the disk.
+    pub(crate) fn sync(&mut self) {
+        self.disk.iter_mut().flat_map(BTreeMap::values_mut).for_each(DiskLog::sync);
+    }
+
+    /// The process comes up with this disk.
+    pub(crate) fn mount(&mut self, disk: BTreeMap<ShardId, DiskLog>) {
+        self.disk = Some(disk);
+        self.says_what_is_held();
+    }
+
+    fn says_what_is_held(&mut self) {
+        let Some(disk) = &self.disk else { return };
+        let held: BTreeMap<ShardId, Held> =
+            disk.iter().filter_map(|(shard, log)| Some((*shard, log.held()?))).collect();
+        self.input(Input::Held(held));
     }
 
     fn say_later(&mut self, now: Time, most_ms: f64, input: Input) {
@@ -139,8 +169,17 @@ impl Process {
         }
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
             let input = entry.remove();
-            if let Input::Complete(shard) = &input {
-                self.state.insert(*shard);
+            let cleaned_to = |shard| self.cleaned_to.get(shard).copied();
+            if matches!(&input, Input::Complete(shard) if cleaned_to(shard) == Some(None)) {
+                continue;
+            }
+            if let (Input::Complete(shard), Some(view)) = (&input, &self.view)
+                && self.state.insert(*shard)
+                && let Some(disk) = &mut self.disk
+            {
+                let mut fetched = DiskLog::fetched(&log.line(*shard, view.epoch), view.epoch);
+                fetched.append(view.epoch, self.cleaned_to.get(shard).copied().flatten().unwrap_or_default());
+                disk.insert(*shard, fetched);
             }
             self.input(input);
         }
@@ -179,6 +218,15 @@ impl Process {
             Effect::Report { to, report } => log.report(now, &to, self.node(), &report),
             Effect::PeerGone(node) => self.gone.push(node),
             Effect::Join(me) => log.join(now, me),
+            Effect::Back(back) => log.back(now, back),
+            Effect::Reopen(reopen) => log.reopen(now, reopen),
+            Effect::WaitsFor(nodes) => self.waits_for = nodes,
+            Effect::CutTo { shard, end } => {
+                let log = self.disk.as_mut().and_then(|disk| disk.get_mut(&shard));
+                if log.is_some_and(|log| log.cut(end)) {
+                    self.state.remove(&shard);
+                }
+            }
             Effect::CleanUp { trims, counted } => {
                 self.cleaning = true;
                 self.cleaned_up = Some(now);
@@ -191,6 +239,7 @@ impl Process {
                     } else if self.state.contains(&shard) {
                         self.deliver(epoch, shard, trim, delivered);
                     }
+                    self.cleaned_to.insert(shard, (own >= trim).then_some(trim));
                     self.say_later(now, self.slow_ms, Input::Ended(shard));
                 }
             }
@@ -199,6 +248,7 @@ impl Process {
                 assert!(!next.members.contains(self.membership.me()));
                 self.stop();
                 self.dropped += 1;
+                self.says_what_is_held();
             }
             Effect::Stalled(_) => self.stalled = true,
             Effect::End(reason) => {
@@ -214,6 +264,7 @@ impl Process {
         (self.view, self.installed, self.wedged, self.cleaning, self.stalled) = (None, None, false, false, false);
         self.state.clear();
         self.later.clear();
+        self.cleaned_to.clear();
     }
 
     fn install(&mut self, view: Arc<View>, now: Time) {
@@ -221,10 +272,20 @@ impl Process {
         self.membership.install(&mut self.fabric, &mut self.effects);
         (self.wedged, self.cleaning, self.stalled) = (false, false, false);
         self.later.clear();
+        self.cleaned_to.clear();
         self.say_later(now, 0.2, Input::ShardsConnected);
         for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
             if view.epoch == Epoch::FIRST {
                 self.state.insert(shard.shard);
+            }
+            if let Some(disk) = &mut self.disk {
+                if shard.is_complete(node) {
+                    // The replica is built from the log, if there is none.
+                    disk.entry(shard.shard).or_default().begin(view.epoch, true);
+                    self.state.insert(shard.shard);
+                } else if self.state.contains(&shard.shard) {
+                    disk.entry(shard.shard).or_default().begin(view.epoch, false);
+                }
             }
             let holds = self.state.contains(&shard.shard);
             assert!(holds || !shard.is_complete(node), "{node} holds no state of {} in {}", shard.shard, view.epoch);

@@ -78,6 +78,9 @@ impl<C: Types> Agent<C> {
     }
 
     pub(crate) fn become_member(&mut self, me: Member) {
+        if let Err(e) = self.store.set_incarnation(me.incarnation) {
+            self.shared.fail(Failure::Storage(e.to_string()));
+        }
         self.network.set_me(me.clone());
         self.shared.lock().me = me.clone();
         self.wants = Some(me);
@@ -224,9 +227,32 @@ impl<C: Types> Agent<C> {
         }
     }
 
+    /// Whom a node that comes back has not heard of, of those who vote, while too few of them are there to decide.
+    pub(super) fn waits_for(&self) -> Vec<NodeId> {
+        if self.wants.is_none() || self.is_free() {
+            return Vec::new();
+        }
+        let (peers, voters) = self.peers();
+        let me = self.network.me().node;
+        let recent = self.settings.timing.hello * 10;
+        let is_heard = |node: NodeId| self.heard.get(&node).is_some_and(|heard| self.now - *heard <= recent);
+        let nodes = voters.iter().filter_map(|voter| peers.get(voter)).map(|peer| peer.member.node);
+        let missing: Vec<NodeId> = nodes.filter(|&node| node != me && !is_heard(node)).collect();
+        if 2 * (voters.len() - missing.len()) > voters.len() { Vec::new() } else { missing }
+    }
+
+    /// A node that has a part in a group waits for it for ever: only those who are missing can decide with it.
     pub(crate) fn check_formation(&mut self) {
         let Some(patience) = self.settings.timing.formation else { return };
-        if self.now < patience || self.wants.is_none() || self.tells_from.is_some() {
+        if self.now < patience || self.wants.is_none() {
+            return;
+        }
+        let waits_for = self.waits_for();
+        if !waits_for.is_empty() && self.now >= self.next_complaint {
+            self.next_complaint = self.now + patience;
+            tracing::warn!(?waits_for, "nothing can be decided: this node waits for more of those who vote");
+        }
+        if self.tells_from.is_some() || !self.store.has_no_log() {
             return;
         }
         let (me, contacts) = (self.network.me().node, self.settings.start.contacts());

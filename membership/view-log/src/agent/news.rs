@@ -24,6 +24,7 @@ impl<C: Types> Agent<C> {
             self.tell(&proposal);
         }
         self.tell_candidates();
+        self.tell_returns();
         self.lead();
     }
 
@@ -36,6 +37,7 @@ impl<C: Types> Agent<C> {
             self.tells_from = Some(last.view.epoch);
             self.tell(&last);
             self.tell_candidates();
+            self.tell_returns();
         }
     }
 
@@ -52,6 +54,7 @@ impl<C: Types> Agent<C> {
             self.wants = None;
         }
         self.decided_until(epoch);
+        self.returned_until(epoch);
         self.shared.push(ViewEvent::Committed(proposal.clone()));
     }
 
@@ -89,6 +92,7 @@ impl<C: Types> Agent<C> {
             candidates,
             forced,
             other_life: self.other_life,
+            waits_for: self.waits_for(),
         };
         self.shared.lock().status = status;
     }

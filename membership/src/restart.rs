@@ -1,0 +1,198 @@
+//! What follows a view of which less than half goes on, when its members come back with their disks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+
+use crate::{
+    layout::Layout,
+    register::Refused,
+    rules,
+    view::{Epoch, Member, Seq, ShardId, ShardState, ShardView, View},
+    view_log::{Final, Finals, Proposal, Trims},
+};
+
+/// How far a copy of a shard's order goes: all of the epochs before this one, up to their trims, and so many places of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct End {
+    /// The last epoch of which it has, or could have, anything.
+    pub epoch: Epoch,
+    /// How many places of that epoch's order.
+    pub seq: Seq,
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.seq, self.epoch)
+    }
+}
+
+/// Where shards go on whose order does not go on at a trim, but where a copy of it ends that came back. What lies behind, in any
+/// log or memory, is void.
+pub type Ends = BTreeMap<ShardId, End>;
+
+/// What a node has of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// How far it goes.
+    pub end: End,
+    /// Whether it is the whole state at that place, and all that was ever acknowledged must be in it.
+    ///
+    /// A disk's log is that if the last view that it has a record of calls the node complete in the shard: from that view
+    /// on nothing is acknowledged which is not on this disk. One that became complete during that view can't know
+    /// when the others began to wait for it.
+    pub complete: bool,
+}
+
+/// A member of the current view says that it will do no more in it, and what it has.
+///
+/// It is a node that has started anew with its disk, as a later incarnation with the same part in the view log; or the member
+/// itself, which is wedged, has its final counts, and can't keep half of the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Back {
+    /// The node, as it is now.
+    pub member: Member,
+    /// The current view's.
+    pub epoch: Epoch,
+    /// What it has, by shard. One that is wedged names all shards of which it is a member, with its final counts.
+    pub held: BTreeMap<ShardId, Held>,
+}
+
+impl Back {
+    /// Whether the member that a view names has never stopped.
+    fn still_runs(&self, view: &View) -> bool {
+        view.members.contains(&self.member)
+    }
+
+    /// Whether it may be said of the view that is the current one.
+    pub(crate) fn check(&self, view: &View) -> Result<(), Refused> {
+        let refuse = |why: String| Err(Refused::Rule(why));
+        if self.epoch != view.epoch {
+            return Err(Refused::NotCurrent { current: view.epoch });
+        }
+        let node = self.member.node;
+        let Some(member) = view.members.iter().find(|member| member.node == node) else {
+            return refuse(format!("{node} is back, and was no member of {}: it can join", view.epoch));
+        };
+        if member.voter != self.member.voter {
+            return refuse(format!("{node} is back with another directory than it had in {}: it can join", view.epoch));
+        }
+        if self.member.incarnation < member.incarnation
+            || self.member.incarnation == member.incarnation && !self.still_runs(view)
+        {
+            let (says, is) = (self.member.incarnation.0, member.incarnation.0);
+            return refuse(format!("{node} is back as incarnation {says}, and {is} is a member"));
+        }
+        if let Some((shard, held)) = self.held.iter().find(|(_, held)| held.end.epoch > view.epoch) {
+            let (end, current) = (held.end, view.epoch);
+            return refuse(format!("{node} has {shard} up to {end}, and the view log knows of {current} only"));
+        }
+        let is_told = |shard: &&ShardView| self.held.get(&shard.shard).is_some_and(|held| held.end.epoch == view.epoch);
+        let mut own = view.shards.iter().filter(|shard| self.still_runs(view) && shard.members.contains(&node));
+        match own.find(|shard| !is_told(shard)) {
+            Some(shard) => {
+                refuse(format!("{node} has not stopped, and does not tell its final count of {}", shard.shard))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The view in which members go on that are back, after a view of which less than half does: all of them, in the order of
+/// their ranks, as what they are now.
+///
+/// A shard goes on where the longest log ends of those that restarted and were complete in the last view. Members that still
+/// run have received all that anybody delivered, so if any of them is complete the shard goes on at the smallest of their
+/// counts, if that is further. In either case nothing that was delivered by, or is on the disks of, all complete members is
+/// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
+/// up to where the last view says that this epoch ended.
+///
+/// [`check_restart`] accepts this, of all those who are back, if they are more than half.
+pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
+    let current = &*last.view;
+    let back = |node: &NodeId| backs.iter().find(|back| back.member.node == *node);
+    let mut before = current.clone();
+    for member in &mut before.members {
+        if let Some(back) = back(&member.node) {
+            member.clone_from(&back.member);
+        }
+    }
+    let (mut finals, mut trims, mut ends, mut holders) = (Finals::new(), Trims::new(), Ends::new(), Finals::new());
+    for shard in &current.shards {
+        let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
+        let end = end(last, shard, &members);
+        let holds = |back: &&Back| end.is_some_and(|end| reach(last, shard, back).is_some_and(|reach| reach >= end));
+        let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
+        holders.insert(shard.shard, members.iter().map(holder).collect());
+        let runs = members.iter().filter(|back| back.still_runs(current));
+        let count = |back: &&Back| {
+            let held = back.held.get(&shard.shard)?;
+            Some(Final { node: back.member.node, count: held.end.seq, complete: held.complete })
+        };
+        finals.insert(shard.shard, runs.filter_map(count).collect());
+        ends.extend(end.map(|end| (shard.shard, end)));
+        trims.extend(end.filter(|end| end.epoch == current.epoch).map(|end| (shard.shard, end.seq)));
+    }
+    let nodes: Vec<NodeId> = backs.iter().map(|back| back.member.node).collect();
+    let mut view = rules::successor(&before, layout, by, &nodes, &[], &holders).view;
+    let changes = Arc::make_mut(&mut view);
+    // A later life joins, and the one before has left.
+    let differ = |these: &[Member], others: &[Member]| {
+        these.iter().filter(|member| !others.contains(member)).map(|member| member.node).collect()
+    };
+    changes.joined = differ(&changes.members, &current.members);
+    changes.left = differ(&current.members, &changes.members);
+    Proposal { by, view, restart: true, finals, trims, ends }
+}
+
+/// Where a shard goes on, if anybody has come back with its state.
+fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
+    let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(&last.view));
+    let reach = |back: &Back| reach(last, shard, back);
+    let longest = restarted.into_iter().filter_map(reach).max();
+    longest.max(runs.into_iter().filter_map(reach).min())
+}
+
+/// How far what one has of a shard counts: if it is sure to have all that was acknowledged, and not beyond where the epochs
+/// before the last view ended.
+fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
+    let held = back.held.get(&shard.shard).filter(|held| held.complete)?;
+    let is_suspended = matches!(shard.state, ShardState::Suspended { .. });
+    let counts = !is_suspended && (back.still_runs(&last.view) || shard.is_complete(back.member.node));
+    let most = last.ends.get(&shard.shard).filter(|_| held.end.epoch < last.view.epoch);
+    counts.then(|| most.map_or(held.end, |most| held.end.min(*most)))
+}
+
+/// Whether a proposal may follow a view as its restart: it names the current epoch, one who is back proposes it, more than half
+/// of the members are back, and it is what [`restart`] makes of them all.
+pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal: &Proposal) -> Result<(), Refused> {
+    let current = &last.view;
+    if proposal.view.epoch.0 != current.epoch.0 + 1 {
+        return Err(Refused::NotCurrent { current: current.epoch });
+    }
+    let refuse = |why: String| Err(Refused::Rule(why));
+    if !backs.iter().any(|back| back.member.node == proposal.by) {
+        return refuse(format!("{} proposes a restart, and has not said what it has", proposal.by));
+    }
+    let members = current.members.len();
+    if 2 * backs.len() <= members {
+        return refuse(format!("of {members} members {} are back: a restart needs more than half", backs.len()));
+    }
+    let nodes =
+        |these: &[Member]| these.iter().map(|member| (member.node, member.incarnation)).collect::<BTreeSet<_>>();
+    let expected = restart(last, layout, proposal.by, backs);
+    if nodes(&proposal.view.members) != nodes(&expected.view.members) {
+        return refuse("its members are not those who are back".into());
+    }
+    if proposal.ends != expected.ends {
+        return refuse(format!("its shards end at {:?}, and what is back makes {:?}", proposal.ends, expected.ends));
+    }
+    if *proposal != expected {
+        return refuse("it is not what follows from what is back".into());
+    }
+    Ok(())
+}

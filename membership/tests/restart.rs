@@ -1,0 +1,334 @@
+//! How members that come back with their disks go on: what each may say, and what follows from it.
+
+use std::sync::Arc;
+
+use squall_fabric::NodeId;
+use squall_membership::{
+    Applied, Back, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Refused,
+    Register, Reopen, Seq, ShardId, ShardState, View, VoterId, reopening, restart, successor,
+};
+
+const ALL: ShardId = ShardId(0);
+const PAIR: ShardId = ShardId(1);
+
+fn life(node: u32, incarnation: u64) -> Member {
+    Member { voter: VoterId(node.into()), ..Member::new(NodeId(node), Incarnation(incarnation)) }
+}
+
+fn nodes(nodes: &[u32]) -> Vec<NodeId> {
+    nodes.iter().copied().map(NodeId).collect()
+}
+
+/// One shard of all members, and one of two.
+fn layout() -> Layout {
+    let mut layout = Layout::of_all(["all".to_owned(), "pair".to_owned()]);
+    layout.groups[1].max_replicas = Some(2);
+    layout
+}
+
+/// Members 1 to 3, all complete; 1 and 2 have the second shard.
+fn register() -> Register {
+    let mut register = Register::default();
+    let members = (1..=3).map(|node| life(node, 1)).collect();
+    register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members });
+    assert_eq!(register.view().unwrap().shards[1].members, nodes(&[1, 2]));
+    register
+}
+
+fn end(epoch: u64, seq: u64) -> End {
+    End { epoch: Epoch(epoch), seq: Seq(seq) }
+}
+
+/// A node has these shards, as one that was complete.
+fn back(member: Member, epoch: u64, held: &[(ShardId, End)]) -> Back {
+    let held = held.iter().map(|&(shard, end)| (shard, Held { end, complete: true })).collect();
+    Back { member, epoch: Epoch(epoch), held }
+}
+
+fn say(register: &mut Register, back: Back) {
+    assert_eq!(register.apply(Entry::Back(back)), Applied::Backs);
+}
+
+fn refusal(applied: Applied) -> String {
+    let Applied::Refused(why) = applied else { panic!("it is refused, not {applied:?}") };
+    why.to_string()
+}
+
+fn restarted(register: &Register, by: u32) -> Proposal {
+    restart(register.last().unwrap(), register.layout(), NodeId(by), &register.backs())
+}
+
+fn decide(register: &mut Register, proposal: Proposal) -> Arc<View> {
+    assert_eq!(register.apply(Entry::Successor(proposal.clone())), Applied::View(proposal.clone()));
+    proposal.view
+}
+
+fn go_on(register: &mut Register) -> Arc<View> {
+    let proposal = restarted(register, 1);
+    decide(register, proposal)
+}
+
+/// All three have come back, of whom node 2 has the longest log.
+fn all_back() -> Register {
+    let mut register = register();
+    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
+    say(&mut register, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
+    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
+    register
+}
+
+#[test]
+fn the_longest_log_wins_and_who_has_it_is_complete() {
+    let mut register = all_back();
+    let proposal = restarted(&register, 1);
+    assert_eq!(proposal.ends, [(ALL, end(1, 12)), (PAIR, end(1, 7))].into());
+    assert_eq!(proposal.trims, [(ALL, Seq(12)), (PAIR, Seq(7))].into());
+    let view = decide(&mut register, proposal);
+    assert_eq!(view.members, (1..=3).map(|node| life(node, 2)).collect::<Vec<_>>());
+    assert_eq!((&view.joined, &view.left), (&nodes(&[1, 2, 3]), &nodes(&[1, 2, 3])));
+    assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[1, 2])));
+    assert_eq!(register.backs(), [], "they are of a view that is over");
+}
+
+#[test]
+fn only_who_was_complete_in_the_last_view_and_says_that_its_log_is_counts() {
+    let mut register = register();
+    // Node 1 joins anew, so it is incomplete in view 2.
+    register.apply(Entry::Candidate(life(1, 2)));
+    let view = register.view().unwrap().clone();
+    let ends =
+        |nodes: &[u32]| nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(5), complete: true }).collect();
+    let finals: Finals = [(ALL, ends(&[2, 3])), (PAIR, ends(&[2]))].into();
+    let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[life(1, 2)], &finals);
+    decide(&mut register, next);
+    say(&mut register, back(life(1, 3), 2, &[(ALL, end(2, 90)), (PAIR, end(2, 90))]));
+    let mut third = back(life(3, 2), 2, &[(ALL, end(2, 80))]);
+    third.held.get_mut(&ALL).unwrap().complete = false;
+    say(&mut register, third);
+    let proposal = restarted(&register, 1);
+    assert_eq!(proposal.ends, [].into());
+    let last_holders = |view: &View, shard: usize| match &view.shards[shard].state {
+        ShardState::Suspended { last_holders } => last_holders.clone(),
+        state => panic!("{state:?}"),
+    };
+    assert_eq!(last_holders(&proposal.view, 0), nodes(&[2, 3]));
+    assert_eq!(last_holders(&proposal.view, 1), nodes(&[2]));
+    say(&mut register, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
+    let view = go_on(&mut register);
+    assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[2])));
+}
+
+#[test]
+fn members_that_still_run_count_as_those_who_stay_do() {
+    let mut register = register();
+    say(&mut register, back(life(1, 1), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 20))]));
+    say(&mut register, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 30))]));
+    say(&mut register, back(life(3, 1), 1, &[(ALL, end(1, 17))]));
+    let proposal = restarted(&register, 2);
+    assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of those who run");
+    assert_eq!(proposal.ends[&PAIR], end(1, 30), "a disk that has more");
+    let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true };
+    assert_eq!(proposal.finals, [(ALL, vec![told(1, 20), told(3, 17)]), (PAIR, vec![told(1, 20)])].into());
+    let view = decide(&mut register, proposal);
+    assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[1, 3]), &nodes(&[2])));
+    assert_eq!((&view.joined, &view.left), (&nodes(&[2]), &nodes(&[2])));
+}
+
+#[test]
+fn what_a_restart_has_cut_off_does_not_count_at_the_next_one() {
+    let mut register = register();
+    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
+    say(&mut register, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
+    go_on(&mut register);
+    // Node 1 dies before it installs the view, and finds more on its disk than it had read.
+    say(&mut register, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
+    say(&mut register, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
+    let proposal = restarted(&register, 3);
+    assert_eq!(proposal.ends[&ALL], end(1, 10));
+    assert_eq!(proposal.trims.get(&ALL), None, "nothing of the last view is left");
+    assert_eq!(proposal.view.shards[0].complete, nodes(&[1, 3]));
+    assert!(matches!(proposal.view.shards[1].state, ShardState::Suspended { .. }));
+    decide(&mut register, proposal);
+}
+
+#[test]
+fn less_than_more_than_half_does_not_go_on() {
+    let mut register = register();
+    say(&mut register, back(life(1, 2), 1, &[]));
+    let alone = restarted(&register, 1);
+    assert!(refusal(register.apply(Entry::Successor(alone))).contains("of 3 members 1 are back"));
+    say(&mut register, back(life(3, 2), 1, &[]));
+    go_on(&mut register);
+}
+
+#[test]
+fn an_epoch_has_one_successor_be_it_a_restart_or_not() {
+    let mut register = all_back();
+    let view = register.view().unwrap().clone();
+    let told =
+        |nodes: &[u32]| nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(3), complete: true }).collect();
+    let finals: Finals = [(ALL, told(&[1, 2])), (PAIR, told(&[1, 2]))].into();
+    let stays = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2]), &[], &finals);
+    let returns = restarted(&register, 3);
+    let mut other = register.clone();
+    decide(&mut register, stays.clone());
+    assert!(refusal(register.apply(Entry::Successor(returns.clone()))).contains("another view"));
+    decide(&mut other, returns);
+    assert!(refusal(other.apply(Entry::Successor(stays))).contains("another view"));
+    assert!(refusal(other.apply(Entry::Back(back(life(1, 3), 1, &[])))).contains("another view"));
+}
+
+#[test]
+fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
+    type Breaks = fn(&mut Proposal);
+    let table: [(&str, Breaks); 9] = [
+        ("another view", |p| Arc::make_mut(&mut p.view).epoch = Epoch(3)),
+        ("has not said what it has", |p| p.by = NodeId(4)),
+        ("less than half", |p| p.restart = false),
+        ("not those who are back", |p| _ = Arc::make_mut(&mut p.view).members.pop()),
+        ("not those who are back", |p| Arc::make_mut(&mut p.view).members[0].incarnation = Incarnation(1)),
+        ("makes", |p| _ = p.ends.insert(ALL, end(1, 11))),
+        ("what follows", |p| Arc::make_mut(&mut p.view).members.swap(0, 1)),
+        ("what follows", |p| Arc::make_mut(&mut p.view).shards[0].complete = nodes(&[1, 2])),
+        ("what follows", |p| _ = p.trims.remove(&ALL)),
+    ];
+    for (says, breaks) in table {
+        let mut register = all_back();
+        let mut broken = restarted(&register, 1);
+        breaks(&mut broken);
+        let refused = refusal(register.apply(Entry::Successor(broken)));
+        assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
+    }
+}
+
+#[test]
+fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
+    let runs = |held: &[(ShardId, End)]| back(life(1, 1), 1, held);
+    let table = [
+        ("another view", back(life(1, 2), 2, &[])),
+        ("was no member", back(life(4, 2), 1, &[])),
+        ("another directory", back(Member { voter: VoterId(9), ..life(1, 2) }, 1, &[])),
+        ("as incarnation 0", back(life(1, 0), 1, &[])),
+        ("as incarnation 1", back(Member { rack: "r".into(), ..life(1, 1) }, 1, &[])),
+        ("knows of epoch 1 only", back(life(1, 2), 1, &[(ALL, end(2, 0))])),
+        ("final count of shard 0", runs(&[(PAIR, end(1, 3))])),
+        ("final count of shard 1", runs(&[(ALL, end(1, 3)), (PAIR, end(0, 3))])),
+    ];
+    for (says, back) in table {
+        let refused = refusal(register().apply(Entry::Back(back)));
+        assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
+    }
+    assert!(refusal(Register::default().apply(Entry::Back(runs(&[])))).contains("begun"));
+}
+
+#[test]
+fn a_later_life_of_a_node_says_what_counts() {
+    let mut register = register();
+    say(&mut register, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));
+    let early = restarted(&register, 1);
+    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 20)), (PAIR, end(1, 3))]));
+    assert!(
+        refusal(register.apply(Entry::Back(back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]))))
+            .contains("already as 2")
+    );
+    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 10))]));
+    assert!(refusal(register.apply(Entry::Successor(early))).contains("not those who are back"));
+    let proposal = restarted(&register, 1);
+    assert_eq!(proposal.ends[&ALL], end(1, 20));
+    decide(&mut register, proposal);
+}
+
+#[test]
+fn who_goes_on_with_a_restart_asks_to_join_no_more() {
+    let mut register = all_back();
+    register.apply(Entry::Candidate(life(1, 2)));
+    register.apply(Entry::Candidate(life(4, 1)));
+    go_on(&mut register);
+    assert_eq!(register.candidates(), [life(4, 1)]);
+}
+
+/// All went down, and neither 1 nor 2 came back with the second shard. In view 3 both are members.
+fn suspended() -> Register {
+    let mut register = register();
+    say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
+    say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
+    let view = go_on(&mut register);
+    assert_eq!(view.shards[1].state, ShardState::Suspended { last_holders: nodes(&[1, 2]) });
+    register.apply(Entry::Candidate(life(2, 2)));
+    let next = follow(&register, &[1, 3], &[life(2, 2)], &[]);
+    decide(&mut register, next);
+    register
+}
+
+/// What follows with these who stay, of whom all hold what they held, and have counted to 6.
+fn follow(register: &Register, stay: &[u32], join: &[Member], reopens: &[Reopen]) -> Proposal {
+    let view = register.view().unwrap();
+    let finals: Finals = view
+        .shards
+        .iter()
+        .map(|shard| {
+            let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
+            let end = |&node: &NodeId| Final { node, count: Seq(6), complete: shard.is_complete(node) };
+            (shard.shard, stays.map(end).collect())
+        })
+        .collect();
+    reopening(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, reopens)
+}
+
+fn reopen(node: u32, end: End) -> Reopen {
+    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, end }
+}
+
+#[test]
+fn a_suspended_shard_goes_on_where_a_last_holder_has_it() {
+    let mut register = suspended();
+    assert_eq!(register.apply(Entry::Reopen(reopen(2, end(1, 7)))), Applied::Reopens);
+    let next = follow(&register, &[1, 3, 2], &[], &register.reopens());
+    assert_eq!(next.ends, [(PAIR, end(1, 7))].into());
+    let view = decide(&mut register, next);
+    assert_eq!(view.shards[1].complete, nodes(&[2]));
+    assert_eq!(view.shards[1].state, ShardState::Active);
+    assert_eq!(register.reopens(), []);
+}
+
+#[test]
+fn a_shard_is_not_reopened_by_one_that_does_not_stay_nor_where_nobody_has_it() {
+    let mut register = suspended();
+    register.apply(Entry::Reopen(reopen(2, end(1, 7))));
+    let reopens = register.reopens();
+    let without = follow(&register, &[1, 3], &[], &reopens);
+    assert!(matches!(without.view.shards[1].state, ShardState::Suspended { .. }));
+    let ignored = follow(&register, &[1, 3, 2], &[], &[]);
+    assert!(matches!(register.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
+    let more = follow(&register, &[1, 3, 2], &[], &[reopen(2, end(1, 9))]);
+    assert!(refusal(register.apply(Entry::Successor(more))).contains("reopened at"));
+    decide(&mut register, without);
+}
+
+#[test]
+fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
+    let mut register = suspended();
+    register.apply(Entry::Reopen(reopen(2, end(1, 7))));
+    assert!(refusal(register.apply(Entry::Reopen(reopen(1, end(1, 7))))).contains("node 2 reopens shard 1 already"));
+    assert_eq!(register.apply(Entry::Reopen(reopen(1, end(1, 8)))), Applied::Reopens);
+    let next = follow(&register, &[1, 3, 2], &[], &register.reopens());
+    let view = decide(&mut register, next);
+    assert_eq!(view.shards[1].complete, nodes(&[1]));
+}
+
+#[test]
+fn each_rule_for_reopening_broken_in_one_way_is_refused() {
+    let good = reopen(2, end(1, 7));
+    let table = [
+        ("another view", Reopen { epoch: Epoch(2), ..good.clone() }),
+        ("no member", Reopen { member: life(2, 1), ..good.clone() }),
+        ("last holders", Reopen { member: life(3, 2), ..good.clone() }),
+        ("not suspended", Reopen { shard: ALL, ..good.clone() }),
+        ("not suspended", Reopen { shard: ShardId(7), ..good.clone() }),
+        ("where it was suspended", Reopen { end: end(3, 0), ..good }),
+    ];
+    for (says, reopen) in table {
+        let refused = refusal(suspended().apply(Entry::Reopen(reopen)));
+        assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
+    }
+}

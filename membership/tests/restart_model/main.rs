@@ -1,0 +1,72 @@
+//! A model of restarts, small and exhaustive: what disks hold, what members that come back say of it, and what follows.
+//!
+//! Any node may die at any step, and comes back with what its disk has. Tables and networks are not modelled: who is wedged is
+//! known to all, and any half of a view may be proposed. What is pure is called: [`Register`], [`restart`] and [`successor`].
+//!
+//! [`Register`]: squall_membership::Register
+//! [`restart`]: squall_membership::restart
+//! [`successor`]: squall_membership::successor
+
+mod steps;
+mod world;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::steps::{Bug, Group, KEPT};
+
+const TWO: Group = Group { members: 2, messages: 1, views: 3, crashes: 2, bug: None };
+
+/// All properties hold in every state, of which there are more than a few.
+fn holds(group: Group) {
+    let checker = group.checker().threads(2).spawn_dfs().join();
+    let (states, group) = (checker.unique_state_count(), checker.model());
+    eprintln!("{group:?}: {states} states");
+    assert!(states > 100, "the model of {group:?} does nothing");
+    checker.assert_properties();
+}
+
+#[test]
+fn two_members_outlive_two_crashes() {
+    holds(TWO);
+}
+
+#[test]
+fn three_members_outlive_a_crash() {
+    holds(Group { members: 3, views: 2, crashes: 1, ..TWO });
+}
+
+#[test]
+#[ignore = "millions of states"]
+fn two_members_outlive_two_crashes_and_go_on_for_longer() {
+    holds(Group { views: 4, ..TWO });
+}
+
+#[test]
+#[ignore = "half a million states"]
+fn two_members_with_two_messages_outlive_a_crash() {
+    holds(Group { messages: 2, crashes: 1, ..TWO });
+}
+
+#[test]
+#[ignore = "millions of states"]
+fn three_members_outlive_two_crashes() {
+    holds(Group { members: 3, views: 2, ..TWO });
+}
+
+/// With a bug, a property fails.
+fn is_caught(bug: Bug, group: Group, property: &'static str) {
+    let group = Group { bug: Some(bug), ..group };
+    let checker = group.checker().finish_when(HasDiscoveries::AnyOf([property].into())).spawn_bfs().join();
+    let steps = checker.assert_any_discovery(property).into_actions();
+    eprintln!("{bug:?} breaks {property:?} by {steps:?}");
+}
+
+#[test]
+fn one_that_still_runs_and_says_only_what_it_has_delivered_is_caught() {
+    is_caught(Bug::SaysWhatItDelivered, TWO, KEPT);
+}
+
+#[test]
+fn one_that_receives_after_it_has_said_what_it_has_is_caught() {
+    is_caught(Bug::ReceivesAfterWedging, TWO, KEPT);
+}

@@ -1,0 +1,89 @@
+//! What a node's disk keeps of a shard: how far its log goes in each epoch.
+
+use fastrand::Rng;
+use squall_membership::{End, Epoch, Held, Seq};
+
+/// A view record, and how much of that view's order follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Segment {
+    end: End,
+    /// Whether the view calls the node complete.
+    complete: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskLog {
+    written: Vec<Segment>,
+    /// What is there whatever happens.
+    synced: Vec<Segment>,
+}
+
+impl DiskLog {
+    /// What a joiner gets: a shard's line, as part of the state.
+    pub(crate) fn fetched(line: &[End], epoch: Epoch) -> DiskLog {
+        let written = line.iter().map(|&end| Segment { end, complete: false }).collect();
+        let mut log = DiskLog { written, synced: Vec::new() };
+        log.begin(epoch, false);
+        log
+    }
+
+    /// A view record is written, and on the disk.
+    pub(crate) fn begin(&mut self, epoch: Epoch, complete: bool) {
+        if self.written.last().is_none_or(|last| last.end.epoch < epoch) {
+            self.written.push(Segment { end: End { epoch, seq: Seq(0) }, complete });
+        }
+        self.sync();
+    }
+
+    /// So much of an epoch is delivered.
+    pub(crate) fn append(&mut self, epoch: Epoch, up_to: Seq) {
+        let last = self.written.last_mut().expect("a view record comes first");
+        assert_eq!(last.end.epoch, epoch, "a view record precedes an epoch's records");
+        last.end.seq = last.end.seq.max(up_to);
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.synced.clone_from(&self.written);
+    }
+
+    /// How much of an epoch is on the disk.
+    pub(crate) fn persisted(&self, epoch: Epoch) -> Seq {
+        self.synced.last().filter(|last| last.end.epoch == epoch).map_or(Seq(0), |last| last.end.seq)
+    }
+
+    /// The node dies. Of what was not synced some may have come to the disk all the same.
+    pub(crate) fn lose(&mut self, rng: &mut Rng) {
+        if rng.bool() || self.written.is_empty() {
+            self.written.clone_from(&self.synced);
+            return;
+        }
+        self.written.truncate(rng.usize(self.synced.len().max(1)..=self.written.len()));
+        let len = self.written.len();
+        if let Some(last) = self.written.last_mut() {
+            let least = self.synced.get(len - 1).map_or(0, |synced| synced.end.seq.0);
+            last.end.seq = Seq(rng.u64(least..=last.end.seq.0));
+        }
+        self.sync();
+    }
+
+    /// What lies behind this is gone; says whether there was anything.
+    pub(crate) fn cut(&mut self, end: End) -> bool {
+        let before = self.written.clone();
+        self.written.retain(|segment| segment.end.epoch <= end.epoch);
+        if let Some(last) = self.written.last_mut() {
+            last.end = last.end.min(end);
+        }
+        self.sync();
+        self.written != before
+    }
+
+    pub(crate) fn held(&self) -> Option<Held> {
+        self.written.last().map(|last| Held { end: last.end, complete: last.complete })
+    }
+
+    /// The epochs before this one of which there is anything.
+    pub(crate) fn line(&self, before: Epoch) -> Vec<End> {
+        let ends = self.written.iter().map(|segment| segment.end);
+        ends.filter(|end| end.epoch < before && end.seq > Seq(0)).collect()
+    }
+}

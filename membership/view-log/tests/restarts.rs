@@ -1,0 +1,100 @@
+//! All nodes go down, and come back with their disks: what they say reaches all, and what follows is decided once.
+
+mod world;
+
+use std::collections::BTreeMap;
+
+use squall_fabric::NodeId;
+use squall_membership::{
+    Back, End, Epoch, Held, Layout, Reopen, Seq, ShardId, ShardState, ViewEvent, ViewLog, restart,
+};
+use world::{MS, Trouble, World};
+
+const SHARD: ShardId = ShardId(0);
+
+/// A group of nodes with disks, all of which went down and are up again.
+fn come_back(list: &[u32], seed: u64) -> World {
+    let mut world = World::new(list, seed);
+    world.seed = Some(seed);
+    list.iter().for_each(|&id| world.with_disk(id));
+    list.iter().for_each(|&id| world.start(id));
+    world.run_until(3000 * MS, "a first view", |world| list.iter().all(|&id| world.epoch(id) == Some(1)));
+    list.iter().for_each(|&id| world.crash(id));
+    world.trouble = Trouble { loss: 5, repeats: 5 };
+    for &id in list {
+        world.start(id);
+        let pause = world.rng.u32(..200);
+        world.run(MS * pause);
+    }
+    world.run_until(8000 * MS, "the last view", |world| list.iter().all(|&id| world.epoch(id) == Some(1)));
+    world
+}
+
+/// A node says that it has so many messages of the first view.
+fn say_back(world: &mut World, id: u32, messages: u64) {
+    let member = world.log(id).me();
+    let end = End { epoch: Epoch::FIRST, seq: Seq(messages) };
+    let held = BTreeMap::from([(SHARD, Held { end, complete: true })]);
+    world.log(id).back(Back { member, epoch: Epoch::FIRST, held });
+}
+
+/// Who is back, as a node was told.
+fn backs(world: &World, id: u32) -> Vec<Back> {
+    let told = world.nodes[&id].events.iter().rev().find_map(|event| match event {
+        ViewEvent::Backs(backs) => Some(backs.clone()),
+        _ => None,
+    });
+    told.unwrap_or_default()
+}
+
+fn propose_restart(world: &mut World, by: u32) {
+    let last = world.last(by).expect("a view to follow");
+    let layout = Layout::of_all(["group".into()]);
+    let proposal = restart(&last, &layout, NodeId(by), &backs(world, by));
+    world.log(by).propose(proposal);
+}
+
+#[test]
+fn whoever_is_back_is_known_to_all_and_one_restart_follows_though_all_propose_it() {
+    for seed in 0..20 {
+        let list = [1, 2, 3];
+        let mut world = come_back(&list, seed);
+        list.iter().for_each(|&id| say_back(&mut world, id, 10 * u64::from(id)));
+        world.run_until(3000 * MS, "all hear of all", |world| list.iter().all(|&id| backs(world, id).len() == 3));
+        list.iter().for_each(|&id| propose_restart(&mut world, id));
+        world.run_until(3000 * MS, "a restart", |world| list.iter().all(|&id| world.epoch(id) == Some(2)));
+        let next = world.last(1).expect("a restart");
+        assert!(next.restart);
+        assert_eq!(next.ends[&SHARD], End { epoch: Epoch::FIRST, seq: Seq(30) });
+        assert_eq!(next.view.shards[0].complete, [NodeId(3)]);
+        world.run(1000 * MS);
+        assert_eq!(world.epoch(1), Some(2));
+        assert!(list.iter().all(|&id| backs(&world, id).is_empty()), "that was of the view before");
+        assert!(list.iter().all(|&id| world.candidates(id).is_empty()), "all are members");
+    }
+}
+
+#[test]
+fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
+    for seed in 0..10 {
+        let list = [1, 2, 3];
+        let mut world = come_back(&list, seed);
+        for id in [1, 2] {
+            let member = world.log(id).me();
+            world.log(id).back(Back { member, epoch: Epoch::FIRST, held: BTreeMap::new() });
+        }
+        world.run_until(3000 * MS, "both hear of both", |world| backs(world, 1).len() == 2);
+        propose_restart(&mut world, 1);
+        world.run_until(3000 * MS, "a restart", |world| [1, 2].iter().all(|&id| world.epoch(id) == Some(2)));
+        let holders = ShardState::Suspended { last_holders: [1, 2, 3].map(NodeId).to_vec() };
+        assert_eq!(world.last(1).expect("a view").view.shards[0].state, holders);
+        world.run_until(3000 * MS, "a candidate", |world| world.candidates(1) == [3]);
+        world.propose(1, &[1, 2, 3]);
+        world.run_until(3000 * MS, "node 3 is in", |world| list.iter().all(|&id| world.epoch(id) == Some(3)));
+        let (member, end) = (world.log(3).me(), End { epoch: Epoch::FIRST, seq: Seq(7) });
+        let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, end };
+        world.log(3).reopen(reopen.clone());
+        let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Reopens(vec![reopen.clone()]));
+        world.run_until(3000 * MS, "all hear of it", |world| list.iter().all(|&id| told(world, id)));
+    }
+}
