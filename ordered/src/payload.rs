@@ -23,6 +23,11 @@ impl<'a> Payload<'a> {
         Payload(Place::Bulk(bytes))
     }
 
+    /// A payload that was copied out, to memory that is aligned to 16 and that nobody else can change.
+    pub fn settled(bytes: &'a [u8]) -> Payload<'a> {
+        Payload(Place::Bulk(bytes))
+    }
+
     /// A payload that was copied out when it was received, and is delivered later. It need not be aligned.
     pub fn kept(bytes: &'a [u8]) -> Payload<'a> {
         Payload(Place::Kept(bytes))
@@ -42,8 +47,8 @@ impl<'a> Payload<'a> {
         self.len() == 0
     }
 
-    /// The bytes themselves, aligned to 64, if the message is a bulk message: nobody can change them any more. Those of a small
-    /// one lie in memory that a faulty sender could still write, so they can only be read once each; those that were kept are not
+    /// The bytes themselves, aligned to 16, if nobody can change them any more, as those of a bulk message. Those of a small one
+    /// lie in memory that a faulty sender could still write, so they can only be read once each; those that were kept are not
     /// aligned.
     #[inline]
     pub fn as_slice(&self) -> Option<&'a [u8]> {

@@ -14,8 +14,10 @@ use crate::Payload;
 /// Why a record was not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// The batch has no room for it: try again once it was [taken](Appender::take_batch).
-    #[error("the batch that is being filled has no room for {bytes} bytes: commit the one before it first")]
+    /// The batch is [full](Appender::has_room): try again once it was [taken](Appender::take_batch).
+    #[error(
+        "the batch that is being filled is full, so it does not take {bytes} bytes more: commit the one before it first"
+    )]
     Full {
         /// The record's size, in bytes.
         bytes: usize,
@@ -148,8 +150,8 @@ impl Appender {
     /// Appends a view, as the first record of its epoch. Its time may be that of the record before. Returns as
     /// [`append`](Appender::append) does.
     pub fn append_view(&mut self, epoch: Epoch, time: Hlc, view: &ViewRecord) -> Result<End, AppendError> {
-        if view.members.len() > MAX_MEMBERS {
-            return Err(AppendError::TooManyMembers(view.members.len()));
+        if view.longest_list() > MAX_MEMBERS {
+            return Err(AppendError::TooManyMembers(view.longest_list()));
         }
         let position = Position { epoch, seq: Seq(0) };
         self.take(Kind::View, position, time, NodeId(0), Payload::kept(&view.encode()))
@@ -185,7 +187,8 @@ impl Appender {
         if !header.may_follow(end) {
             return Err(AppendError::Order { position, time, end });
         }
-        if self.filling.used > 0 && self.filling.used + record_bytes(bytes) > self.limit {
+        // Nobody waits for room for a view.
+        if kind == Kind::Message && !self.has_room() {
             return Err(AppendError::Full { bytes: record_bytes(bytes) });
         }
         self.filling.append(header, payload);
@@ -195,6 +198,13 @@ impl Appender {
     /// Where the log ends behind all that was appended.
     pub fn end(&self) -> End {
         self.filling.end
+    }
+
+    /// Whether the next message is taken, however large it is. A view always is.
+    pub fn has_room(&self) -> bool {
+        let Batch { used, begin, end, .. } = &self.filling;
+        // The commit of views alone raises no version, for which who waits for room would wait.
+        *used < self.limit || begin.version == end.version
     }
 
     /// What was appended since the last batch, to be [committed](super::Log::commit). None while there is nothing, or the last

@@ -31,7 +31,7 @@ impl Fields {
         fields.put(&magic).put(&VERSION.to_le_bytes()).put(&[0; 4])
     }
 
-    fn put(mut self, bytes: &[u8]) -> Fields {
+    pub(crate) fn put(mut self, bytes: &[u8]) -> Fields {
         self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
         self
@@ -93,6 +93,12 @@ impl Words {
         let word = u64_at(&self.bytes, self.at);
         self.at += 8;
         word
+    }
+
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let bytes = self.bytes[self.at..self.at + N].try_into().expect("as many bytes");
+        self.at += N;
+        bytes
     }
 
     pub(crate) fn end(&mut self) -> End {

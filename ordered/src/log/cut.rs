@@ -3,10 +3,11 @@
 use std::{io, ops::Range};
 
 use super::{
-    End, Log, Position, ReadError, Storage, WriteError,
+    ChainValue, End, Log, Position, ReadError, Storage, WriteError,
     index::{Index, Place},
     manifest::Manifest,
     segment::{self, RECORDS_AT, name},
+    signatures,
     walk::{Step, Walk, open_segment},
     write::{Last, NEW},
 };
@@ -26,7 +27,17 @@ impl<S: Storage> Log<S> {
             && let Some(place) = self.place_of_cut(to)?
         {
             let (file, header) = open_segment(&self.storage, place.segment)?;
-            self.last = Some(Last { file, header, at: place.offset, bytes: place.offset, records: place.record });
+            // First, so that none is about what is not there any more.
+            let cut = signatures::cut(&self.storage, place.segment, place.end.position);
+            cut.map_err(|source| self.poison("cutting it", &signatures::name(place.segment), source))?;
+            self.last = Some(Last {
+                file,
+                header,
+                at: place.offset,
+                bytes: place.offset,
+                records: place.record,
+                written: place.offset,
+            });
             self.end = place.end;
             self.index.cut(place.segment, place.offset);
         } else if self.open_damage.is_none() {
@@ -35,7 +46,11 @@ impl<S: Storage> Log<S> {
         // Until the manifest says so, nothing may be appended.
         self.open_damage = None;
         self.seal_last()?;
-        Ok(self.end)
+        match self.catch_up() {
+            // What is damaged before is to be replaced: then the next commit signs.
+            Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => Ok(self.end),
+            Err(error) => Err(error),
+        }
     }
 
     /// The place of the first record that a cut takes away, if there is one.
@@ -74,6 +89,8 @@ impl<S: Storage> Log<S> {
             begin = Some(next);
         }
         let Some(header) = begin else { return Ok(self.begin) };
+        // They say what the chain is where the log begins from now on.
+        self.sync_signatures()?;
         self.put(Manifest { first, ..self.manifest })?;
         self.begin = header.begin;
         self.index.trim(Place { segment: first, offset: RECORDS_AT, end: header.begin, record: 0 });
@@ -82,7 +99,15 @@ impl<S: Storage> Log<S> {
     }
 
     /// Removes everything, and begins anew behind a state that came from elsewhere. Durable; a crash leaves either log.
+    ///
+    /// If it is signed, its chain begins anew, too: see [`begin_anew_with`](Log::begin_anew_with).
     pub fn begin_anew(&mut self, at: End) -> Result<(), WriteError> {
+        self.begin_anew_with(at, None)
+    }
+
+    /// As [`begin_anew`](Log::begin_anew), but a log that is signed goes on with the chain that another member's has
+    /// [there](Log::chain_at), so that it is the same in both.
+    pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<(), WriteError> {
         self.check_health()?;
         let Manifest { first, next, .. } = self.manifest;
         let path = name(next);
@@ -95,6 +120,7 @@ impl<S: Storage> Log<S> {
             previous_id: 0,
             previous_end: 0,
         };
+        self.sign_beginning(&header, chain)?;
         let bytes = self.options.segment_bytes;
         let made = self.storage.create(NEW, bytes).and_then(|file| {
             self.storage.write_at(&file, 0, &header.encode())?;
@@ -107,7 +133,7 @@ impl<S: Storage> Log<S> {
         self.put(Manifest { first: next, next: next + 1, cut: None, ..self.manifest })?;
         self.spare = None;
         self.open_damage = None;
-        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0 });
+        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         (self.begin, self.end) = (at, at);
         self.index = Index::new();
         self.index.push(Place { segment: next, offset: RECORDS_AT, end: at, record: 0 });
@@ -117,6 +143,8 @@ impl<S: Storage> Log<S> {
     /// Removes segments that the manifest does not list any more. Need not be durable: leftovers go when the log is opened.
     pub(crate) fn remove_segments(&mut self, segments: Range<u64>) -> Result<(), WriteError> {
         for index in segments {
+            let removed = signatures::remove(&self.storage, index);
+            removed.map_err(|source| self.poison("removing it", &signatures::name(index), source))?;
             match self.storage.remove(&name(index)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
                     return Err(self.poison("removing a segment", &name(index), e));

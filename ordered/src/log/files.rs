@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fstatvfs};
 
 use super::Storage;
 
@@ -22,6 +22,14 @@ pub enum DirectoryError {
     /// A log has it already.
     #[error("the log in {} is in use by another process: stop that one, or give this node a directory of its own", .0.display())]
     InUse(PathBuf),
+    /// It can't be read.
+    #[error("the log's directory {} can't be read: {source}", path.display())]
+    Read {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// It can't be made, read or locked.
     #[error("the log's directory {} can't be used: {source}", path.display())]
     Io {
@@ -42,7 +50,8 @@ pub struct Files(Arc<Directory>);
 struct Directory {
     path: PathBuf,
     handle: File,
-    _lock: File,
+    /// None if it may only be read.
+    lock: Option<File>,
 }
 
 impl Files {
@@ -62,7 +71,28 @@ impl Files {
         if let Some(parent) = path.canonicalize().map_err(failed)?.parent() {
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
         }
-        Ok(Files(Arc::new(Directory { path, handle, _lock: lock })))
+        Ok(Files(Arc::new(Directory { path, handle, lock: Some(lock) })))
+    }
+
+    /// Takes a directory to read it only, whoever has it, with whether a process has it now.
+    pub fn look(path: impl Into<PathBuf>) -> Result<(Files, bool), DirectoryError> {
+        let path = path.into();
+        let failed = |source| DirectoryError::Read { path: path.clone(), source };
+        let handle = File::open(&path).map_err(failed)?;
+        if !handle.metadata().map_err(failed)?.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
+        }
+        // A copy may have none.
+        let is_live = match File::open(path.join(LOCK)).map(|lock| lock.try_lock_shared()) {
+            Ok(Err(TryLockError::WouldBlock)) => true,
+            Ok(Err(TryLockError::Error(source))) => return Err(failed(source)),
+            Ok(Ok(())) | Err(_) => false,
+        };
+        Ok((Files(Arc::new(Directory { path, handle, lock: None })), is_live))
+    }
+
+    fn may_write(&self) -> io::Result<()> {
+        if self.0.lock.is_some() { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
     }
 
     /// Where it is.
@@ -84,6 +114,7 @@ impl Storage for Files {
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<File> {
+        self.may_write()?;
         let path = self.path(name);
         // A new file: one of the same name may be open elsewhere, and its blocks may hold something.
         match std::fs::remove_file(&path) {
@@ -103,7 +134,7 @@ impl Storage for Files {
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).open(self.path(name))
+        OpenOptions::new().read(true).write(self.0.lock.is_some()).open(self.path(name))
     }
 
     fn size(&self, file: &File) -> io::Result<u64> {
@@ -138,11 +169,18 @@ impl Storage for Files {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.may_write()?;
         std::fs::rename(self.path(from), self.path(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.may_write()?;
         std::fs::remove_file(self.path(name))
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        let found = fstatvfs(&self.0.handle)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
     fn path(&self, name: &str) -> PathBuf {

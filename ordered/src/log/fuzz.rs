@@ -51,7 +51,7 @@ pub fn segment(bytes: &[u8]) {
 
     let (epoch, time) = (Epoch(log.persisted().position.epoch.0.saturating_add(1)), log.persisted().time);
     let mut appender = log.appender();
-    let view = ViewRecord { ended: log.persisted().position, members: vec![NodeId(1)] };
+    let view = ViewRecord { ended: log.persisted().position, complete: vec![NodeId(1)], ..ViewRecord::default() };
     if appender.append_view(epoch, time, &view).is_err() {
         // There is no later epoch.
         return;
@@ -169,7 +169,7 @@ mod tests {
     fn records(count: u64) -> Vec<u8> {
         let mut log = open(&SimStorage::new(1)).expect("it is empty").log;
         let mut appender = log.appender();
-        let view = ViewRecord { ended: Position::START, members: vec![NodeId(1), NodeId(2)] };
+        let view = ViewRecord { complete: vec![NodeId(1), NodeId(2)], ..ViewRecord::default() };
         appender.append_view(Epoch(1), Hlc(1), &view).expect("it is the first");
         for nth in 0..count {
             let payload = vec![nth as u8 + 1; 37 * nth as usize];

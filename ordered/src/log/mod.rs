@@ -10,6 +10,8 @@
 //! - The [`Log`] belongs to the thread that writes. It [commits](Log::commit) batches, one sync for each; between two it
 //!   [makes the next segment](Log::prepare), cuts, trims and repairs.
 //! - A [`Reader`] is for any thread, and sees the log as it was when it was [asked for](Log::read).
+//! - Somebody else [looks](Log::look) at a log, which may be in use, without changing it, and [verifies](Log::verify_signed) what was
+//!   [signed](Log::sign_with).
 //! - A [`SnapshotWriter`] and a [`Snapshot`] are for states that let old segments go.
 //!
 //! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`] a disk that
@@ -22,8 +24,7 @@
 //! let (storage, options) = (SimStorage::new(1), Options::new(ClusterId(7), ShardId(0)));
 //! let mut log = Log::open(storage, options, &mut fastrand::Rng::with_seed(1))?.log;
 //! let mut appender = log.appender();
-//! let view = ViewRecord { ended: Position::START, members: vec![] };
-//! appender.append_view(Epoch::FIRST, Hlc(5), &view)?;
+//! appender.append_view(Epoch::FIRST, Hlc(5), &ViewRecord::default())?;
 //! let at = Position::new(Epoch::FIRST, Seq(0));
 //! let end = appender.append(at, Hlc(6), squall_fabric::NodeId(1), Payload::kept(b"hello"))?;
 //!
@@ -44,10 +45,12 @@
 //! - A record is read as it was written, or is named as [`Damage`], with its file, its offset and its number; it is never shown
 //!   otherwise, nor cut off by itself. [`Log::replace_damaged`] puts another member's copy in its place.
 //! - A sync that failed is not tried again: the log takes nothing more.
-//! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each reader, or its largest record.
+//! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each reader, or its largest record;
+//!   64 KiB of signatures while they are checked.
 
 mod append;
 mod block;
+mod chain;
 mod cut;
 mod files;
 #[cfg(any(test, fuzzing))]
@@ -62,21 +65,29 @@ mod record;
 mod repair;
 mod scan;
 mod segment;
+mod sign;
+mod signatures;
+mod signing;
 mod sim;
 mod snapshot;
 mod storage;
+mod verify;
 mod walk;
 mod write;
 
 pub use append::{AppendError, Appender, Batch};
+pub use chain::ChainValue;
 pub use files::{DirectoryError, Files};
 pub use open::{OpenError, Opened, Torn};
 pub use position::{End, Hlc, Position};
-pub use read::{Reader, Verified};
+pub use read::{Reader, Tip};
 pub use record::{Body, MAX_PAYLOAD_BYTES, Record, ViewRecord};
 pub use repair::{Export, ImportError, import};
+pub use sign::{KeyError, PublicKey, SigningKey};
+pub use signing::SignedAnew;
 pub use sim::{SECTOR_BYTES, SimFile, SimStorage};
-pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshots, snapshots};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshot, remove_snapshots, snapshots};
 pub use storage::Storage;
+pub use verify::{Flaw, MemberKey, Signed, Verified};
 pub use walk::{Damage, ReadError};
 pub use write::{Log, Options, WriteError};

@@ -16,8 +16,9 @@ use super::{
     record::HEADER_BYTES,
     scan::{Bad, Found, Scanner},
     segment::{Begun, RECORDS_AT, index_of, name, read_header},
+    signatures,
     walk::{Extent, Step, Walk, next_good},
-    write::Last,
+    write::{Last, Look},
 };
 
 /// Why a log can't be opened.
@@ -74,6 +75,9 @@ pub enum OpenError {
         /// The one that was asked for.
         expected: u64,
     },
+    /// There is nothing to look at.
+    #[error("there is no log in {}: give the directory of one shard's log", .0.display())]
+    NoLog(PathBuf),
     /// There is none, though there was.
     #[error("{} is missing, and this node has had a log: put it back; or, to get it from another member, begin one with generation 0",
              .0.display())]
@@ -152,13 +156,32 @@ impl<S: Storage> Log<S> {
             return Err(OpenError::SegmentBytes(bytes));
         }
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
-        let manifest = find_manifest(&storage, &options, &names)?;
+        let manifest = match read_manifest(&storage, &names)? {
+            Some(manifest) => check_manifest(&storage, manifest, &options)?,
+            None => begin(&storage, &options)?,
+        };
         remove_leftovers(&storage, &manifest, &names)?;
-        let present: BTreeSet<u64> = names.iter().filter_map(|name| index_of(name)).collect();
-        let mut log = Log {
+        Log::new(storage, options, rng.fork(), manifest, None).take_all_in(&names)
+    }
+
+    /// Opens a log to look at it, of whichever cluster and shard it is: nothing is changed or repaired, and what would change it
+    /// is refused.
+    ///
+    /// `is_live` says that a node may be writing to it meanwhile. Then what is written behind the last whole record, or is half
+    /// there, is no matter; what was there when it was opened is what is seen.
+    pub fn look(storage: S, is_live: bool) -> Result<Opened<S>, OpenError> {
+        let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
+        let manifest = read_manifest(&storage, &names)?;
+        let manifest = manifest.ok_or_else(|| OpenError::NoLog(storage.path("")))?;
+        let options = Options::new(manifest.cluster, manifest.shard);
+        Log::new(storage, options, fastrand::Rng::with_seed(0), manifest, Some(Look { is_live })).take_all_in(&names)
+    }
+
+    fn new(storage: S, options: Options, rng: fastrand::Rng, manifest: Manifest, look: Option<Look>) -> Log<S> {
+        Log {
             storage,
             options,
-            rng: rng.fork(),
+            rng,
             manifest,
             last: None,
             spare: None,
@@ -167,16 +190,27 @@ impl<S: Storage> Log<S> {
             end: End::START,
             poisoned: None,
             open_damage: None,
-        };
-        let mut healed = Vec::new();
-        for index in manifest.first..manifest.next {
-            if !present.contains(&index) {
-                return Err(OpenError::Missing(log.storage.path(&name(index))));
-            }
-            log.take_in(index, &mut healed)?;
+            signing: None,
+            look,
         }
-        let (torn, damage) = log.find_end()?;
-        Ok(Opened { log, torn, damage, healed })
+    }
+
+    /// Whether somebody else may be writing to it.
+    pub(crate) fn is_live(&self) -> bool {
+        self.look.is_some_and(|look| look.is_live)
+    }
+
+    fn take_all_in(mut self, names: &[String]) -> Result<Opened<S>, OpenError> {
+        let present: BTreeSet<u64> = names.iter().filter_map(|name| index_of(name)).collect();
+        let mut healed = Vec::new();
+        for index in self.manifest.first..self.manifest.next {
+            if !present.contains(&index) {
+                return Err(OpenError::Missing(self.storage.path(&name(index))));
+            }
+            self.take_in(index, &mut healed)?;
+        }
+        let (torn, damage) = self.find_end()?;
+        Ok(Opened { log: self, torn, damage, healed })
     }
 
     /// Takes a segment in behind the last one, if it has begun.
@@ -184,14 +218,17 @@ impl<S: Storage> Log<S> {
         let path = self.storage.path(&name(index));
         let failed = |source| OpenError::Io { path: path.clone(), source };
         let file = self.storage.open(&name(index)).map_err(failed)?;
-        if index + 2 >= self.manifest.next {
+        if index + 2 >= self.manifest.next && self.look.is_none() {
             // The last that has begun, and maybe one that has not: all others were synced.
             self.storage.reload(&file).map_err(failed)?;
         }
         let bytes = self.storage.size(&file).map_err(failed)?;
+        let is_live = self.is_live();
         let (header, copies) = match read_header(&self.storage, &file).map_err(failed)? {
             // It was made ahead of time; or begun by a batch of which nothing came to be acknowledged.
             Begun::No if index + 1 == self.manifest.next => return Ok(()),
+            // It is being begun.
+            Begun::Damaged if index + 1 == self.manifest.next && is_live => return Ok(()),
             Begun::No | Begun::Damaged => return Err(OpenError::Block(path)),
             Begun::Version(found) => return Err(OpenError::Version { path, found }),
             Begun::Yes(header, copies) => (header, copies),
@@ -204,8 +241,10 @@ impl<S: Storage> Log<S> {
             return Err(OpenError::Mixed(path));
         }
         if copies != Copies::Both {
-            let result = self.storage.write_at(&file, 0, &header.encode());
-            result.and_then(|()| self.storage.sync(&file)).map_err(failed)?;
+            if self.look.is_none() {
+                let result = self.storage.write_at(&file, 0, &header.encode());
+                result.and_then(|()| self.storage.sync(&file)).map_err(failed)?;
+            }
             healed.extend((copies == Copies::OneDamaged).then_some(path));
         }
         if self.last.is_none() {
@@ -213,12 +252,13 @@ impl<S: Storage> Log<S> {
         }
         self.end = header.begin;
         self.index.push(Place { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
-        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0 });
+        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         Ok(())
     }
 
     /// Finds out where the last segment's records end.
     fn find_end(&mut self) -> Result<(Option<Torn>, Vec<Damage>), OpenError> {
+        let is_live = self.is_live();
         let Some(last) = &mut self.last else { return Ok((None, Vec::new())) };
         let path = self.storage.path(&name(last.header.index));
         if let Some(cut) = self.manifest.cut.filter(|cut| cut.index == last.header.index) {
@@ -262,6 +302,13 @@ impl<S: Storage> Log<S> {
             if scanner.is_blank(&self.storage, offset).map_err(failed)? {
                 break;
             }
+            if is_live {
+                match is_damaged(&mut scanner, &self.storage, offset, why, end).map_err(failed)? {
+                    None => break,
+                    Some(false) => continue,
+                    Some(true) => {}
+                }
+            }
             let record = last.records + 1;
             if is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)? {
                 torn = Some(Torn { path: path.clone(), offset, record, after: end.position });
@@ -287,7 +334,7 @@ impl<S: Storage> Log<S> {
             lost = true;
             scanner.jump(to);
         }
-        if torn.is_some() {
+        if torn.is_some() && self.look.is_none() {
             // Never to be judged again, nor written over: some of what follows may be whole.
             self.seal_last()?;
         }
@@ -320,30 +367,58 @@ fn is_torn<S: Storage>(scanner: &mut Scanner<S::File>, storage: &S, offset: u64,
     Ok(!was_synced && scanner.lacks_a_sector(storage, offset, bytes)?)
 }
 
-fn find_manifest<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result<Manifest, OpenError> {
+/// Whether a record that was not right when it was read is damaged, though somebody may have been writing it just then. None if
+/// nothing follows, so that nobody can tell yet.
+fn is_damaged<S: Storage>(
+    scanner: &mut Scanner<S::File>,
+    storage: &S,
+    offset: u64,
+    why: Bad,
+    end: End,
+) -> io::Result<Option<bool>> {
+    if next_good(scanner, storage, offset, why, end)?.is_none() {
+        return Ok(None);
+    }
+    // What was written before what follows is there by now.
+    scanner.forget();
+    scanner.jump(offset);
+    let is_good = matches!(scanner.next(storage)?, Found::Record { header, .. } if header.may_follow(end));
+    scanner.jump(offset);
+    Ok(Some(!is_good))
+}
+
+/// The manifest, if there is a log.
+fn read_manifest<S: Storage>(storage: &S, names: &[String]) -> Result<Option<Manifest>, OpenError> {
     let path = storage.path(manifest::NAME);
-    let failed = |source| OpenError::Io { path: path.clone(), source };
-    match Manifest::read(storage).map_err(failed)? {
-        Ok(found) => {
-            check_owner(&path, found.cluster, found.shard, options)?;
-            if found.generation < options.generation {
-                return Err(OpenError::Older { path, found: found.generation, expected: options.generation });
-            }
-            Ok(found)
-        }
+    match Manifest::read(storage).map_err(|source| OpenError::Io { path: path.clone(), source })? {
+        Ok(found) => Ok(Some(found)),
         Err(NoManifest::Absent) if names.iter().any(|name| index_of(name).is_some()) => {
             Err(OpenError::NoManifest(path))
         }
-        Err(NoManifest::Absent) if options.generation > 0 => Err(OpenError::Lost(path)),
-        Err(NoManifest::Absent) => {
-            let Options { cluster, shard, .. } = *options;
-            let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None };
-            manifest.write(storage).map_err(failed)?;
-            Ok(manifest)
-        }
+        Err(NoManifest::Absent) => Ok(None),
         Err(NoManifest::Damaged) => Err(OpenError::Block(path)),
         Err(NoManifest::Version(found)) => Err(OpenError::Version { path, found }),
     }
+}
+
+fn check_manifest<S: Storage>(storage: &S, found: Manifest, options: &Options) -> Result<Manifest, OpenError> {
+    let path = storage.path(manifest::NAME);
+    check_owner(&path, found.cluster, found.shard, options)?;
+    if found.generation < options.generation {
+        return Err(OpenError::Older { path, found: found.generation, expected: options.generation });
+    }
+    Ok(found)
+}
+
+fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenError> {
+    let path = storage.path(manifest::NAME);
+    if options.generation > 0 {
+        return Err(OpenError::Lost(path));
+    }
+    let Options { cluster, shard, .. } = *options;
+    let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None };
+    manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
+    Ok(manifest)
 }
 
 fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Options) -> Result<(), OpenError> {
@@ -360,9 +435,16 @@ fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Option
 /// Removes files that are not part of the log any more, or not yet.
 fn remove_leftovers<S: Storage>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
     let live = manifest.first..manifest.next;
+    let index = |name: &str| index_of(name).or_else(|| signatures::index_of(name));
     for name in names {
-        if name.ends_with(".new") || index_of(name).is_some_and(|index| !live.contains(&index)) {
-            storage.remove(name).map_err(|source| OpenError::Io { path: storage.path(name), source })?;
+        if name.ends_with(".new") || index(name).is_some_and(|index| !live.contains(&index)) {
+            match storage.remove(name) {
+                // A manifest that was just written has taken its name.
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(OpenError::Io { path: storage.path(name), source });
+                }
+                _ => {}
+            }
         }
     }
     // What an earlier process named and did not come to sync, too.

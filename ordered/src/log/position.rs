@@ -1,6 +1,9 @@
 //! Where something stands in a log, and when.
 
-use std::fmt;
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use squall_membership::{Epoch, Seq};
 
@@ -15,6 +18,12 @@ pub struct Position {
     pub epoch: Epoch,
     /// The place in its order.
     pub seq: Seq,
+}
+
+impl Default for Position {
+    fn default() -> Position {
+        Position::START
+    }
 }
 
 impl Position {
@@ -66,6 +75,20 @@ impl fmt::Display for End {
 /// before where it is not later by itself. Alike in all members' logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hlc(pub u64);
+
+impl From<SystemTime> for Hlc {
+    /// Times before 1970, and beyond the year 2554, become the first and the last that there are.
+    fn from(time: SystemTime) -> Hlc {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Hlc(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Hlc> for SystemTime {
+    fn from(Hlc(nanoseconds): Hlc) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+    }
+}
 
 impl fmt::Display for Hlc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,14 +1,11 @@
-//! Reading: records from one position to another, the state's place at a time, and the check of everything.
+//! Reading: records from one position to another, and the state's place at a time.
 
 use super::{
     Damage, End, Hlc, Log, Position, ReadError, Record, Storage,
     index::Place,
-    record::Header,
-    walk::{Step, Walk},
+    record::{Header, Kind},
+    walk::{Extent, Step, Walk},
 };
-
-/// The most damages that a check lists.
-const MAX_DAMAGES: usize = 1000;
 
 /// Reads records in order, each checked before it is shown.
 ///
@@ -20,9 +17,40 @@ pub struct Reader<S: Storage> {
     walk: Option<Walk<S>>,
     from: Position,
     to: Position,
+    /// Messages up to this version are passed over, and views before it.
+    behind: u64,
+    /// It has come to `to`.
+    is_over: bool,
+}
+
+/// How far a log has come; see [`Log::tip`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tip(Option<Reached>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reached {
+    extent: Extent,
+    /// The last segment's id.
+    last_id: u64,
+    /// Where the log begins.
+    first: Place,
 }
 
 impl<S: Storage> Reader<S> {
+    /// Goes on with what the log has got since, on whichever thread. [`ReadError::Gone`] if it was cut before the reader's place,
+    /// or begun anew.
+    pub fn extend(&mut self, tip: Tip) -> Result<(), ReadError> {
+        let Some(Reached { extent, last_id, first }) = tip.0 else { return Ok(()) };
+        match &mut self.walk {
+            Some(walk) => walk.extend(&self.storage, extent, last_id),
+            // The log was empty.
+            None => {
+                self.walk = Some(Walk::new(extent, first));
+                Ok(())
+            }
+        }
+    }
+
     /// The next record, if there is one.
     ///
     /// A damaged record is an error once: the next call goes on behind it.
@@ -32,17 +60,23 @@ impl<S: Storage> Reader<S> {
 
     /// The next record's header and payload.
     pub(crate) fn next_stored(&mut self) -> Result<Option<(Header, &[u8])>, ReadError> {
-        let Some(walk) = &mut self.walk else { return Ok(None) };
+        let Some(walk) = self.walk.as_mut().filter(|_| !self.is_over) else { return Ok(None) };
+        let is_before = |header: &Header| match header.kind {
+            Kind::Message => header.version <= self.behind,
+            Kind::View => header.version < self.behind,
+        };
         let header = loop {
             match walk.next(&self.storage)? {
-                Some(Step::Record { header, .. }) if header.end() <= self.from => {}
+                Some(Step::Record { header, .. }) if header.end() <= self.from || is_before(&header) => {}
                 Some(Step::Record { header, .. }) if header.end() <= self.to => break header,
                 Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= self.from) => {}
                 Some(Step::Damage(damage)) if damage.after < self.to => {
                     return Err(ReadError::Damaged(Box::new(damage)));
                 }
-                _ => {
-                    self.walk = None;
+                // It may go on there, once there is more.
+                None => return Ok(None),
+                Some(_) => {
+                    self.is_over = true;
                     return Ok(None);
                 }
             }
@@ -50,17 +84,6 @@ impl<S: Storage> Reader<S> {
         let payload = self.walk.as_ref().map_or(&[][..], Walk::payload);
         Ok(Some((header, payload)))
     }
-}
-
-/// What a check found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// How many records are good.
-    pub records: u64,
-    /// How many bytes were read.
-    pub bytes: u64,
-    /// What is damaged, in the order of the log: the first thousand.
-    pub damage: Vec<Damage>,
 }
 
 impl<S: Storage> Log<S> {
@@ -75,7 +98,29 @@ impl<S: Storage> Log<S> {
         }
         let start = self.index.at_position(from);
         let walk = self.extent().zip(start).map(|(extent, start)| Walk::new(extent, start));
-        Ok(Reader { storage: self.storage.clone(), walk, from, to })
+        Ok(Reader { storage: self.storage.clone(), walk, from, to, behind: 0, is_over: false })
+    }
+
+    /// Reads the messages behind a version, up to the log's end, and the views behind the message that has it. Searching goes on
+    /// in the reader: about a mebibyte may lie before its first record, and damage in there is an error as any other.
+    pub fn read_behind(&self, version: u64) -> Result<Reader<S>, ReadError>
+    where
+        S: Clone,
+    {
+        if version < self.begin.version {
+            return Err(ReadError::OldVersion { asked: version, begin: self.begin.version });
+        }
+        let before = version.checked_sub(1).map(|before| self.index.at_version(before));
+        let start = before.unwrap_or_else(|| self.index.at_position(Position::START));
+        let walk = self.extent().zip(start).map(|(extent, start)| Walk::new(extent, start));
+        let (from, to) = (self.begin.position, Position::MAX);
+        Ok(Reader { storage: self.storage.clone(), walk, from, to, behind: version, is_over: false })
+    }
+
+    /// How far the log has come, for readers that [go on](Reader::extend).
+    pub fn tip(&self) -> Tip {
+        let parts = self.extent().zip(self.last.as_ref()).zip(self.index.at_position(Position::START));
+        Tip(parts.map(|((extent, last), first)| Reached { extent, last_id: last.header.id, first }))
     }
 
     /// The log's end when its last record was no later than `time`: where the state at that time is.
@@ -98,8 +143,35 @@ impl<S: Storage> Log<S> {
         self.last_end(self.index.at_version(version), |end| end.version <= version)
     }
 
+    /// The log's end when it had nothing behind `position`. As [`at_time`](Log::at_time) otherwise.
+    pub fn at_position(&self, position: Position) -> Result<End, ReadError> {
+        if position < self.begin.position {
+            return Err(ReadError::Trimmed { asked: position, begin: self.begin.position });
+        }
+        match self.last_end(self.index.at_position(position), |end| end.position <= position) {
+            // What is damaged begins behind it.
+            Err(ReadError::Damaged(damage)) if damage.after >= position => self.end_before(&damage),
+            end => end,
+        }
+    }
+
+    /// Where the log ends before what is damaged.
+    fn end_before(&self, damage: &Damage) -> Result<End, ReadError> {
+        let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else {
+            return Ok(self.end);
+        };
+        let mut walk = Walk::new(extent, start);
+        loop {
+            let before = walk.end();
+            match walk.next(&self.storage)? {
+                Some(Step::Record { header, .. }) if header.end() <= damage.after => {}
+                _ => return Ok(before),
+            }
+        }
+    }
+
     /// The last end for which `fits` holds, as it does for that at `start` and for no other behind the first for which it does not.
-    fn last_end(&self, start: Option<Place>, fits: impl Fn(&End) -> bool) -> Result<End, ReadError> {
+    pub(crate) fn last_end(&self, start: Option<Place>, fits: impl Fn(&End) -> bool) -> Result<End, ReadError> {
         let Some((extent, start)) = self.extent().zip(start) else { return Ok(self.end) };
         let mut walk = Walk::new(extent, start);
         loop {
@@ -110,30 +182,5 @@ impl<S: Storage> Log<S> {
                 Some(Step::Record { .. }) | None => return Ok(before),
             }
         }
-    }
-
-    /// Checks every record. `progress` is told now and then how many bytes were read.
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Verified, ReadError> {
-        let mut found = Verified::default();
-        let Some((extent, start)) = self.extent().zip(self.index.at_position(self.begin.position)) else {
-            return Ok(found);
-        };
-        let mut walk = Walk::new(extent, start);
-        let mut segment = start.segment;
-        while let Some(step) = walk.next(&self.storage)? {
-            match step {
-                Step::Record { .. } => found.records += 1,
-                Step::Damage(damage) if found.damage.len() < MAX_DAMAGES => found.damage.push(damage),
-                Step::Damage(_) => {}
-            }
-            found.bytes = walk.passed();
-            if walk.place().segment != segment {
-                segment = walk.place().segment;
-                progress(found.bytes);
-            }
-        }
-        found.damage.extend(self.open_damage.clone());
-        progress(found.bytes);
-        Ok(found)
     }
 }

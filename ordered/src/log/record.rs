@@ -14,6 +14,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 /// A record's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
+/// How much of the header is alike in all members' logs, in bytes.
+pub(crate) const SHARED_BYTES: usize = 48;
+
 /// Records begin at multiples of this, in bytes.
 pub(crate) const ALIGN: usize = 16;
 
@@ -57,32 +60,70 @@ pub enum Body<'a> {
     View(ViewRecord),
 }
 
-/// What a log keeps of a view.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a log keeps of a view: where it begins, and what replicas were told of it. All lists are by rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewRecord {
     /// Where the order ended before it: the trim of the epoch before, or the end that a restart agreed on.
     pub ended: Position,
-    /// The shard's members whose logs count in its epoch: the complete ones, by rank.
+    /// The shard's members whose logs count in its epoch.
+    pub complete: Vec<NodeId>,
+    /// All members of the shard.
     pub members: Vec<NodeId>,
+    /// Those of them that may submit.
+    pub senders: Vec<NodeId>,
+    /// Those of them that were none in the view before, or were in an earlier life.
+    pub joined: Vec<NodeId>,
+    /// Those that were members in the view before, and are no more, or were in an earlier life.
+    pub left: Vec<NodeId>,
 }
 
+/// How many lists of nodes a view's record has.
+const LISTS: usize = 5;
+
+/// What comes before their nodes: a position, and how many nodes each has.
+const VIEW_FIXED_BYTES: usize = 16 + 2 * LISTS;
+
 impl ViewRecord {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(16 + 4 * self.members.len());
+    fn lists(&self) -> [&Vec<NodeId>; LISTS] {
+        [&self.complete, &self.members, &self.senders, &self.joined, &self.left]
+    }
+
+    /// Its bytes, as docs/log-format.md draws them.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(VIEW_FIXED_BYTES + 4 * MAX_MEMBERS);
         bytes.extend_from_slice(&self.ended.epoch.0.to_le_bytes());
         bytes.extend_from_slice(&self.ended.seq.0.to_le_bytes());
-        self.members.iter().for_each(|member| bytes.extend_from_slice(&member.0.to_le_bytes()));
+        self.lists().iter().for_each(|list| bytes.extend_from_slice(&(list.len() as u16).to_le_bytes()));
+        self.lists().into_iter().flatten().for_each(|node| bytes.extend_from_slice(&node.0.to_le_bytes()));
         bytes
+    }
+
+    /// The most nodes that one of its lists has.
+    pub(crate) fn longest_list(&self) -> usize {
+        self.lists().into_iter().map(Vec::len).max().unwrap_or_default()
     }
 
     /// Whether a payload of so many bytes can be one.
     fn fits(bytes: usize) -> bool {
-        (16..=16 + 4 * MAX_MEMBERS).contains(&bytes) && bytes.is_multiple_of(4)
+        (VIEW_FIXED_BYTES..=VIEW_FIXED_BYTES + 4 * LISTS * MAX_MEMBERS).contains(&bytes)
     }
 
-    fn decode(bytes: &[u8]) -> ViewRecord {
-        let ended = Position { epoch: Epoch(u64_at(bytes, 0)), seq: Seq(u64_at(bytes, 8)) };
-        ViewRecord { ended, members: bytes[16..].chunks_exact(4).map(|member| NodeId(u32_at(member, 0))).collect() }
+    /// Reads one. A list that the bytes are too short for has the nodes that are there.
+    pub fn decode(bytes: &[u8]) -> ViewRecord {
+        let Some((fixed, nodes)) = bytes.split_at_checked(VIEW_FIXED_BYTES) else { return ViewRecord::default() };
+        let mut nodes = nodes.chunks_exact(4).map(|node| NodeId(u32_at(node, 0)));
+        let mut list = |index: usize| {
+            let count = u16::from_le_bytes([fixed[16 + 2 * index], fixed[17 + 2 * index]]);
+            nodes.by_ref().take(count.into()).collect()
+        };
+        ViewRecord {
+            ended: Position { epoch: Epoch(u64_at(fixed, 0)), seq: Seq(u64_at(fixed, 8)) },
+            complete: list(0),
+            members: list(1),
+            senders: list(2),
+            joined: list(3),
+            left: list(4),
+        }
     }
 }
 
@@ -146,8 +187,9 @@ impl Header {
         }
     }
 
-    pub(crate) fn encode(&self, segment: u64, offset: u64) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
+    /// What it says that is alike in all members' logs: the header's first bytes.
+    pub(crate) fn shared(&self) -> [u8; SHARED_BYTES] {
+        let mut bytes = [0; SHARED_BYTES];
         bytes[0..4].copy_from_slice(&self.payload_bytes.to_le_bytes());
         bytes[4] = match self.kind {
             Kind::Message => MESSAGE,
@@ -158,6 +200,12 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.time.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.version.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.sender.0.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn encode(&self, segment: u64, offset: u64) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..SHARED_BYTES].copy_from_slice(&self.shared());
         bytes[48..52].copy_from_slice(&((self.batch / ALIGN as u64) as u32).to_le_bytes());
         bytes[56..60].copy_from_slice(&self.payload_checksum.to_le_bytes());
         Header::set_checksum(&mut bytes, segment, offset);
@@ -192,7 +240,7 @@ impl Header {
             payload_checksum: u32_at(bytes, 56),
         };
         let fits = match header.kind {
-            Kind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES,
+            Kind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0,
             Kind::View => ViewRecord::fits(header.payload_bytes as usize),
         };
         if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
@@ -287,8 +335,17 @@ mod tests {
         drawn.extend_from_slice(&[11, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         drawn.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1]);
         assert_eq!(bytes[..60], drawn);
-        let view = ViewRecord { ended: Position::new(Epoch(2), Seq(9)), members: vec![NodeId(1), NodeId(4)] };
-        let bytes = [2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0];
+        let (one, four) = (NodeId(1), NodeId(4));
+        let view = ViewRecord {
+            ended: Position::new(Epoch(2), Seq(9)),
+            complete: vec![one],
+            members: vec![one, four],
+            senders: vec![four],
+            joined: vec![four],
+            left: vec![],
+        };
+        let mut bytes = vec![2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1, 0, 1, 0, 0, 0];
+        bytes.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0]);
         assert_eq!(view.encode(), bytes);
         assert_eq!(ViewRecord::decode(&bytes), view);
     }

@@ -1,7 +1,7 @@
 //! Records from one member's log to another's: to replace what is damaged there, or to go on where it ends.
 
 use super::{
-    Damage, Log, Position, ReadError, Record, Storage, WriteError,
+    Damage, Log, Position, ReadError, Reader, Record, Storage, WriteError,
     record::{HEADER_BYTES, Header},
     scan::{Found, Scanner},
     segment::name,
@@ -53,6 +53,26 @@ fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError> {
     Ok(found)
 }
 
+impl<S: Storage> Reader<S> {
+    /// The next records, as an [`Export`] has them: about `max_bytes` of them, none at the end.
+    pub fn export(&mut self, max_bytes: usize) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = Vec::new();
+        while bytes.len() < max_bytes {
+            let Some((header, payload)) = self.next_stored()? else { break };
+            put(&mut bytes, header, payload);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Puts a record behind others.
+fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
+    let at = bytes.len();
+    bytes.extend_from_slice(&Header { batch: 0, ..header }.encode(0, at as u64));
+    bytes.extend_from_slice(payload);
+    bytes.resize(at + header.record_bytes(), 0);
+}
+
 impl<S: Storage + Clone> Log<S> {
     /// The records that take a log from `from` to `to`, as [`read`](Log::read) has them, for another member: about `max_bytes` of
     /// them, one at least.
@@ -64,9 +84,7 @@ impl<S: Storage + Clone> Log<S> {
             if at > 0 && at + header.record_bytes() > max_bytes {
                 return Ok(Export { bytes, rest: Some(end) });
             }
-            bytes.extend_from_slice(&Header { batch: 0, ..header }.encode(0, at as u64));
-            bytes.extend_from_slice(payload);
-            bytes.resize(at + header.record_bytes(), 0);
+            put(&mut bytes, header, payload);
             end = header.end();
         }
         Ok(Export { bytes, rest: None })

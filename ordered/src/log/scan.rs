@@ -109,9 +109,24 @@ impl<F> Scanner<F> {
         self.end
     }
 
+    /// The segment's records end there, or at most can.
+    pub(crate) fn end_at(&mut self, end: u64) {
+        self.end = end;
+    }
+
+    /// The segment's id.
+    pub(crate) fn segment(&self) -> u64 {
+        self.segment
+    }
+
     /// Goes on at another place.
     pub(crate) fn jump(&mut self, to: u64) {
         self.at = to;
+    }
+
+    /// Reads what was read anew.
+    pub(crate) fn forget(&mut self) {
+        self.window.len = 0;
     }
 
     /// The next record. After a bad one, it is found again until somebody [jumps](Scanner::jump).

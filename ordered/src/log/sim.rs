@@ -363,6 +363,12 @@ impl Storage for SimStorage {
         if happens { Ok(()) } else { disk.is_up() }
     }
 
+    fn free(&self) -> io::Result<u64> {
+        let disk = self.disk();
+        disk.is_up()?;
+        Ok(disk.capacity.saturating_sub(disk.used()))
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         PathBuf::from(name)
     }

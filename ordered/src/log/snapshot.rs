@@ -14,6 +14,9 @@ const MAGIC: [u8; 8] = *b"squallSN";
 /// How much is read at once, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// How much is written before it is synced, in bytes: the log's own syncs may have to wait for it.
+const SYNC_EVERY: u64 = 16 << 20;
+
 /// Why a snapshot can't be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
@@ -69,7 +72,9 @@ pub struct SnapshotWriter<S: Storage> {
     shard: ShardId,
     at: End,
     bytes: u64,
+    synced: u64,
     checksum: u32,
+    finished: bool,
 }
 
 impl<S: Storage> SnapshotWriter<S> {
@@ -79,7 +84,7 @@ impl<S: Storage> SnapshotWriter<S> {
         let file = storage
             .create(&new, BLOCK_BYTES)
             .map_err(|source| SnapshotError::Io { path: storage.path(&new), source })?;
-        Ok(SnapshotWriter { storage, file, cluster, shard, at, bytes: 0, checksum: 0 })
+        Ok(SnapshotWriter { storage, file, cluster, shard, at, bytes: 0, synced: 0, checksum: 0, finished: false })
     }
 
     /// Writes what follows.
@@ -88,11 +93,15 @@ impl<S: Storage> SnapshotWriter<S> {
         written.map_err(|source| self.failed(source))?;
         self.bytes += bytes.len() as u64;
         self.checksum = crc32c::crc32c_append(self.checksum, bytes);
+        if self.bytes - self.synced >= SYNC_EVERY {
+            self.storage.sync(&self.file).map_err(|source| self.failed(source))?;
+            self.synced = self.bytes;
+        }
         Ok(())
     }
 
     /// Makes it durable, under its name.
-    pub fn finish(self) -> Result<(), SnapshotError> {
+    pub fn finish(mut self) -> Result<(), SnapshotError> {
         let block = Fields::new(MAGIC)
             .word(self.cluster.0)
             .word(u64::from(self.shard.0))
@@ -106,11 +115,22 @@ impl<S: Storage> SnapshotWriter<S> {
             .and_then(|()| storage.sync(&self.file))
             .and_then(|()| storage.rename(&(name.clone() + ".new"), &name))
             .and_then(|()| storage.sync_directory());
-        result.map_err(|source| self.failed(source))
+        result.map_err(|source| self.failed(source))?;
+        self.finished = true;
+        Ok(())
     }
 
     fn failed(&self, source: io::Error) -> SnapshotError {
         SnapshotError::Io { path: self.storage.path(&(name(self.at.position) + ".new")), source }
+    }
+}
+
+impl<S: Storage> Drop for SnapshotWriter<S> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // If it can't be, or is not for good, opening the log removes it.
+            let _ = self.storage.remove(&(name(self.at.position) + ".new"));
+        }
     }
 }
 
@@ -126,6 +146,32 @@ pub struct Snapshot<S: Storage> {
 impl<S: Storage> Snapshot<S> {
     /// Opens the snapshot of a position, and reads all of it once to check it.
     pub fn open(storage: S, cluster: ClusterId, shard: ShardId, position: Position) -> Result<Self, SnapshotError> {
+        let (snapshot, checksum) = Snapshot::begin(storage, cluster, shard, position)?;
+        let (mut found, mut read, mut chunk) = (0, 0, vec![0; CHUNK_BYTES]);
+        while read < snapshot.bytes {
+            let len = CHUNK_BYTES.min((snapshot.bytes - read) as usize);
+            snapshot.read_at(read, &mut chunk[..len])?;
+            found = crc32c::crc32c_append(found, &chunk[..len]);
+            read += len as u64;
+        }
+        if u64::from(found) != checksum {
+            return Err(SnapshotError::Damaged(snapshot.storage.path(&name(position))));
+        }
+        Ok(snapshot)
+    }
+
+    /// Where the log ended for the snapshot of a position, and its contents' length in bytes; which are not read.
+    pub fn glance(
+        storage: S,
+        cluster: ClusterId,
+        shard: ShardId,
+        position: Position,
+    ) -> Result<(End, u64), SnapshotError> {
+        Snapshot::begin(storage, cluster, shard, position).map(|(snapshot, _)| (snapshot.at, snapshot.bytes))
+    }
+
+    /// Reads the first block; gives what the checksum of the contents must be.
+    fn begin(storage: S, cluster: ClusterId, shard: ShardId, position: Position) -> Result<(Self, u64), SnapshotError> {
         let name = name(position);
         let path = storage.path(&name);
         let failed = |source| SnapshotError::Io { path: path.clone(), source };
@@ -144,17 +190,7 @@ impl<S: Storage> Snapshot<S> {
         if at.position != position || size.checked_sub(BLOCK_BYTES) != Some(bytes) {
             return Err(SnapshotError::Damaged(path));
         }
-        let (mut found, mut read, mut chunk) = (0, 0, vec![0; CHUNK_BYTES]);
-        while read < bytes {
-            let len = CHUNK_BYTES.min((bytes - read) as usize);
-            storage.read_at(&file, BLOCK_BYTES + read, &mut chunk[..len]).map_err(failed)?;
-            found = crc32c::crc32c_append(found, &chunk[..len]);
-            read += len as u64;
-        }
-        if u64::from(found) != checksum {
-            return Err(SnapshotError::Damaged(path));
-        }
-        Ok(Snapshot { storage, file, at, bytes })
+        Ok((Snapshot { storage, file, at, bytes }, checksum))
     }
 
     /// The newest snapshot that is good, if there is one, and what is wrong with those that are newer.
@@ -212,9 +248,14 @@ pub fn snapshots<S: Storage>(storage: &S) -> Result<Vec<Position>, SnapshotError
 
 /// Removes the snapshots before a position.
 pub fn remove_snapshots<S: Storage>(storage: &S, before: Position) -> Result<(), SnapshotError> {
-    for position in snapshots(storage)?.into_iter().filter(|&position| position < before) {
-        let name = name(position);
-        storage.remove(&name).map_err(|source| SnapshotError::Io { path: storage.path(&name), source })?;
-    }
-    Ok(())
+    snapshots(storage)?
+        .into_iter()
+        .filter(|&position| position < before)
+        .try_for_each(|position| remove_snapshot(storage, position))
+}
+
+/// Removes the snapshot of a position.
+pub fn remove_snapshot<S: Storage>(storage: &S, position: Position) -> Result<(), SnapshotError> {
+    let name = name(position);
+    storage.remove(&name).map_err(|source| SnapshotError::Io { path: storage.path(&name), source })
 }

@@ -54,6 +54,11 @@ pub trait Storage {
     /// Removes a file. Who has it open can still use it.
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// How many bytes new files may still take; `u64::MAX` where that can't be known.
+    fn free(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
     /// What to call a file in messages.
     fn path(&self, name: &str) -> PathBuf;
 }

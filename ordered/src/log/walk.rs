@@ -82,6 +82,15 @@ pub enum ReadError {
         /// The segment's file.
         path: PathBuf,
     },
+    /// Records do not follow the last that this member has signed.
+    #[error("{}: its records do not follow version {version}, up to which this member signed the log: it was changed since. Get it \
+             from another member; or remove all files of signatures, to sign what is there", path.display())]
+    NotSigned {
+        /// The segment's file.
+        path: PathBuf,
+        /// The version of the last message that was signed.
+        version: u64,
+    },
     /// It was written by a later version.
     #[error("{}, offset {offset}: a record of kind {kind} with flags {flags:#x}, which this version of squall does not \
              know: use the one that wrote it", path.display())]
@@ -196,6 +205,24 @@ impl<S: Storage> Walk<S> {
     /// The payload of the record that was found last.
     pub(crate) fn payload(&self) -> &[u8] {
         self.scanner.as_ref().map_or(&[], Scanner::payload)
+    }
+
+    /// Goes on in what the log has become, of which the last segment has this id.
+    pub(crate) fn extend(&mut self, storage: &S, extent: Extent, last_id: u64) -> Result<(), ReadError> {
+        self.extent = extent;
+        let Some(scanner) = &mut self.scanner else { return Ok(()) };
+        let (id, end, segment_end) = if self.segment == extent.last {
+            (last_id, extent.last_end, extent.end)
+        } else {
+            let (_, next) = open_segment(storage, self.segment + 1)?;
+            (next.previous_id, next.previous_end, next.begin)
+        };
+        if id != scanner.segment() || end < scanner.at() || segment_end.position < self.end.position {
+            return Err(ReadError::Gone { path: storage.path(&name(self.segment)) });
+        }
+        scanner.end_at(end);
+        self.segment_end = segment_end;
+        Ok(())
     }
 
     fn enter(&mut self, storage: &S) -> Result<(), ReadError> {

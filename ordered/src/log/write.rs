@@ -10,6 +10,7 @@ use super::{
     manifest::Manifest,
     record::{HEADER_BYTES, Header},
     segment::{self, RECORDS_AT, name},
+    signing::Signing,
     walk::Extent,
 };
 
@@ -36,6 +37,13 @@ impl Options {
     }
 }
 
+/// How far ahead of its records a segment gets zeros written, in bytes; larger batches go without. Into a part of a file that
+/// has its space and was never written, each batch would cost the file system an entry in its journal as well.
+const AHEAD_BYTES: u64 = 256 << 10;
+
+/// What is written ahead.
+static ZEROS: [u8; AHEAD_BYTES as usize] = [0; AHEAD_BYTES as usize];
+
 /// The name of a segment that is being made.
 pub(crate) const NEW: &str = "segment.new";
 
@@ -58,6 +66,9 @@ pub enum WriteError {
         "this log takes nothing more, since an earlier change failed ({0}): see to the disk, and start the node again"
     )]
     Poisoned(String),
+    /// It was opened [to be looked at](Log::look).
+    #[error("this log was opened to be looked at, so it can't be changed: open it")]
+    LookedAt,
     /// The batch is not the next: the log was cut, or another batch failed.
     #[error("a batch that follows {begin} can't be written to a log that ends at {end}: take a new appender")]
     NotNext {
@@ -100,6 +111,15 @@ pub(crate) struct Last<F> {
     /// What it has room for, in bytes: no more than it holds if it was cut.
     pub(crate) bytes: u64,
     pub(crate) records: u64,
+    /// Up to where something is known to be written: records, or zeros ahead of them.
+    pub(crate) written: u64,
+}
+
+/// How a log is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// Somebody may be writing to it.
+    pub(crate) is_live: bool,
 }
 
 /// A shard's log.
@@ -118,9 +138,35 @@ pub struct Log<S: Storage> {
     pub(crate) poisoned: Option<String>,
     /// A damage behind which nothing good follows.
     pub(crate) open_damage: Option<Damage>,
+    pub(crate) signing: Option<Signing<S::File>>,
+    /// Nothing may be changed, if there is one.
+    pub(crate) look: Option<Look>,
 }
 
 impl<S: Storage> Log<S> {
+    /// Where it is kept.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// What it was opened with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// How many bytes the segments take from the one in which `position` lies on, as whole files but for what lies before it,
+    /// to within a mebibyte or so. Asks for each file's size.
+    pub fn bytes_behind(&self, position: Position) -> Result<u64, ReadError> {
+        let Some((last, place)) = self.last.as_ref().zip(self.index.at_position(position)) else { return Ok(0) };
+        let mut bytes = 0;
+        for index in place.segment..last.header.index {
+            let path = name(index);
+            let size = self.storage.open(&path).and_then(|file| self.storage.size(&file));
+            bytes += size.map_err(|source| ReadError::Io { path: self.storage.path(&path), source })?;
+        }
+        Ok((bytes + last.at).saturating_sub(place.offset))
+    }
+
     /// Where the log begins: what lies before was trimmed, or never there.
     pub fn begin(&self) -> End {
         self.begin
@@ -169,6 +215,9 @@ impl<S: Storage> Log<S> {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
         let end = batch.end();
+        if self.signing.as_ref().is_some_and(|signing| signing.chain().is_none()) {
+            self.catch_up()?;
+        }
         let mut records = batch.records_mut();
         while !records.is_empty() {
             let size = stored(records).record_bytes() as u64;
@@ -189,6 +238,7 @@ impl<S: Storage> Log<S> {
         self.index.push(Place { segment: last.header.index, offset: batch, end: self.end, record: last.records });
         let (mut run, mut count) = (0, 0);
         let mut end = self.end;
+        let mut chain = self.signing.as_ref().and_then(Signing::chain);
         while run < records.len() {
             let mut header = stored(&records[run..]);
             let (offset, next) = (batch + run as u64, run + header.record_bytes());
@@ -198,12 +248,15 @@ impl<S: Storage> Log<S> {
             header.batch = batch;
             header.payload_checksum = crc32c::crc32c(&records[run + HEADER_BYTES..next]);
             records[run..run + HEADER_BYTES].copy_from_slice(&header.encode(last.header.id, offset));
+            let payload = run + HEADER_BYTES..run + HEADER_BYTES + header.payload_bytes as usize;
+            chain = chain.map(|chain| chain.behind(&header, &records[payload]));
             end = header.reached();
             count += 1;
             run = next;
         }
         let (written, others) = records.split_at_mut(run);
         let result = self.storage.write_at(&last.file, batch, written).map_err(|source| ("writing records", source));
+        let result = result.and_then(|()| write_ahead(&self.storage, last, batch + run as u64));
         let result = result.and_then(|()| self.storage.sync(&last.file).map_err(|source| ("syncing records", source)));
         if let Err((action, source)) = result {
             let path = name(last.header.index);
@@ -212,6 +265,9 @@ impl<S: Storage> Log<S> {
         last.at += run as u64;
         last.records += count;
         self.end = end;
+        if let Some(chain) = chain {
+            self.sign_run(chain)?;
+        }
         Ok(others)
     }
 
@@ -275,9 +331,11 @@ impl<S: Storage> Log<S> {
             previous_id: self.last.as_ref().map_or(0, |last| last.header.id),
             previous_end: self.last.as_ref().map_or(0, |last| last.at),
         };
+        self.sync_signatures()?;
         let written = self.storage.write_at(&file, 0, &header.encode());
         written.map_err(|source| self.poison("beginning a segment", &name(header.index), source))?;
-        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0 });
+        self.begin_signatures(&header)?;
+        self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         Ok(())
     }
 
@@ -290,6 +348,9 @@ impl<S: Storage> Log<S> {
     }
 
     pub(crate) fn check_health(&self) -> Result<(), WriteError> {
+        if self.look.is_some() {
+            return Err(WriteError::LookedAt);
+        }
         self.poisoned.clone().map_or(Ok(()), |why| Err(WriteError::Poisoned(why)))
     }
 
@@ -303,6 +364,21 @@ impl<S: Storage> Log<S> {
     pub(crate) fn extent(&self) -> Option<Extent> {
         self.last.as_ref().map(|last| Extent { last: last.header.index, last_end: last.at, end: self.end })
     }
+}
+
+/// Writes zeros behind records that end at `end`, if those are not behind them yet.
+fn write_ahead<S: Storage>(storage: &S, last: &mut Last<S::File>, end: u64) -> Result<(), (&'static str, io::Error)> {
+    if end <= last.written {
+        return Ok(());
+    }
+    let to = match end - last.at < AHEAD_BYTES {
+        true => end.next_multiple_of(AHEAD_BYTES).min(last.bytes),
+        false => end,
+    };
+    last.written = to;
+    let zeros = &ZEROS[..(to - end) as usize];
+    let written = if zeros.is_empty() { Ok(()) } else { storage.write_at(&last.file, end, zeros) };
+    written.map_err(|source| ("writing zeros ahead of records", source))
 }
 
 /// The header of a record in a batch.

@@ -6,13 +6,14 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
 use fastrand::Rng;
 use squall_fabric::NodeId;
-use squall_ordered::log::{DirectoryError, End, Files, Hlc, Log, Options, Storage, WriteError};
+use squall_ordered::log::{DirectoryError, End, Files, Hlc, Log, OpenError, Options, Storage, WriteError};
 
-use crate::model::{Kept, KeptBody, next_record, options, read_all, records, write};
+use crate::model::{Kept, KeptBody, SIGNER, key, known, next_record, options, read_all, records, write};
 
 /// Where a child process is to make its log.
 const DIRECTORY: &str = "SQUALL_TEST_LOG";
@@ -68,6 +69,66 @@ fn a_directory_has_one_owner() {
     assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
     drop(log);
     Files::open(&directory.0).expect("nobody has it any more");
+}
+
+#[test]
+fn a_log_in_use_can_be_looked_at_and_is_whole_at_any_moment() {
+    let directory = Directory::new("look");
+    let options = options(32 << 10, 10_000);
+    let all = records(&mut Rng::with_seed(1), 3000);
+    let mut log = open(&directory.0, options);
+    log.sign_with(SIGNER, key(1)).expect("the disk is well");
+    write(&mut log, &all[..10], 3);
+    let mut seen = 0;
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&mut log, &all[10..], 7));
+        loop {
+            let is_last = writer.is_finished();
+            let (files, is_live) = Files::look(&directory.0).expect("it is there");
+            assert!(is_live);
+            let opened = Log::look(files, is_live).expect("it can be read");
+            let found = opened.log.verify_signed(&[known(SIGNER, 1)], |_| {}).expect("it can be read");
+            assert_eq!((opened.torn, opened.damage, found.damage, found.flaws), (None, vec![], vec![], vec![]));
+            assert!(found.records >= seen);
+            seen = found.records;
+            if is_last {
+                break;
+            }
+        }
+    });
+    assert_eq!(seen, all.len() as u64);
+    drop(log);
+    let (files, is_live) = Files::look(&directory.0).expect("it is there");
+    assert!(!is_live);
+    assert_eq!(read_all(&Log::look(files, is_live).expect("it can be read").log), (all, vec![]));
+}
+
+#[test]
+fn a_look_writes_nothing() {
+    let directory = Directory::new("read-only");
+    write(&mut open(&directory.0, options(8192, 4096)), &records(&mut Rng::with_seed(1), 20), 3);
+    fs::remove_file(directory.0.join("lock")).expect("a copy has none");
+    let (files, is_live) = Files::look(&directory.0).expect("it is there");
+    assert!(!is_live);
+    let read_only = |result: std::io::Result<()>| result.expect_err("it is only read").kind();
+    let segment = files.list().expect("its files").into_iter().find(|name| name.starts_with("segment")).expect("one");
+    assert_eq!(read_only(files.create("segment.new", 0).map(drop)), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(read_only(files.remove(&segment)), ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(read_only(files.rename(&segment, "other")), ErrorKind::ReadOnlyFilesystem);
+    let file = files.open(&segment).expect("it can be read");
+    assert!(files.write_at(&file, 0, b"x").is_err());
+    assert!(!directory.0.join("lock").exists());
+}
+
+#[test]
+fn where_there_is_no_log_there_is_nothing_to_look_at() {
+    let directory = Directory::new("nothing");
+    let (files, _) = Files::look(&directory.0).expect("it is there");
+    let error = Log::look(files, false).map(drop).expect_err("there is none");
+    assert!(matches!(error, OpenError::NoLog(_)), "{error}");
+    let error = Files::look(directory.0.join("below")).expect_err("it is not there");
+    assert!(matches!(error, DirectoryError::Read { .. }), "{error}");
+    assert_eq!(fs::read_dir(&directory.0).expect("it is there").count(), 0);
 }
 
 #[test]

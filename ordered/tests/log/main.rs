@@ -6,6 +6,10 @@ mod crashes;
 mod damage;
 mod files;
 mod model;
+mod readers;
 mod refusals;
+mod signatures;
+mod signed_crashes;
+
 mod snapshots;
 mod use_cases;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use fastrand::Rng;
+use ring::digest::{SHA256, digest};
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Epoch, Seq, ShardId};
 use squall_ordered::{
     Payload,
     log::{
-        AppendError, Appender, Body, Damage, End, Hlc, Log, Opened, Options, Position, ReadError, Record, SimStorage,
-        Storage, ViewRecord,
+        AppendError, Appender, Body, ChainValue, Damage, End, Hlc, Log, MemberKey, Opened, Options, Position,
+        ReadError, Record, SigningKey, SimStorage, Storage, ViewRecord,
     },
 };
 
@@ -59,6 +60,36 @@ impl Kept {
     }
 }
 
+/// Who signs, with which key.
+pub(crate) const SIGNER: NodeId = NodeId(2);
+
+pub(crate) fn key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32])
+}
+
+/// What those know who check.
+pub(crate) fn known(member: NodeId, seed: u8) -> MemberKey {
+    MemberKey { member, key: key(seed).public_key() }
+}
+
+/// The chain behind all records of a log of which it is `begin` before the first, as docs/log-format.md has it.
+pub(crate) fn chain_of<S: Storage + Clone>(log: &Log<S>, begin: ChainValue) -> ChainValue {
+    let records = log.export(log.begin().position, Position::MAX, usize::MAX).expect("it is well").bytes;
+    let (mut chain, mut rest) = (begin, &records[..]);
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[..4].try_into().expect("4 bytes")) as usize;
+        let bytes = [&chain.0, &rest[..48], &rest[64..64 + len]].concat();
+        chain = ChainValue(digest(&SHA256, &bytes).as_ref().try_into().expect("32 bytes"));
+        rest = &rest[(64 + len).next_multiple_of(16)..];
+    }
+    chain
+}
+
+/// The chain of a log that holds nothing yet.
+pub(crate) fn chain_at_start() -> ChainValue {
+    ChainValue::begin(ClusterId(7), ShardId(3), End::START)
+}
+
 /// The seeds to run: the first `count`, or as the environment says.
 pub(crate) fn seeds(count: u64) -> Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -103,7 +134,12 @@ pub(crate) fn next_record(rng: &mut Rng, log: End) -> Kept {
     if end.epoch.0 == 0 || rng.u32(..20) == 0 {
         let members = (1..=rng.u32(..5)).map(NodeId).collect();
         let position = position(end.epoch.0 + rng.u64(1..3), 0);
-        return Kept { position, time, version, body: KeptBody::View(ViewRecord { ended: end, members }) };
+        return Kept {
+            position,
+            time,
+            version,
+            body: KeptBody::View(ViewRecord { ended: end, members, ..ViewRecord::default() }),
+        };
     }
     let len = match rng.u32(..100) {
         0 => rng.usize(..40_000),

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use squall_membership::{ClusterId, ShardId};
 use squall_ordered::log::{
-    End, Hlc, Position, SimStorage, Snapshot, SnapshotError, SnapshotWriter, remove_snapshots, snapshots,
+    End, Hlc, Position, SimStorage, Snapshot, SnapshotError, SnapshotWriter, Storage, remove_snapshots, snapshots,
 };
 
 use crate::model::{Seed, options, position, seeds};
@@ -89,4 +89,29 @@ fn one_that_was_not_finished_is_gone_when_the_log_is_opened() {
     drop(SnapshotWriter::new(storage.clone(), CLUSTER, SHARD, end(position(1, 1))).expect("the disk is well"));
     crate::model::open(&storage, options(8192, 1));
     assert!(storage.image().into_keys().all(|name| !name.ends_with(".new")));
+}
+
+#[test]
+fn one_that_is_not_finished_leaves_nothing_and_a_glance_reads_no_contents() {
+    let storage = SimStorage::new(1);
+    let mut writer = SnapshotWriter::new(storage.clone(), CLUSTER, SHARD, end(position(2, 10))).expect("there is room");
+    writer.write(&[7; 9000]).expect("there is room");
+    assert!(storage.used() > 9000);
+    drop(writer);
+    assert_eq!(storage.used(), 0);
+
+    take(&storage, position(2, 10), &[7; 9000]).expect("the disk is well");
+    storage.flip("snapshot-2-10", 5000, 1);
+    let glance = Snapshot::glance(storage.clone(), CLUSTER, SHARD, position(2, 10)).expect("its first block is well");
+    assert_eq!(glance, (end(position(2, 10)), 9000));
+    assert!(matches!(Snapshot::open(storage, CLUSTER, SHARD, position(2, 10)), Err(SnapshotError::Damaged(_))));
+}
+
+#[test]
+fn a_disk_tells_how_much_it_has_left() {
+    let storage = SimStorage::new(1);
+    assert!(storage.free().expect("the disk is well") > 1 << 60);
+    storage.limit(10_000);
+    take(&storage, position(2, 10), b"some").expect("there is room");
+    assert_eq!(storage.free().expect("the disk is well"), 10_000 - storage.used());
 }

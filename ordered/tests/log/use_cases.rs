@@ -11,7 +11,7 @@ use squall_ordered::{
 use crate::model::{Kept, open, options, position, read_all, records, write};
 
 fn view() -> ViewRecord {
-    ViewRecord { ended: Position::START, members: vec![NodeId(1), NodeId(2)] }
+    ViewRecord { complete: vec![NodeId(1), NodeId(2)], ..ViewRecord::default() }
 }
 
 #[test]
@@ -68,14 +68,17 @@ fn one_batch_fills_while_another_is_written() {
 }
 
 #[test]
-fn a_full_batch_takes_no_more_and_a_large_record_has_one_of_its_own() {
+fn a_batch_takes_any_record_until_it_is_full() {
     let mut appender = open(&SimStorage::new(1), options(8192, 1000)).log.appender();
     appender.append_view(Epoch(1), Hlc(1), &view()).expect("it is the first");
+    assert!(appender.has_room());
     let large = vec![7; 50_000];
-    let refused = appender.append(position(1, 0), Hlc(2), NodeId(1), Payload::kept(&large));
-    assert_eq!(refused, Err(AppendError::Full { bytes: 50_064 }));
-    appender.take_batch().expect("a record");
-    appender.append(position(1, 0), Hlc(2), NodeId(1), Payload::kept(&large)).expect("the batch is empty");
+    appender.append(position(1, 0), Hlc(2), NodeId(1), Payload::kept(&large)).expect("the batch is not full");
+    assert!(!appender.has_room());
+    let refused = appender.append(position(1, 1), Hlc(3), NodeId(1), Payload::kept(b"x"));
+    assert_eq!(refused, Err(AppendError::Full { bytes: 80 }));
+    appender.take_batch().expect("two records");
+    appender.append(position(1, 1), Hlc(3), NodeId(1), Payload::kept(b"x")).expect("the batch is empty");
 }
 
 #[test]
@@ -94,6 +97,30 @@ fn a_record_larger_than_a_segment_has_one_of_its_own() {
     let (found, _) = read_all(&open(&storage, options(8192, 1000)).log);
     assert_eq!(found.len(), 2);
     assert_eq!(storage.image()["segment-0000000001"].len(), 57_344);
+}
+
+#[test]
+fn zeros_are_written_ahead_of_small_batches_once_for_many_of_them() {
+    // What a commit changes on the disk: its batch and a sync, and the zeros.
+    let changes = |payload: usize| {
+        let storage = SimStorage::new(1);
+        let mut log = open(&storage, options(4 << 20, 4 << 20)).log;
+        let mut appender = log.appender();
+        appender.append_view(Epoch(1), Hlc(1), &view()).expect("it is the first");
+        let mut commits = Vec::new();
+        for n in 0..4 {
+            appender.append(position(1, n), Hlc(2 + n), NodeId(1), Payload::kept(&vec![7; payload])).expect("it fits");
+            let mut batch = appender.take_batch().expect("a record");
+            let before = storage.changes();
+            log.commit(&mut batch).expect("the disk is well");
+            commits.push(storage.changes() - before);
+            appender.give_back(batch);
+        }
+        commits.split_off(1)
+    };
+    assert_eq!(changes(1000), [2, 2, 2], "all within the first zeros");
+    assert_eq!(changes(100 << 10), [2, 3, 2], "one passes them");
+    assert_eq!(changes(300 << 10), [2, 2, 2], "none is small");
 }
 
 #[test]

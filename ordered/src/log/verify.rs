@@ -1,0 +1,403 @@
+//! The check of everything: each record for itself, and all of them against what members have signed.
+
+use std::path::PathBuf;
+
+use squall_fabric::NodeId;
+
+use super::{
+    ChainValue, Damage, End, Log, PublicKey, ReadError, Storage,
+    block::VERSION,
+    index::Place,
+    record,
+    segment::RECORDS_AT,
+    signatures::{self, NoSignatures, Reader, Signature, Slot},
+    walk::{Step, Walk, open_segment},
+};
+
+/// The most damages that a check lists, and flaws.
+const MAX_LISTED: usize = 1000;
+
+/// The key with which a member signs, as somebody who checks knows it from elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberKey {
+    /// The member.
+    pub member: NodeId,
+    /// Its key.
+    pub key: PublicKey,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// How many records are good.
+    pub records: u64,
+    /// How many bytes were read.
+    pub bytes: u64,
+    /// What is damaged, in the order of the log: the first thousand.
+    pub damage: Vec<Damage>,
+    /// The chain at the log's end; it began with the log where that is not signed. None if it was not asked for, or if damage leaves
+    /// it unknown.
+    pub chain: Option<ChainValue>,
+    /// Who signed, and up to where: usually one member, the one whose log it is.
+    pub signed: Vec<Signed>,
+    /// What is wrong with signatures, or with records by what signatures say, in the order of the log: the first thousand.
+    pub flaws: Vec<Flaw>,
+}
+
+/// What somebody has signed of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// Who says that it did.
+    pub member: NodeId,
+    /// The key of its signatures.
+    pub key: PublicKey,
+    /// Whether that is a key that was given for this member. If not, the signatures prove nothing about who made them.
+    pub is_known: bool,
+    /// The first end that has a good signature.
+    pub from: End,
+    /// The last end that has one: whoever holds the key vouches for all records up to there, since the chain began.
+    pub to: End,
+    /// How many good signatures there are.
+    pub signatures: u64,
+}
+
+/// What does not go with the signatures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// Records are not those that were signed: changed, exchanged, put in or taken out.
+    #[error("the records behind version {after}, up to version {version}, are not those that node {} signed at {}, offset {offset}: \
+             they were altered", member.0, path.display())]
+    Altered {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Where in it the signature is, in bytes; 0 for the first block.
+        offset: u64,
+        /// Who signed.
+        member: NodeId,
+        /// The last version up to which records and signatures agree.
+        after: u64,
+        /// The version of the signature.
+        version: u64,
+    },
+    /// There are damaged ones among them.
+    #[error("the records behind version {after}, up to version {version}, can't be checked against the signature at {}, offset {offset}, \
+             since there are damaged ones among them: replace those from another member's log", path.display())]
+    Unchecked {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Where in it the next signature is, in bytes; 0 for the first block.
+        offset: u64,
+        /// The last version up to which records and signatures agree.
+        after: u64,
+        /// The version of the signature.
+        version: u64,
+    },
+    /// The records that a signature is about are not there.
+    #[error("node {} signed version {version} at {}, offset {offset}, and the log ends at version {end}: its last records were taken \
+             away", member.0, path.display())]
+    Beyond {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Where in it the signature is, in bytes; 0 for the first block.
+        offset: u64,
+        /// Who signed.
+        member: NodeId,
+        /// The version of the signature.
+        version: u64,
+        /// The version at which the log ends.
+        end: u64,
+    },
+    /// A signature is not one by the key that its file names.
+    #[error("{}, offset {offset}: the signature of version {version} is not by the key that node {} uses there: it was altered",
+            path.display(), member.0)]
+    Forged {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Where in it the signature is, in bytes; 0 for the first block.
+        offset: u64,
+        /// Who is said to have signed.
+        member: NodeId,
+        /// The version of the signature.
+        version: u64,
+    },
+    /// It is not what was written.
+    #[error("{}, offset {offset}: a signature is damaged", path.display())]
+    Damaged {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Where in it the signature is, in bytes; 0 for the first block.
+        offset: u64,
+    },
+    /// Keys were given, and this one is not among them.
+    #[error("{} has signatures for node {} by the key {key}, which is not one that was given for it", path.display(), member.0)]
+    UnknownKey {
+        /// The file of signatures.
+        path: PathBuf,
+        /// Who is said to have signed.
+        member: NodeId,
+        /// With what.
+        key: PublicKey,
+    },
+    /// A segment has no signatures, though others have.
+    #[error("{} is missing: its segment has no signatures, and others have", .0.display())]
+    Missing(PathBuf),
+    /// Signatures are not those of the segment.
+    #[error("{} has signatures of another segment, or of another log", .0.display())]
+    Foreign(PathBuf),
+    /// A file is of another version.
+    #[error("{} is of format {found}, and this version of squall is for format {VERSION}: use the one that wrote it", path.display())]
+    Version {
+        /// The file of signatures.
+        path: PathBuf,
+        /// The format that it names.
+        found: u32,
+    },
+}
+
+impl<S: Storage> Log<S> {
+    /// Checks every record by itself. `progress` is told now and then how many bytes were read.
+    pub fn verify(&self, progress: impl FnMut(u64)) -> Result<Verified, ReadError> {
+        self.verify_with(None, progress)
+    }
+
+    /// Checks every record, chains them all, and checks the signatures that lie beside them, with the keys that are known; with
+    /// none, they are checked with the keys that are named there, which tells what is damaged, but not who signed.
+    ///
+    /// Proven is that who held a key had these records in its log, unaltered, since the chain began: not that there are no later
+    /// ones, of which nothing is here.
+    pub fn verify_signed(&self, keys: &[MemberKey], progress: impl FnMut(u64)) -> Result<Verified, ReadError> {
+        let failed = |source| ReadError::Io { path: self.storage.path(""), source };
+        let names = self.storage.list().map_err(failed)?;
+        let is_signed = names.iter().any(|name| signatures::index_of(name).is_some());
+        // What was trimmed is in the chain that the first file tells.
+        let begins = self.begin == End::START || !is_signed;
+        let begin = ChainValue::begin(self.options.cluster, self.options.shard, self.begin);
+        let check = Check {
+            log: self,
+            keys,
+            is_signed,
+            segment: self.manifest.first,
+            file: None,
+            next: None,
+            end: self.begin,
+            chain: begins.then_some(begin),
+            agreed: self.begin,
+            signed: Vec::new(),
+            flaws: Vec::new(),
+        };
+        self.verify_with(Some(check), progress)
+    }
+
+    fn verify_with(
+        &self,
+        mut check: Option<Check<'_, S>>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Verified, ReadError> {
+        let mut found = Verified::default();
+        if let Some(extent) = self.extent() {
+            let start = Place { segment: self.manifest.first, offset: RECORDS_AT, end: self.begin, record: 0 };
+            let mut walk = Walk::new(extent, start);
+            let mut segment = start.segment;
+            if let Some(check) = &mut check {
+                check.enter()?;
+            }
+            while let Some(step) = walk.next(&self.storage)? {
+                found.bytes = walk.passed();
+                if walk.place().segment != segment {
+                    segment = walk.place().segment;
+                    progress(found.bytes);
+                }
+                if let Some(check) = &mut check {
+                    check.pass_to(segment)?;
+                    match &step {
+                        Step::Record { header, .. } => check.record(header, walk.payload())?,
+                        Step::Damage(_) => check.chain = None,
+                    }
+                }
+                match step {
+                    Step::Record { .. } => found.records += 1,
+                    Step::Damage(damage) if found.damage.len() < MAX_LISTED => found.damage.push(damage),
+                    Step::Damage(_) => {}
+                }
+            }
+            found.damage.extend(self.open_damage.clone());
+            if let Some(check) = &mut check {
+                check.pass_to(extent.last)?;
+                check.leave()?;
+            }
+        }
+        if let Some(check) = check {
+            (found.chain, found.signed, found.flaws) = (check.chain, check.signed, check.flaws);
+            found.flaws.truncate(MAX_LISTED);
+        }
+        progress(found.bytes);
+        Ok(found)
+    }
+}
+
+/// Holds the records of a log against its signatures, as a walk comes by them.
+#[derive(Debug)]
+struct Check<'a, S: Storage> {
+    log: &'a Log<S>,
+    keys: &'a [MemberKey],
+    /// Whether there is any signature.
+    is_signed: bool,
+    /// The segment that is walked.
+    segment: u64,
+    /// Its signatures, and the next of them with where it lies.
+    file: Option<Reader<S::File>>,
+    next: Option<(u64, Signature)>,
+    /// Where the log ends behind what was passed, and the chain: none behind damage, until a signature tells it again.
+    end: End,
+    chain: Option<ChainValue>,
+    /// The last end at which a signature was right.
+    agreed: End,
+    signed: Vec<Signed>,
+    flaws: Vec<Flaw>,
+}
+
+impl<S: Storage> Check<'_, S> {
+    fn path(&self) -> PathBuf {
+        self.log.storage.path(&signatures::name(self.segment))
+    }
+
+    /// Whether it is the log's last segment.
+    fn is_last(&self) -> bool {
+        self.log.last.as_ref().is_some_and(|last| last.header.index == self.segment)
+    }
+
+    /// Goes on with a later segment, or with the same.
+    fn pass_to(&mut self, segment: u64) -> Result<(), ReadError> {
+        while self.segment < segment {
+            self.leave()?;
+            self.segment += 1;
+            self.enter()?;
+        }
+        Ok(())
+    }
+
+    /// Begins the segment.
+    fn enter(&mut self) -> Result<(), ReadError> {
+        let path = self.path();
+        let (_, of) = open_segment(&self.log.storage, self.segment)?;
+        if self.chain.is_none() {
+            self.end = of.begin;
+        }
+        let is_last = self.is_last();
+        let found = Reader::open(&self.log.storage, self.segment);
+        self.file = match found.map_err(|source| ReadError::Io { path: path.clone(), source })? {
+            Ok(reader) if reader.header.is_of(&of) => Some(reader),
+            Ok(_) => self.flawed(Flaw::Foreign(path)),
+            Err(NoSignatures::Version(found)) => self.flawed(Flaw::Version { path, found }),
+            // It was to be synced with those that were lost.
+            Err(NoSignatures::Absent | NoSignatures::Blank) if is_last => None,
+            Err(NoSignatures::Absent) if !self.is_signed => None,
+            Err(NoSignatures::Absent) => self.flawed(Flaw::Missing(path)),
+            Err(NoSignatures::Blank | NoSignatures::Damaged) => self.flawed(Flaw::Damaged { path, offset: 0 }),
+        };
+        let Some(reader) = &self.file else { return Ok(()) };
+        let (half_damaged, header) = (reader.half_damaged, reader.header);
+        let path = self.path();
+        if half_damaged {
+            self.flaws.push(Flaw::Damaged { path: path.clone(), offset: 0 });
+        }
+        let (member, key) = (header.member, header.key);
+        let is_new = !self.signed.iter().any(|signed| (signed.member, signed.key) == (member, key));
+        if is_new {
+            let is_known = self.keys.contains(&MemberKey { member, key });
+            let (from, to) = (header.begin.end, header.begin.end);
+            self.signed.push(Signed { member, key, is_known, from, to, signatures: 0 });
+            if !is_known && !self.keys.is_empty() {
+                self.flaws.push(Flaw::UnknownKey { path, member, key });
+            }
+        }
+        self.next = Some((0, header.begin));
+        self.meet()
+    }
+
+    fn flawed(&mut self, flaw: Flaw) -> Option<Reader<S::File>> {
+        self.flaws.push(flaw);
+        None
+    }
+
+    /// Passes a record.
+    fn record(&mut self, header: &record::Header, payload: &[u8]) -> Result<(), ReadError> {
+        self.end = header.reached();
+        self.chain = self.chain.map(|chain| chain.behind(header, payload));
+        self.meet()
+    }
+
+    /// Looks at the signatures about what was passed.
+    fn meet(&mut self) -> Result<(), ReadError> {
+        while let Some((offset, signature)) = self.next
+            && signature.end.position <= self.end.position
+        {
+            self.judge(offset, &signature);
+            self.advance()?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<(), ReadError> {
+        self.next = None;
+        let path = self.path();
+        let Some(reader) = &mut self.file else { return Ok(()) };
+        loop {
+            match reader.next(&self.log.storage) {
+                Ok(Some(Slot::Signature { offset, signature })) => self.next = Some((offset, signature)),
+                Ok(Some(Slot::Lost)) => continue,
+                Ok(Some(Slot::Damaged { offset })) => {
+                    self.flaws.push(Flaw::Damaged { path: path.clone(), offset });
+                    continue;
+                }
+                Ok(None) => {}
+                Err(source) => return Err(ReadError::Io { path, source }),
+            }
+            return Ok(());
+        }
+    }
+
+    fn judge(&mut self, offset: u64, signature: &Signature) {
+        let Some(header) = self.file.as_ref().map(|reader| reader.header) else { return };
+        let (path, member, version) = (self.path(), header.member, signature.end.version);
+        if !header.verifies(signature) {
+            self.flaws.push(Flaw::Forged { path, offset, member, version });
+            return;
+        }
+        let after = self.agreed.version;
+        let altered = |path| Flaw::Altered { path, offset, member, after, version };
+        if signature.end.position != self.end.position {
+            // No record ends there; behind damage it may have been one of those.
+            if self.chain.is_some() {
+                self.flaws.push(altered(path));
+            }
+            return;
+        }
+        match self.chain {
+            Some(chain) if (chain, self.end) != (signature.chain, signature.end) => self.flaws.push(altered(path)),
+            None if version > after => self.flaws.push(Flaw::Unchecked { path, offset, after, version }),
+            _ => {}
+        }
+        (self.chain, self.agreed) = (Some(signature.chain), signature.end);
+        let of_key = |signed: &&mut Signed| (signed.member, signed.key) == (member, header.key);
+        if let Some(signed) = self.signed.iter_mut().find(of_key) {
+            signed.to = signature.end;
+            signed.signatures += 1;
+        }
+    }
+
+    /// Ends the segment.
+    fn leave(&mut self) -> Result<(), ReadError> {
+        // Somebody may have gone on since; or it is the damage that has no end.
+        let is_open = self.is_last() && (self.log.is_live() || self.log.open_damage.is_some());
+        while let Some((offset, signature)) = self.next {
+            let member = self.file.as_ref().map(|reader| reader.header.member);
+            if let Some(member) = member.filter(|_| self.chain.is_some() && !is_open) {
+                let (path, version, end) = (self.path(), signature.end.version, self.end.version);
+                self.flaws.push(Flaw::Beyond { path, offset, member, version, end });
+            }
+            self.advance()?;
+        }
+        Ok(())
+    }
+}
