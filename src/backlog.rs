@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 
-use crate::{state::Mark, view_change::ViewChange};
+use crate::{state::Mark, view_change::NewView};
 
 /// At most so many bytes are kept; beyond, all are dropped, and only a newer state is of use.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
@@ -17,7 +17,7 @@ const OVERHEAD: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Entry {
     Message { epoch: Epoch, seq: Seq, sender: NodeId, payload: Box<[u8]> },
-    View(Arc<ViewChange>),
+    View(Arc<NewView>),
 }
 
 /// Messages and views without a gap from some place on.
@@ -54,10 +54,10 @@ impl Backlog {
     }
 
     /// Goes on in the view that follows.
-    pub(crate) fn push_view(&mut self, change: Arc<ViewChange>) {
-        self.to = Mark::begin(change.epoch, change.senders.len());
+    pub(crate) fn push_view(&mut self, view: Arc<NewView>) {
+        self.to = Mark::begin(view.change.epoch, view.change.senders.len());
         self.bytes += OVERHEAD;
-        self.entries.push_back(Entry::View(change));
+        self.entries.push_back(Entry::View(view));
     }
 
     /// Whether it begins no later than a state ends.
@@ -76,7 +76,8 @@ impl Backlog {
                     self.from.pass(*seq);
                     !state.includes(*epoch, *seq)
                 }
-                Entry::View(change) => {
+                Entry::View(view) => {
+                    let change = &view.change;
                     self.from = Mark::begin(change.epoch, change.senders.len());
                     change.epoch > state.epoch
                 }
@@ -100,7 +101,10 @@ impl Backlog {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
+    use squall_ordered::log::Position;
+
     use super::*;
+    use crate::view_change::ViewChange;
 
     const NODE: NodeId = NodeId(1);
 
@@ -108,9 +112,10 @@ mod tests {
         Mark { epoch: Epoch(epoch), turns: turns.to_vec() }
     }
 
-    fn view(epoch: u64) -> Arc<ViewChange> {
+    fn view(epoch: u64) -> Arc<NewView> {
         let (members, senders) = (vec![NODE], vec![NODE, NodeId(2)]);
-        Arc::new(ViewChange { epoch: Epoch(epoch), members, senders, joined: Vec::new(), left: Vec::new() })
+        let change = ViewChange { epoch: Epoch(epoch), members, senders, joined: Vec::new(), left: Vec::new() };
+        Arc::new(NewView { change, ended: Position::START, complete: Vec::new() })
     }
 
     /// Places 0, 1 and 4 of view 3, and place 1 of view 4, of two senders.
@@ -128,7 +133,7 @@ mod tests {
     fn beyond(mut backlog: Backlog, state: &Mark) -> Vec<u64> {
         let name = |entry| match entry {
             Entry::Message { payload, .. } => u64::from(payload[0]),
-            Entry::View(change) => 100 * change.epoch.0,
+            Entry::View(view) => 100 * view.change.epoch.0,
         };
         std::iter::from_fn(|| backlog.pop(state)).map(name).collect()
     }

@@ -1,11 +1,15 @@
 //! Where a group's threads read the node's clock.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use squall_fabric::Time;
+use squall_ordered::log::Hlc;
 
 /// A node's clock: the one that its core goes by.
 #[derive(Clone, Debug)]
@@ -21,6 +25,17 @@ impl Now {
         match self {
             Now::Boot => Time::boot_clock(),
             Now::Virtual(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The time of day. It may go back, as people set it.
+    pub(crate) fn wall(&self) -> Hlc {
+        match self {
+            Now::Boot => {
+                let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Hlc(u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX))
+            }
+            Now::Virtual(nanos) => Hlc(nanos.load(Ordering::Relaxed)),
         }
     }
 }

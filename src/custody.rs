@@ -110,6 +110,14 @@ pub(crate) struct Held<'a, T> {
     changes: bool,
 }
 
+impl<T> Held<'_, T> {
+    /// It was left half changed: nobody shall see it again.
+    pub(crate) fn spoil(self) {
+        self.custody.state.fetch_or(BROKEN, Ordering::Relaxed);
+        std::mem::forget(self);
+    }
+}
+
 impl<T> Deref for Held<'_, T> {
     type Target = T;
 

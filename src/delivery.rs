@@ -3,6 +3,7 @@
 
 mod desk;
 mod errands;
+mod held;
 mod part;
 
 use std::sync::{Arc, atomic::AtomicU64};
@@ -10,11 +11,12 @@ use std::sync::{Arc, atomic::AtomicU64};
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, Epoch, ShardId, View};
-use squall_ordered::{DeliverError, Deliverer, Mode, Ran, Submitter, Undelivered};
+use squall_ordered::{DeliverError, Deliverer, Mode, Ran, Submitter, Undelivered, log::Position};
 
 use self::{
     desk::{AtDesk, Desk, Keeping, Skipping, Wakers},
     errands::{Errands, capture},
+    held::{Held, fail_read},
     part::{Part, Stage, is_within, outcomes},
 };
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
     custody::Custody,
     error::{Outcome, ReadError, SubmitError, Unavailable},
     intake::State,
+    journal::Journal,
     read::Reads,
     replies::After,
     resubmit::Resubmission,
@@ -31,7 +34,7 @@ use crate::{
     state::{CaptureError, Mark},
     submit::{Shared, Unapplied},
     transfer::{Standing, Transfer},
-    view_change::ViewChange,
+    view_change::{NewView, ViewChange},
 };
 
 /// A shard's parts in a view that this node installs.
@@ -74,13 +77,9 @@ pub(crate) trait Task: Send {
     /// Goes on in a view. Whatever the view before delivers, this task has delivered.
     fn install(&mut self, installed: Installed);
 
-    /// The view of this epoch does not have this node, or not its shard of this group. Callers get errors until the next
-    /// [install](Task::install), after which the replica needs a state anew.
-    fn dropped(&mut self, undelivered: Vec<(Undelivered, Fate)>, epoch: Epoch);
-
-    /// The node is in a view, and not among the shard's members, which are these. Callers get errors until the next
-    /// [install](Task::install).
-    fn elsewhere(&mut self, members: Vec<NodeId>);
+    /// The node is no member of the shard, for this reason: callers get it until the next [install](Task::install), after which
+    /// the replica needs a state anew.
+    fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable);
 
     /// Nobody can decide what follows the view. Callers get errors until something is decided.
     fn stalled(&mut self);
@@ -122,16 +121,20 @@ pub(crate) struct Links<S: Service> {
     pub(crate) reads: Arc<Reads<S>>,
     pub(crate) transfer: Arc<Transfer>,
     pub(crate) tally: Arc<Tally>,
+    /// Of a durable group.
+    pub(crate) journal: Option<Arc<Journal>>,
 }
 
 impl<S: Service> Delivery<S> {
     pub(crate) fn new(me: NodeId, mode: Mode, replica: Arc<Custody<S>>, links: Links<S>) -> Delivery<S> {
-        let Links { shared, reads, transfer, tally } = links;
+        let Links { shared, reads, transfer, tally, journal } = links;
         let desk = Desk {
             shared,
             reads,
             transfer,
             tally,
+            held: journal.map(Held::new),
+            incoming: AlignedVec::new(),
             scratch: AlignedVec::new(),
             jobs: Vec::new(),
             wakers: Wakers::new(),
@@ -183,7 +186,7 @@ impl<S: Service> Delivery<S> {
             served.changed |= part.catch_up(restored, errands, desk, service, max);
             if let Stage::Complete { ahead, changes } = &mut part.stage {
                 served.changed |= !changes.is_empty();
-                changes.drain(..).for_each(|change| service.view_changed(&change));
+                changes.drain(..).for_each(|view| desk.tell_view(service, &view));
                 let at_desk = AtDesk { service, desk };
                 served.ran = match ahead {
                     None => part.deliverer.run(max, &mut { at_desk }),
@@ -197,12 +200,12 @@ impl<S: Service> Delivery<S> {
                 };
             }
         }
-        for reply in errands.captures.drain(..) {
-            reply(capture(part.as_ref(), service));
+        for (wanted, reply) in errands.captures.drain(..) {
+            let logged = desk.held.as_ref().map(|held| (held.journal.end(), held.journal.view()));
+            reply(capture(part.as_ref(), service, wanted, logged));
         }
         if desk.reads.any_peeks() {
-            desk.reads.take_peeks(&mut desk.jobs);
-            desk.answer_jobs(service);
+            desk.answer_peeks(service);
         }
         served
     }
@@ -241,7 +244,7 @@ impl<S: Service> Delivery<S> {
         let Some(Part { stage: Stage::Complete { changes, .. }, .. }) = &mut self.part else { return };
         if let Some(mut service) = self.replica.take() {
             let _applying = Applying::enter();
-            changes.drain(..).for_each(|change| service.view_changed(&change));
+            changes.drain(..).for_each(|view| self.desk.tell_view(&mut service, &view));
         }
     }
 
@@ -276,6 +279,19 @@ impl<S: Service> Delivery<S> {
         }
     }
 
+    /// A view as the replica learns of it.
+    fn new_view(&self, before: Option<&Part>, view: &View, shard: ShardId) -> NewView {
+        let held = self.desk.held.as_ref();
+        let restarted = || held.and_then(|held| held.journal.view()).map(|(_, view)| view.members);
+        let members = before.map(|part| part.members.members.clone()).or_else(restarted).unwrap_or_default();
+        let ended = match before {
+            Some(part) => Position::new(part.epoch, part.delivered().seq()),
+            None => held.map_or(Position::START, Held::ended),
+        };
+        let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
+        NewView { change: ViewChange::new(&members, view, shard), ended, complete }
+    }
+
     /// After the replica was served.
     fn on_change(&mut self) {
         let Some(part) = &self.part else { return };
@@ -301,7 +317,10 @@ struct Served {
 fn needs_replica<S: Service>(part: Option<&Part>, errands: &Errands, desk: &Desk<S>) -> bool {
     let part_does = part.is_some_and(|part| match &part.stage {
         Stage::Complete { changes, .. } => part.deliverer.is_due() || !changes.is_empty(),
-        Stage::Incomplete { backlog, state } => state.is_some() && !backlog.is_empty(),
+        Stage::Incomplete { backlog, state } => {
+            let reached = |mark| !backlog.is_empty() || part.delivered().covers(mark);
+            state.as_ref().is_some_and(reached)
+        }
     });
     part_does || desk.reads.any_peeks() || errands.any()
 }
@@ -373,7 +392,7 @@ impl<S: Service> Task for Delivery<S> {
         let Installed { view, shard, submitter, deliverer, resubmit, fell_short } = installed;
         let members = view.shard(shard).expect("a view that is installed has the shard").clone();
         let before = self.part.take();
-        let change = Arc::new(ViewChange::new(before.as_ref().map(|part| &part.members), &view, shard));
+        let change = Arc::new(self.new_view(before.as_ref(), &view, shard));
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
         let stage = match before.map(|part| part.stage) {
@@ -393,7 +412,11 @@ impl<S: Service> Task for Delivery<S> {
                 Stage::Incomplete { backlog, state: None }
             }
         };
-        let part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
+        let mut part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
+        match &part.stage {
+            Stage::Complete { .. } => part.begin(&self.desk),
+            Stage::Incomplete { .. } => self.desk.held.iter().for_each(|held| held.journal.tell_nobody()),
+        }
         self.desk.transfer.set_standing(part.standing(&self.errands));
         self.part = Some(part);
         self.desk.shared.replies.go_on();
@@ -404,12 +427,11 @@ impl<S: Service> Task for Delivery<S> {
         self.desk.wakers.flush();
     }
 
-    fn dropped(&mut self, undelivered: Vec<(Undelivered, Fate)>, epoch: Epoch) {
+    fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable) {
         if self.ended {
             return;
         }
         let before = self.part.take();
-        let why = Unavailable::Dropped { epoch };
         self.desk.shared.intake.set(State::Unavailable(why.clone()));
         let error = |outcome| SubmitError::Unavailable { why: why.clone(), outcome };
         let Desk { shared, wakers, transfer, .. } = &mut self.desk;
@@ -425,16 +447,8 @@ impl<S: Service> Task for Delivery<S> {
         shared.replies.go_on();
         transfer.forget();
         transfer.set_standing(Standing::Outside);
-        self.desk.refuse_reads(why);
-        self.desk.wakers.flush();
-    }
-
-    fn elsewhere(&mut self, members: Vec<NodeId>) {
-        if self.ended {
-            return;
-        }
-        let why = Unavailable::Elsewhere { members };
-        self.desk.shared.intake.set(State::Unavailable(why.clone()));
+        self.desk.held.iter().for_each(|held| held.journal.tell_nobody());
+        self.desk.fail_held_replies(&why);
         self.desk.refuse_reads(why);
         self.desk.wakers.flush();
     }
@@ -478,16 +492,15 @@ impl<S: Service> Task for Delivery<S> {
         // now, is not forgotten: `close` and `Replies::poll` see to it that one of the two notices the other.
         shared.replies.close(|waker| wakers.push(waker));
         let captures = std::mem::take(&mut self.errands.captures);
-        for reply in transfer.end(reason).into_iter().chain(captures) {
+        for (_, reply) in transfer.end(reason).into_iter().chain(captures) {
             reply(Err(CaptureError::Ended(reason.clone())));
         }
         // Reads are queued and ended under one lock.
         let error = ReadError::Ended { reason: reason.clone() };
         reads.end(error.clone(), jobs);
-        for job in jobs.drain(..) {
-            job(Err(error.clone())).into_iter().for_each(|waker| wakers.push(waker));
-        }
-        wakers.flush();
+        jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
+        self.desk.fail_held_reads(&error);
+        self.desk.wakers.flush();
     }
 
     fn name(&self) -> &str {

@@ -12,26 +12,35 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker};
-use squall_ordered::Mode;
+use squall_membership as membership;
+use squall_ordered::{
+    Mode,
+    log::{ChainValue, End},
+};
 
 use crate::{
     blocking::Patience,
     clock::Now,
     config::Config,
+    control::transfer::Gift,
     custody::Custody,
     delivery::{Delivery, Links, Tally, Task},
     encode::Encoded,
     error::{ReadError, SubmitError},
+    history::{History, Policy},
     intake::Intake,
+    journal::{DiskLog, Journal},
+    log_service::LogSource,
     read::{Read, Reads},
+    recovery::{self, Rebuilt, RecoverError, Repair, Taker},
     replicated::Replicated,
     replies::Replies,
     room::Room,
     service::Service,
-    state::{self, RestoreError},
-    status::GroupCounts,
+    state::{self, Head, RestoreError},
+    status::{GroupCounts, LogStatus},
     submit::{Sending, Shared, Submit},
-    transfer::{CaptureReply, Standing, Transfer},
+    transfer::{CaptureReply, Standing, Transfer, Wanted},
 };
 
 /// A handle to a replicated service: submits commands, and reads this node's replica. Clones are handles to the same, for
@@ -53,6 +62,7 @@ use crate::{
 pub struct Group<R: Service> {
     shared: Arc<Shared<R::Reply>>,
     reads: Arc<Reads<R>>,
+    history: Arc<History>,
     mode: Mode,
 }
 
@@ -67,7 +77,10 @@ impl<R: Replicated> Group<R> {
 
     /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
     pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
+        Ok(Submit::accepted(
+            &self.shared,
+            self.shared.accept(&self.shared.intake.outgoing(Encoded::command(command)?))?,
+        ))
     }
 
     /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted: from there on it is
@@ -78,7 +91,7 @@ impl<R: Replicated> Group<R> {
 
     /// Sends a command whose reply nobody needs if there is room, and fails with [`SubmitError::Full`] if there is none.
     pub fn try_send(&self, command: &R::Command) -> Result<(), SubmitError> {
-        self.shared.intake.accept(&Encoded::command(command)?, 0)
+        self.shared.intake.try_send(Encoded::command(command)?)
     }
 }
 
@@ -113,7 +126,8 @@ impl<R: Service> Group<R> {
 
     /// Looks at this node's replica as it is: it may be behind others, and behind what this node has been told, and shows at
     /// least what this node's own completed submits have done. Asks nobody, and works after the group's end as well, unless the
-    /// replica broke in the middle of a command.
+    /// replica broke in the middle of a command. In a durable group it may show what is not on all disks yet, which a crash of
+    /// all members would undo; [`read`](Group::read) waits for them.
     pub fn peek<T: Send + 'static>(&self, look: impl FnOnce(&R) -> T + Send + 'static) -> Read<T> {
         let look = match self.reads.look_here(&self.shared.intake, look) {
             Ok(answer) => return Read::answered(answer),
@@ -139,7 +153,7 @@ impl<R: Service> Group<R> {
     /// As [`try_submit`](Group::try_submit), of bytes.
     #[doc(hidden)]
     pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::bytes(bytes))?))
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&self.shared.intake.outgoing(Encoded::bytes(bytes)))?))
     }
 
     /// As [`send`](Group::send), of bytes.
@@ -151,7 +165,7 @@ impl<R: Service> Group<R> {
     /// As [`try_send`](Group::try_send), of bytes.
     #[doc(hidden)]
     pub fn try_send_bytes(&self, bytes: &[u8]) -> Result<(), SubmitError> {
-        self.shared.intake.accept(&Encoded::bytes(bytes), 0)
+        self.shared.intake.try_send(Encoded::bytes(bytes))
     }
 }
 
@@ -160,11 +174,17 @@ impl<R: Service> Group<R> {
     pub(crate) fn shared(&self) -> &Arc<Shared<R::Reply>> {
         &self.shared
     }
+
+    /// What concerns its log, if it has one.
+    pub(crate) fn history(&self) -> &Arc<History> {
+        &self.history
+    }
 }
 
 impl<R: Service> Clone for Group<R> {
     fn clone(&self) -> Group<R> {
-        Group { shared: Arc::clone(&self.shared), reads: Arc::clone(&self.reads), mode: self.mode }
+        let Group { shared, reads, history, mode } = self;
+        Group { shared: Arc::clone(shared), reads: Arc::clone(reads), history: Arc::clone(history), mode: *mode }
     }
 }
 
@@ -179,8 +199,18 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is what its core goes by.
-    fn attach(self: Box<Self>, me: NodeId, waker: Waker, clock: Now) -> (Box<dyn Task>, Arc<dyn GroupControl>);
+    /// In a durable group, before it comes to life: takes the replica to where the log ends.
+    fn recover(&self, log: &DiskLog) -> Result<Rebuilt, RecoverError>;
+
+    /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is what its core goes by, `journal` is what
+    /// a durable group has.
+    fn attach(
+        self: Box<Self>,
+        me: NodeId,
+        waker: Waker,
+        clock: Now,
+        journal: Option<Arc<Journal>>,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
 }
 
 /// A living group, as its node's engine sees it.
@@ -203,36 +233,65 @@ pub(crate) trait GroupControl: Send + Sync {
     /// What was counted.
     fn counts(&self) -> GroupCounts;
 
+    /// The group's log at this node, if it is durable.
+    fn log(&self) -> Option<LogStatus>;
+
+    /// The log, for those who read it from outside, if there is one.
+    fn log_source(&self) -> Option<Arc<dyn LogSource>>;
+
     /// Whether this node's replica is one of the group's. The engine is woken when that changes in the middle of a view.
     fn standing(&self) -> Standing;
 
     /// Hands the replica's state, as it is between two messages, to `reply`, on the thread that delivers.
-    fn capture(&self, reply: CaptureReply);
+    fn capture(&self, wanted: Wanted, reply: CaptureReply);
 
-    /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, while the node's
+    /// The log, of a durable group.
+    fn journal(&self) -> Option<&Arc<Journal>>;
+
+    /// How much of the log before the newest image is to be kept, in bytes.
+    fn retains(&self) -> u64;
+
+    /// In a durable group, takes the replica to the end of this node's log, or to where that can't be read and is not repaired.
+    /// Returns where that is, if there is anything that another member's log could go on from. Blocks, as
+    /// [`restore`](GroupControl::restore) does.
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError>;
+
+    /// In a durable group, removes what the log has behind a place, and takes the replica back to there if `rebuilds`; else that is
+    /// left to who [prepares](GroupControl::prepare) it. Blocks. Nothing may be delivered meanwhile.
+    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError>;
+
+    /// In a durable group, what this node can say in a restart that it has, once all that was appended is on disk. Blocks. None if
+    /// the log has failed. Nothing may be delivered meanwhile.
+    fn held(&self, me: NodeId) -> Option<membership::Held>;
+
+    /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, or takes it further by
+    /// what another's log has, while the node's
     /// [standing](GroupControl::standing) is that it needs one. Blocks the calling thread, which is not one that delivers, until
     /// the application has read all of it. Whether that was enough is seen by the standing: it becomes complete, or asks for
     /// another state.
-    fn restore(&self, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
+    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError>;
 }
 
 /// Declares a group: its handle, and what the node's start will bring to life.
 pub(crate) fn new_group<S: Service>(name: &str, service: S, config: &Config) -> (Group<S>, Box<dyn GroupSpec>) {
     let options = config.group(name);
     let patience = Patience::new(config.spin(), Room::here(config));
-    let intake = Arc::new(Intake::new(name.to_owned(), patience));
+    let intake = Arc::new(Intake::new(name.to_owned(), patience, options.mode == Mode::Durable));
     let shared = Arc::new(Shared { intake, replies: Replies::new(options.max_waiting) });
     let replica = Arc::new(Custody::new(service));
     let reads = Arc::new(Reads::new(Arc::clone(&replica)));
     let mode = options.mode;
-    let spec = Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads), mode };
-    (Group { shared, reads, mode }, Box::new(spec))
+    let history = History::new(name, (mode == Mode::Durable).then(|| Policy::of(&options)));
+    let spec =
+        Spec { replica, shared: Arc::clone(&shared), reads: Arc::clone(&reads), history: Arc::clone(&history), mode };
+    (Group { shared, reads, history, mode }, Box::new(spec))
 }
 
 struct Spec<S: Service> {
     replica: Arc<Custody<S>>,
     shared: Arc<Shared<S::Reply>>,
     reads: Arc<Reads<S>>,
+    history: Arc<History>,
     mode: Mode,
 }
 
@@ -241,17 +300,35 @@ impl<S: Service> GroupSpec for Spec<S> {
         &self.shared.intake.name
     }
 
-    fn attach(self: Box<Self>, me: NodeId, waker: Waker, clock: Now) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
-        let Spec { replica, shared, reads, mode } = *self;
-        shared.intake.start(waker, clock);
+    fn recover(&self, log: &DiskLog) -> Result<Rebuilt, RecoverError> {
+        let group = || self.shared.intake.name.clone();
+        let failed = |why: String| RecoverError::State { group: group(), why };
+        let mut service = self.replica.borrow().ok_or_else(|| failed("it is in use".to_owned()))?;
+        recovery::begin(&mut *service, log).map_err(|error| failed(error.to_string()))
+    }
+
+    fn attach(
+        self: Box<Self>,
+        me: NodeId,
+        waker: Waker,
+        clock: Now,
+        journal: Option<Arc<Journal>>,
+    ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
+        let Spec { replica, shared, reads, history, mode } = *self;
         let (tally, transfer) = <(Arc<Tally>, Arc<Transfer>)>::default();
+        if let Some(journal) = &journal {
+            history.start(Arc::clone(journal), Arc::clone(&transfer), waker.clone());
+        }
+        shared.intake.start(waker, clock);
         let control = Control {
             shared: Arc::clone(&shared),
             reads: Arc::clone(&reads),
             transfer: Arc::clone(&transfer),
             tally: Arc::clone(&tally),
+            journal: journal.clone(),
+            history,
         };
-        let links = Links { shared, reads, transfer, tally };
+        let links = Links { shared, reads, transfer, tally, journal };
         (Box::new(Delivery::new(me, mode, replica, links)), Arc::new(control))
     }
 }
@@ -267,6 +344,16 @@ struct Control<S: Service> {
     reads: Arc<Reads<S>>,
     transfer: Arc<Transfer>,
     tally: Arc<Tally>,
+    journal: Option<Arc<Journal>>,
+    history: Arc<History>,
+}
+
+impl<S: Service> Control<S> {
+    /// What takes states and records, in a durable group.
+    fn taker(&self) -> Option<Taker<'_, S>> {
+        let journal = self.journal.as_ref()?;
+        Some(Taker { replica: self.reads.replica(), transfer: &self.transfer, journal })
+    }
 }
 
 impl<S: Service> GroupControl for Control<S> {
@@ -302,20 +389,74 @@ impl<S: Service> GroupControl for Control<S> {
         GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
     }
 
+    fn log(&self) -> Option<LogStatus> {
+        self.history.status()
+    }
+
+    fn log_source(&self) -> Option<Arc<dyn LogSource>> {
+        self.journal.as_ref()?;
+        let Control { shared, reads, history, .. } = self;
+        Some(Arc::new(Group {
+            shared: Arc::clone(shared),
+            reads: Arc::clone(reads),
+            history: Arc::clone(history),
+            mode: Mode::Durable,
+        }))
+    }
+
     fn standing(&self) -> Standing {
         self.transfer.standing()
     }
 
-    fn capture(&self, reply: CaptureReply) {
-        self.transfer.ask(reply);
+    fn capture(&self, wanted: Wanted, reply: CaptureReply) {
+        self.transfer.ask(wanted, reply);
         self.shared.intake.wake();
     }
 
-    fn restore(&self, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
+    fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
+    }
+
+    fn retains(&self) -> u64 {
+        self.history.retains()
+    }
+
+    fn held(&self, me: NodeId) -> Option<membership::Held> {
+        self.taker()?.held(me)
+    }
+
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {
+        self.taker().map_or(Ok(None), |taker| taker.prepare(repair))
+    }
+
+    fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+        let Some(taker) = self.taker() else { return Ok(()) };
+        taker.cut(to)?;
+        if rebuilds {
+            taker.prepare(&mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
+            if taker.journal.is_stale() {
+                return Err(RestoreError::NotKept(
+                    "the replica could not be taken back to where the log ends".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {
         if !matches!(self.transfer.standing(), Standing::Incomplete { .. }) {
             return Err(RestoreError::NotNeeded);
         }
-        let mark = state::read_mark(from)?;
+        if let Some(taker) = self.taker() {
+            let taken = match gift {
+                Gift::State { chain, .. } => taker.take_state(chain.map(ChainValue), from),
+                Gift::Suffix(cut) => taker.take_suffix(cut, from),
+                Gift::Records => Err(RestoreError::Foreign("these are only some records of a log")),
+            };
+            self.shared.intake.wake();
+            return taken;
+        }
+        let Head { mark, .. } = state::read_head(from)?;
         let replica = self.reads.replica();
         let mut held = loop {
             if replica.is_broken() {

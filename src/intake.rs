@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         OnceLock,
-        atomic::{AtomicBool, Ordering, fence},
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll},
     time::Instant,
@@ -13,14 +13,17 @@ use std::{
 use event_listener::{Event, EventListener, IntoNotification, Listener, listener};
 use squall_fabric::Waker;
 use squall_membership::EndReason;
-use squall_ordered::Submitter;
+use squall_ordered::{
+    SubmitRefused, Submitter,
+    log::{Hlc, MAX_PAYLOAD_BYTES},
+};
 
 use crate::{
     alarm::Alarms,
     blocking::Patience,
     clock::Now,
     current::{Current, Using},
-    encode::Encoded,
+    encode::{Encoded, TIME_BYTES},
     error::{Outcome, SubmitError, Unavailable},
 };
 
@@ -30,6 +33,8 @@ pub(crate) struct Intake {
     pub(crate) name: String,
     pub(crate) patience: Patience,
     pub(crate) alarms: Alarms,
+    /// Of a durable group: the time of the last record that this node knows of.
+    latest: Option<AtomicU64>,
     around: OnceLock<Around>,
     /// Replaced by the delivering thread alone.
     state: Current<State>,
@@ -73,11 +78,12 @@ pub(crate) enum State {
 const WOKEN: usize = 8;
 
 impl Intake {
-    pub(crate) fn new(name: String, patience: Patience) -> Intake {
+    pub(crate) fn new(name: String, patience: Patience, durable: bool) -> Intake {
         Intake {
             name,
             patience,
             alarms: Alarms::default(),
+            latest: durable.then(AtomicU64::default),
             around: OnceLock::new(),
             state: Current::new(State::NotStarted),
             room: Event::new(),
@@ -132,8 +138,32 @@ impl Intake {
         }
     }
 
+    /// Whether the group is durable.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.latest.is_some()
+    }
+
+    /// By the delivering thread of a durable group: the log's last record has this time.
+    pub(crate) fn set_latest(&self, time: Hlc) {
+        if let Some(latest) = &self.latest {
+            latest.store(time.0, Ordering::Relaxed);
+        }
+    }
+
+    /// A message as it travels: in a durable group, with the time behind it.
+    pub(crate) fn outgoing(&self, message: Encoded) -> Outgoing {
+        let Some((latest, around)) = self.latest.as_ref().zip(self.around()) else { return Outgoing(message) };
+        let behind = Hlc(latest.load(Ordering::Relaxed).saturating_add(1));
+        Outgoing(message.with_time(around.clock.wall().max(behind)))
+    }
+
     /// Accepts a message, if there is room, and wakes the engine.
-    pub(crate) fn accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+    pub(crate) fn accept(&self, message: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
+        let message = &message.0;
+        let bytes = message.as_slice().len();
+        if self.is_durable() && bytes > MAX_PAYLOAD_BYTES + TIME_BYTES {
+            return Err(SubmitError::TooLarge { bytes: bytes - TIME_BYTES, max: MAX_PAYLOAD_BYTES });
+        }
         let state = self.state();
         let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
         match submitter.submit(message.as_slice(), ticket) {
@@ -141,9 +171,18 @@ impl Intake {
                 self.wake();
                 Ok(())
             }
+            Err(SubmitRefused::TooLarge { bytes, max }) if self.is_durable() => {
+                let (bytes, max) = (bytes - TIME_BYTES, max.saturating_sub(TIME_BYTES));
+                Err(SubmitError::TooLarge { bytes, max })
+            }
             // Its view is over. Who waits for room is woken in the next, or learns why there is none.
             Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
         }
+    }
+
+    /// As [`accept`](Intake::accept), of a message whose reply nobody waits for.
+    pub(crate) fn try_send(&self, message: Encoded) -> Result<(), SubmitError> {
+        self.accept(&self.outgoing(message), 0)
     }
 
     /// The ring has more room. Wakes nobody for small change: below a quarter of the ring, which takes the largest message,
@@ -190,8 +229,8 @@ impl Intake {
     }
 
     /// What rings when there may be room for a message.
-    fn room_for(&self, message: &Encoded) -> &Event {
-        let bytes = message.as_slice().len();
+    fn room_for(&self, message: &Outgoing) -> &Event {
+        let bytes = message.0.as_slice().len();
         let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
         if bulk { &self.bulk_room } else { &self.room }
     }
@@ -209,15 +248,19 @@ fn refusal(state: &State) -> SubmitError {
     }
 }
 
+/// A message as it travels: see [`Intake::outgoing`].
+#[derive(Debug)]
+pub(crate) struct Outgoing(Encoded);
+
 /// A message that has found no room yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    message: Encoded,
+    message: Outgoing,
     listener: Option<EventListener>,
 }
 
 impl Waiting {
-    pub(crate) fn new(message: Encoded) -> Waiting {
+    pub(crate) fn new(message: Outgoing) -> Waiting {
         Waiting { message, listener: None }
     }
 
@@ -226,7 +269,7 @@ impl Waiting {
         &mut self,
         intake: &Intake,
         context: &mut Context<'_>,
-        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Outgoing) -> Result<A, SubmitError>,
     ) -> Poll<Result<A, SubmitError>> {
         loop {
             if let Some(listener) = &mut self.listener {
@@ -251,7 +294,7 @@ impl Waiting {
         self,
         intake: &Intake,
         until: Option<Instant>,
-        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Outgoing) -> Result<A, SubmitError>,
     ) -> Result<A, SubmitError> {
         let Waiting { message, listener } = self;
         // If it was notified, another waiter is notified in its place.

@@ -12,6 +12,7 @@ use crossbeam::channel::unbounded;
 use squall_fabric::{Fabric, NodeId, Wait};
 use squall_membership::{EndReason, ShardId, View};
 use squall_ordered::{BulkPath, Mode};
+use squall_view_log::Directory;
 
 use crate::{
     ask::{Asks, ServedGroup},
@@ -21,13 +22,15 @@ use crate::{
     control::{Caller, ControlError, Server},
     fabric::{FabricError, Learn, Port},
     group::{Group, GroupSpec, new_group},
+    journal::Journal,
     node_core::NodeCore,
     operator::Operator,
     outside::Outside,
     plan::{Plan, PlanError},
+    recovery::{self, OpenedLog, RecoverError},
     replicated::Replicated,
     room::Room,
-    runtime::{Engine, GroupSlot, Idle, Request},
+    runtime::{Bed, Engine, GroupSlot, Idle, Request, Returning, StorageThread},
     serve::{self, Answers, Clients, ServeOptions, Served, Station},
     service::Service,
     services::{self, Controls},
@@ -49,6 +52,9 @@ pub enum StartError {
     /// The view log could not be started.
     #[error(transparent)]
     ViewLog(#[from] squall_view_log::StartError),
+    /// A durable group can't be taken up where it was.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     /// The system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -126,7 +132,9 @@ impl NodeBuilder {
 
     /// Starts the node, and waits until all members of the first view have appeared.
     ///
-    /// Blocks the calling thread, at most for the configuration's `formation_timeout`.
+    /// Blocks the calling thread, at most for the configuration's `formation_timeout`. A node that comes back with its
+    /// [storage](crate::ConfigBuilder::storage) first takes its durable groups' replicas through their logs, which may take long; and
+    /// then waits for its group for as long as it takes, since nobody can go on without enough of those who were members.
     pub fn start(self) -> Result<Node, StartError> {
         if self.config.is_witness() {
             return Err(StartError::IsWitness(self.config.id()));
@@ -157,13 +165,33 @@ impl NodeBuilder {
         let waker = fabric.waker();
         let mut slots = BTreeMap::new();
         let shards = plan.settings.layout.shards().map(|(shard, _)| shard).collect::<Vec<_>>();
-        for (shard, spec) in shards.into_iter().zip(groups) {
-            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot);
+        let mut directory = view_log::directory(&config).map_err(squall_view_log::StartError::from)?;
+        let logs = open_logs(&config, &plan, directory.as_mut(), &names)?;
+        let bed = Bed::default();
+        let (mut held, mut written) = (BTreeMap::new(), Vec::new());
+        for ((shard, spec), opened) in shards.into_iter().zip(groups).zip(logs) {
+            let journal = match opened {
+                None => None,
+                Some(OpenedLog { log, is_kept, .. }) => {
+                    let rebuilt = spec.recover(&log)?;
+                    held.extend(recovery::held(&rebuilt, is_kept, config.id()).map(|held| (shard, held)));
+                    let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
+                    journal.set_stale(!rebuilt.is_whole());
+                    written.push((Arc::clone(&journal), log));
+                    Some(journal)
+                }
+            };
+            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, journal);
             slots.insert(shard, GroupSlot::new(task, control));
         }
+        let journals = written.iter().map(|(journal, _)| Arc::clone(journal)).collect();
+        let is_durable = !written.is_empty();
+        let storage = is_durable.then(|| StorageThread::start(written, bed, waker.clone())).transpose()?;
+        let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
         let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
         let controls: Arc<Controls> = Arc::new(controls);
-        let (log, messenger) = view_log::start(&config, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
+        let (log, messenger) =
+            view_log::start(&config, directory, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
         let clients = serve_clients(&config, &names, stations, &caller)?;
         let monitor = log.monitor();
         let outside = Arc::new(Outside::new(clients.clone()));
@@ -186,10 +214,16 @@ impl NodeBuilder {
         };
         let me = monitor.me();
         fabric.learn(&me);
-        let core = NodeCore::new(fabric, me, plan.settings, plan.shards, Box::new(log));
+        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, Box::new(log));
+        let mut effects = Vec::new();
+        if was_member {
+            core.hold(held, &mut effects);
+        }
         let engine = Engine {
             core,
             groups: slots,
+            journals,
+            returning: Returning::new(has_disk, waker.clone()),
             monitor,
             caller,
             requests: to_engine,
@@ -200,12 +234,12 @@ impl NodeBuilder {
             waker,
             idle: Idle::new(config.spin(), Room::here(&config)),
             short_limit: config.short_limit(),
-            effects: Vec::new(),
+            effects,
         };
         let name = format!("squall-{}", config.id().0);
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
         let engine = Some(thread);
-        let node = Node { operator, engine, clients, server: Some(server) };
+        let node = Node { operator, engine, storage, clients, server: Some(server) };
         match node.operator.outside.wait_view(None, |_| true) {
             Ok(_) => Ok(node),
             Err(reason) => Err(StartError::NotFormed(reason)),
@@ -217,6 +251,8 @@ impl NodeBuilder {
 pub struct Node {
     operator: Arc<Operator>,
     engine: Option<JoinHandle<()>>,
+    /// Ends after the engine, and writes what is left.
+    storage: Option<StorageThread>,
     clients: Option<Arc<serve::Server>>,
     /// Ends after the engine, whose groups its threads wait for.
     server: Option<Server>,
@@ -312,6 +348,7 @@ impl Drop for Node {
         if engine.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }
+        drop(self.storage.take());
         if let Some(clients) = &self.clients {
             clients.stop();
         }
@@ -321,6 +358,27 @@ impl Drop for Node {
 
 /// How long a node stays for those who are to hear that it has left.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Opens the logs of durable groups; `names` are the groups of all shards, in their order.
+fn open_logs(
+    config: &Config,
+    plan: &Plan,
+    directory: Option<&mut Directory>,
+    names: &[String],
+) -> Result<Vec<Option<OpenedLog>>, StartError> {
+    let is_durable = |shard: &ShardId| plan.shards.get(shard).is_some_and(|config| config.mode == Mode::Durable);
+    let shards = names.iter().enumerate().map(|(index, name)| {
+        let first = names.iter().position(|other| other == name).unwrap_or(index);
+        (ShardId(index as u32), (name.clone(), (index - first) as u32, config.group(name).shards))
+    });
+    let durable: BTreeMap<_, _> = shards.filter(|(shard, _)| is_durable(shard)).collect();
+    let mut logs = match directory.zip(config.storage()) {
+        Some((directory, storage)) => recovery::open_all(config, directory, storage, &durable)?,
+        // The configuration was checked: there is no durable group.
+        None => BTreeMap::new(),
+    };
+    Ok((0..names.len()).map(|index| logs.remove(&ShardId(index as u32))).collect())
+}
 
 /// Begins to serve clients, if a group does.
 fn serve_clients(

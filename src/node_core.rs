@@ -10,18 +10,19 @@
 mod slots;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, EndReason, Epoch, Input, Member, Membership, Seq, Settings, ShardId, Trims, View, ViewEvent, ViewLog,
+    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, Trims, View,
+    ViewEvent, ViewLog,
 };
-use squall_ordered::{CreateError, DeliverError, Deliverer, Row, ShardConfig, Submitter, Undelivered};
+use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered};
 
 use self::slots::{HandedOut, Slots};
-use crate::{delivery::Fate, fabric::Learn, status::Change};
+use crate::{delivery::Fate, error::Unavailable, fabric::Learn, status::Change};
 
 /// What a node's surroundings must do.
 #[derive(Debug)]
@@ -44,10 +45,15 @@ pub(crate) enum CoreEffect {
     Freed(ShardId),
     /// So has what the shard keeps for bulk messages.
     FreedBulk(ShardId),
-    /// This node is no member of the shard any more, from this view on. What became of what it had not delivered.
-    Dropped { shard: ShardId, epoch: Epoch, undelivered: Vec<(Undelivered, Fate)> },
-    /// This node is in a view, and not a member of this shard: these are.
-    Elsewhere { shard: ShardId, members: Vec<NodeId> },
+    /// This node is no member of the shard, for this reason. What became of what it had not delivered, if it was one before.
+    Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
+    /// What a durable shard has beyond this is void, in its log and its replica: see to it, and say so ([`NodeCore::cut_done`]). A
+    /// view waits for that, in which this node is complete in the shard, or is not.
+    CutTo { shard: ShardId, end: End, complete: bool },
+    /// This node is in no view any more. What its disks hold is to be said ([`NodeCore::hold`]), once nothing is on its way there.
+    Returns,
+    /// The group lies in pieces, and these of the last view's members are not back yet; or all are, if there are none.
+    WaitsFor(Vec<NodeId>),
     /// Nothing can be decided, for this reason.
     Stalled(String),
     /// The shard delivers nothing more: fail whatever waits.
@@ -87,6 +93,9 @@ pub(crate) struct NodeCore<F> {
     /// How far the view at hand is delivered, once that is decided.
     trims: Trims,
     turns: VecDeque<Turn>,
+    /// Where shards go on in the view to come, and those whose logs are being cut to there.
+    ends: BTreeMap<ShardId, End>,
+    cutting: BTreeSet<ShardId>,
     is_ended: bool,
     /// The clock, as of the last step.
     now: Time,
@@ -118,6 +127,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             is_cleaning: false,
             trims: Trims::new(),
             turns: VecDeque::new(),
+            ends: BTreeMap::new(),
+            cutting: BTreeSet::new(),
             is_ended: false,
             now: Time::ZERO,
             change: Change::default(),
@@ -187,8 +198,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
     /// does not know it.
     pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
         let node = self.fabric.node();
-        let is_news =
-            self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_complete(node));
+        // Where nobody held the state when the view was decided, a holder must return with it first.
+        let is_news = self
+            .view
+            .as_ref()
+            .and_then(|view| view.shard(shard))
+            .is_some_and(|shard| !shard.is_complete(node) && !matches!(shard.state, ShardState::Suspended { .. }));
         if is_news && self.slots.complete(shard) {
             self.input(Input::Complete(shard), out);
         }
@@ -196,7 +211,24 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// This node can't go on.
     pub(crate) fn fail(&mut self, reason: EndReason, out: &mut Vec<CoreEffect>) {
+        if let EndReason::Storage(_) = reason {
+            // What a log does not take is not delivered.
+            for (&shard, _) in self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable) {
+                self.slots.stuck(shard, reason.clone());
+            }
+        }
         self.input(Input::Failed(reason), out);
+    }
+
+    /// What this node's disks hold of durable shards: before its first step, if it has been a member before, and after each
+    /// [`CoreEffect::Returns`].
+    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, Held>, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Held(held), out);
+    }
+
+    /// A shard's log is cut as it was [asked for](CoreEffect::CutTo).
+    pub(crate) fn cut_done(&mut self, shard: ShardId) {
+        self.cutting.remove(&shard);
     }
 
     /// A shard's deliverer met a faulty sender. It must not be run again.
@@ -304,7 +336,15 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     fn carry_out(&mut self, effect: Effect, out: &mut Vec<CoreEffect>) {
         match effect {
-            Effect::Install(view) => self.turns.push_back(Turn::Install(view)),
+            Effect::Install(view) => {
+                let node = self.fabric.node();
+                for (shard, end) in std::mem::take(&mut self.ends) {
+                    let complete = view.shard(shard).is_some_and(|shard| shard.is_complete(node));
+                    self.cutting.insert(shard);
+                    out.push(CoreEffect::CutTo { shard, end, complete });
+                }
+                self.turns.push_back(Turn::Install(view));
+            }
             Effect::Installed(view) => {
                 self.own_membership();
                 let under_way = std::mem::take(&mut self.changing);
@@ -320,6 +360,15 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::Propose(proposal) => self.view_log.propose(proposal),
             Effect::Report { to, report } => self.view_log.report(&to, report),
             Effect::Join(me) => self.view_log.join(me),
+            Effect::Back(back) => self.view_log.back(back),
+            Effect::Reopen(reopen) => self.view_log.reopen(reopen),
+            Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
+            Effect::CutTo { shard, end } => {
+                // What only memories hold goes on no earlier than at what all have received.
+                if self.configs.get(&shard).is_some_and(|config| config.mode == Mode::Durable) {
+                    self.ends.insert(shard, end);
+                }
+            }
             Effect::PeerGone(node) => self.view_log.peer_gone(node),
             Effect::CleanUp { trims, counted } => {
                 self.is_cleaning = true;
@@ -369,6 +418,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
         let mut busy = false;
         while let Some(turn) = self.turns.front() {
             if matches!(turn, Turn::Install(_)) {
+                if !self.cutting.is_empty() {
+                    return busy;
+                }
                 self.slots.close();
             }
             let Some(handed_out) = self.slots.hand_out() else { return busy };
@@ -431,13 +483,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
         self.is_connected = false;
         self.trims.clear();
-        // Those who stay have delivered as much as this node, before it gave the shard up.
-        for (shard, HandedOut { undelivered, .. }) in handed_out {
-            let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
-            out.push(CoreEffect::Dropped { shard, epoch: view.epoch, undelivered });
-        }
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
-            out.push(CoreEffect::Elsewhere { shard: other.shard, members: other.members.clone() });
+            let (shard, why) = (other.shard, Unavailable::Elsewhere { members: other.members.clone() });
+            // Those who stay have delivered as much as this node, before it gave the shard up.
+            let undelivered = handed_out.remove(&shard).unwrap_or_default().undelivered;
+            let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
+            out.push(CoreEffect::Outside { shard, why, undelivered });
         }
     }
 
@@ -451,8 +502,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.view = None;
         for (shard, HandedOut { undelivered, .. }) in handed_out {
             let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)));
-            out.push(CoreEffect::Dropped { shard, epoch, undelivered });
+            out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });
         }
+        out.push(CoreEffect::Returns);
     }
 
     /// Closes all endpoints.

@@ -21,8 +21,17 @@ use crate::{
     intake::{Around, Intake, State as IntakeState},
 };
 
-/// A read as the delivering thread sees it: looks at the replica, or learns why it can't, and gives back who waits.
-pub(crate) type Job<S> = Box<dyn FnOnce(Result<&S, ReadError>) -> Option<Waker> + Send>;
+/// A read as the delivering thread sees it.
+pub(crate) trait Look<S>: Send {
+    /// Looks at the replica, or learns why it can't. If it has looked before, what it saw then is forgotten.
+    fn look(&mut self, replica: Result<&S, ReadError>);
+
+    /// Tells what was seen, and gives back who waits for it.
+    fn answer(self: Box<Self>) -> Option<Waker>;
+}
+
+/// A [`Look`] of any kind.
+pub(crate) type Job<S> = Box<dyn Look<S>>;
 
 /// The reads that wait for a group's delivering thread.
 pub(crate) struct Reads<S> {
@@ -85,7 +94,8 @@ impl<S> Reads<S> {
         if submitter.keep_lease(now) {
             waker.wake();
         }
-        self.look_here(intake, look)
+        // Nobody but this thread changes the version while it looks.
+        self.look_if(intake, look, || !intake.is_durable() || submitter.safe() >= submitter.version())
     }
 
     /// Looks on this thread, if the group has started and nobody has the replica. Else the look comes back.
@@ -93,19 +103,31 @@ impl<S> Reads<S> {
     where
         L: FnOnce(&S) -> T,
     {
+        self.look_if(intake, look, || true)
+    }
+
+    /// As [`look_here`](Reads::look_here), if the state may be shown.
+    fn look_if<T, L>(&self, intake: &Intake, look: L, may: impl FnOnce() -> bool) -> Result<Result<T, ReadError>, L>
+    where
+        L: FnOnce(&S) -> T,
+    {
         if intake.around().is_none() {
             return Err(look);
         }
-        self.replica.look(
+        let looked = self.replica.look(
             look,
             |look, replica| {
+                if !may() {
+                    return Err(look);
+                }
                 let _applying = Applying::enter();
                 self.direct.store(self.direct.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 // A look changes nothing, so whatever happens in it, the replica and the thread go on.
-                catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked)
+                Ok(catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked))
             },
             || intake.wake(),
-        )
+        );
+        looked.flatten()
     }
 
     /// Looks on this thread if the group has ended: then nobody else will, so this waits for whoever looks now.
@@ -219,6 +241,41 @@ impl<S> fmt::Debug for Reads<S> {
     }
 }
 
+/// A read whose answer somebody waits for.
+struct Pending<T, L> {
+    answer: Arc<Answer<T>>,
+    look: Option<L>,
+    /// What a look that panicked, or was not called, has seen.
+    seen: Result<T, ReadError>,
+}
+
+impl<S, T: Send, L: FnOnce(&S) -> T + Send> Look<S> for Pending<T, L> {
+    fn look(&mut self, replica: Result<&S, ReadError>) {
+        let look = self.look.take();
+        if Arc::strong_count(&self.answer) == 1 {
+            return;
+        }
+        self.seen = match (replica, look) {
+            // A look changes nothing, so whatever happens in it, the replica and the thread go on.
+            (Ok(replica), Some(look)) => {
+                catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked)
+            }
+            (Ok(_), None) => return,
+            (Err(error), _) => Err(error),
+        };
+    }
+
+    fn answer(self: Box<Self>) -> Option<Waker> {
+        let Pending { answer, seen, .. } = *self;
+        let before = std::mem::replace(&mut *answer.lock(), State::Answered(seen));
+        answer.is_there.store(true, Ordering::Release);
+        match before {
+            State::Waiting(waker) => waker,
+            State::Answered(_) | State::Taken => unreachable!("a read is answered once"),
+        }
+    }
+}
+
 /// A read that is under way, and what it will give.
 ///
 /// A future for any executor; on a plain thread, [`wait`](Read::wait). If it is dropped before its turn, the closure is not
@@ -263,21 +320,7 @@ impl<T: Send + 'static> Read<T> {
         let state = Mutex::new(State::Waiting(None));
         let answer = Arc::new(Answer { state, is_there: AtomicBool::new(false) });
         let read = Read { answer: Where::There(Arc::clone(&answer)), patience };
-        let job = move |replica: Result<&S, ReadError>| {
-            if Arc::strong_count(&answer) == 1 {
-                return None;
-            }
-            let result = replica.and_then(|replica| {
-                // A look changes nothing, so whatever happens in it, the replica and the thread go on.
-                catch_unwind(AssertUnwindSafe(|| look(replica))).map_err(|_| ReadError::Panicked)
-            });
-            let before = std::mem::replace(&mut *answer.lock(), State::Answered(result));
-            answer.is_there.store(true, Ordering::Release);
-            match before {
-                State::Waiting(waker) => waker,
-                State::Answered(_) | State::Taken => unreachable!("a read is answered once"),
-            }
-        };
+        let job = Pending { answer, look: Some(look), seen: Err(ReadError::Panicked) };
         (read, Box::new(job))
     }
 

@@ -12,6 +12,7 @@ use rkyv::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
+use squall_ordered::log::Hlc;
 
 use crate::{state::Snapshot, view_change::ViewChange};
 
@@ -136,4 +137,15 @@ pub struct Applied {
     pub seq: Seq,
     /// Who submitted it.
     pub sender: NodeId,
+    /// Its place in the group's log, if the group is durable.
+    pub logged: Option<Logged>,
+}
+
+/// Where in a durable group's log a command is, alike at all members and across views and restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Logged {
+    /// Its number in the log, from 1 on: the version of the state behind it.
+    pub version: u64,
+    /// When its sender submitted it, or just behind the command before where that is later.
+    pub time: Hlc,
 }

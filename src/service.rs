@@ -6,7 +6,7 @@ use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_ordered::Message;
 
 use crate::{
-    replicated::{Applied, Replicated},
+    replicated::{Applied, Logged, Replicated},
     state::Snapshot,
     view_change::ViewChange,
 };
@@ -16,9 +16,32 @@ pub trait Service: Send + 'static {
     /// What the submitter gets.
     type Reply: Send + 'static;
 
-    /// Takes a message. `scratch` is memory to use again and again; its contents mean nothing. None if it is one to which no
-    /// member's submit waits for a reply.
-    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<Self::Reply>, Invalid>;
+    /// Takes a message, which in a durable group has a place in the log. `scratch` is memory to use again and again; its contents
+    /// mean nothing. None if it is one to which no member's submit waits for a reply.
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        logged: Option<Logged>,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<Self::Reply>, Invalid>;
+
+    /// Durable groups: a crash of all members can't undo the state of this version any more, so that others than submitters may
+    /// be told what came of its messages. Only grows.
+    fn safe(&mut self, _version: u64) {}
+
+    /// What a durable group's log keeps of a message instead of it, where taking either leaves the same behind. Asked just before the
+    /// message is [taken](Service::take).
+    fn logged_as(&self, _message: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The part of a message that is the application's command, if it has one.
+    fn command_of(message: &[u8]) -> Option<&[u8]>
+    where
+        Self: Sized,
+    {
+        Some(message)
+    }
 
     /// As [`Replicated::snapshot`].
     fn snapshot(&self) -> Snapshot {
@@ -42,7 +65,12 @@ pub struct Invalid(#[from] rancor::Error);
 impl<R: Replicated> Service for R {
     type Reply = R::Reply;
 
-    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<R::Reply>, Invalid> {
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        logged: Option<Logged>,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
             Some(bytes) => bytes,
             // Copied out, since a faulty sender could change the ring's bytes between the check and their use, and aligned.
@@ -53,7 +81,7 @@ impl<R: Replicated> Service for R {
             }
         };
         let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
-        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
+        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender, logged };
         Ok(Some(self.apply(command, &at)))
     }
 

@@ -8,8 +8,16 @@
 //! 12..16   s, the number of senders in the view in which the state was captured
 //! 16..24   that view's epoch
 //! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
-//! then     e, 8 bytes, and e bytes that this version skips
+//! then     e, 8 bytes, and e bytes, of which this version skips what it does not know
 //! then     what the application wrote, to the end
+//! ```
+//!
+//! In a durable group, the e bytes are where the log was:
+//!
+//! ```text
+//!  0..32   epoch, place, version and time of its end
+//! 32..40   the epoch of the last view of which it had a record; 0 for none
+//! 40..     that record, as the log has it
 //! ```
 //!
 //! Whoever moves it sees to it that it arrives whole.
@@ -20,13 +28,19 @@ use std::{
 };
 
 use squall_membership::{EndReason, Epoch, Seq};
+use squall_ordered::log::{End, Hlc, Position, ViewRecord};
+
+use crate::recovery::LastView;
 
 const MAGIC: &[u8; 8] = b"squallSt";
 const VERSION: u32 = 1;
 /// More than any view has.
 const MAX_SENDERS: u32 = 1 << 16;
+/// More than any place of a log takes.
+const MAX_LOGGED: u64 = 1 << 20;
 
-type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+/// What writes a state out.
+pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A replica's state at one moment: what writes it out, later and on another thread.
 pub struct Snapshot {
@@ -62,6 +76,11 @@ impl Snapshot {
             })
         });
         Snapshot { write, bytes }
+    }
+
+    /// What writes it out, if it can be.
+    pub(crate) fn into_writer(self) -> Option<WriteOut> {
+        self.write
     }
 
     /// The state can't be transferred, so nobody can join the group.
@@ -127,14 +146,42 @@ pub(crate) struct Captured {
     pub(crate) seq: Seq,
     /// How long the application's part will be, about, if it said so.
     pub(crate) bytes: Option<u64>,
+    /// In a durable group, where the log was, and the last view there.
+    pub(crate) logged: Option<(End, LastView)>,
     mark: Mark,
     write: WriteOut,
 }
 
 impl Captured {
-    pub(crate) fn new(mark: Mark, snapshot: Snapshot) -> Result<Captured, CaptureError> {
+    pub(crate) fn new(
+        mark: Mark,
+        snapshot: Snapshot,
+        logged: Option<(End, LastView)>,
+    ) -> Result<Captured, CaptureError> {
         let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
-        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), bytes: snapshot.bytes, mark, write })
+        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), bytes: snapshot.bytes, logged, mark, write })
+    }
+
+    /// The application's part alone, and where the log was.
+    pub(crate) fn into_image(self) -> (Option<(End, LastView)>, Snapshot) {
+        (self.logged, Snapshot { write: Some(self.write), bytes: self.bytes })
+    }
+
+    /// Only where the replica is.
+    pub(crate) fn place(mark: Mark, logged: Option<(End, LastView)>) -> Captured {
+        Captured {
+            epoch: mark.epoch,
+            seq: mark.seq(),
+            bytes: Some(0),
+            logged,
+            mark,
+            write: Box::new(|_: &mut dyn Write| Ok(())),
+        }
+    }
+
+    /// Where it is, and nothing else.
+    pub(crate) fn without_state(self) -> Captured {
+        Captured::place(self.mark, self.logged)
     }
 
     /// Writes it out, on any thread.
@@ -143,9 +190,11 @@ impl Captured {
         to.write_all(MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
         to.write_all(&(turns.len() as u32).to_le_bytes())?;
-        for word in [epoch.0].into_iter().chain(turns).chain([0]) {
+        let logged = self.logged.map(|(end, view)| encode_logged(end, view)).unwrap_or_default();
+        for word in [epoch.0].into_iter().chain(turns).chain([logged.len() as u64]) {
             to.write_all(&word.to_le_bytes())?;
         }
+        to.write_all(&logged)?;
         (self.write)(to)
     }
 }
@@ -154,6 +203,24 @@ impl fmt::Debug for Captured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Captured").field("mark", &self.mark).finish_non_exhaustive()
     }
+}
+
+fn encode_logged(end: End, view: LastView) -> Vec<u8> {
+    let End { position, version, time } = end;
+    let view_epoch = view.as_ref().map_or(0, |(epoch, _)| epoch.0);
+    let words = [position.epoch.0, position.seq.0, version, time.0, view_epoch];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.extend(view.iter().flat_map(|(_, view)| view.encode()));
+    bytes
+}
+
+/// None if there are too few bytes.
+fn decode_logged(bytes: &[u8]) -> Option<(End, LastView)> {
+    let (words, record) = bytes.split_at_checked(40)?;
+    let word = |n: usize| words[8 * n..8 * n + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let position = Position::new(Epoch(word(0)), Seq(word(1)));
+    let view = (word(4) > 0).then(|| (Epoch(word(4)), ViewRecord::decode(record)));
+    Some((End { position, version: word(2), time: Hlc(word(3)) }, view))
 }
 
 /// Why a replica's state was not captured.
@@ -184,12 +251,26 @@ pub(crate) enum RestoreError {
     #[error("the state could not be restored: {0}")]
     Failed(#[from] io::Error),
     /// The replica can't be used any more: the node's part in the group must end.
-    #[error("the application panicked in `Replicated::restore`")]
+    #[error("the application panicked in `Replicated::restore`, or in what follows it")]
     Panicked,
+    /// Both logs have been written by one group, but not so.
+    #[error("this node's log is not a part of the source's: they differ at {0}")]
+    Differs(End),
+    /// The log can't be written or read, or the replica not be rebuilt from it.
+    #[error("the state could not be kept: {0}")]
+    NotKept(String),
+}
+
+/// What comes before the application's part.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) mark: Mark,
+    /// In a durable group, where the log was, and the last view there.
+    pub(crate) logged: Option<(End, LastView)>,
 }
 
 /// Reads what comes before the application's part.
-pub(crate) fn read_mark(from: &mut dyn Read) -> Result<Mark, RestoreError> {
+pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     let mut magic = [0; 8];
     from.read_exact(&mut magic)?;
     if &magic != MAGIC {
@@ -215,8 +296,11 @@ pub(crate) fn read_mark(from: &mut dyn Read) -> Result<Mark, RestoreError> {
     let epoch = Epoch(word()?);
     let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
     let extra = word()?;
-    if io::copy(&mut from.take(extra), &mut io::sink())? != extra {
+    let mut logged = Vec::new();
+    from.take(extra.min(MAX_LOGGED)).read_to_end(&mut logged)?;
+    let rest = extra.saturating_sub(MAX_LOGGED);
+    if logged.len() as u64 + rest < extra || io::copy(&mut from.take(rest), &mut io::sink())? != rest {
         return Err(RestoreError::Failed(io::ErrorKind::UnexpectedEof.into()));
     }
-    Ok(Mark { epoch, turns })
+    Ok(Head { mark: Mark { epoch, turns }, logged: decode_logged(&logged) })
 }

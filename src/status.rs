@@ -47,6 +47,37 @@ pub struct GroupStatus {
     pub fetching: Option<Fetching>,
     /// What was counted at this node.
     pub counts: GroupCounts,
+    /// This node's log of the group, if the group is durable.
+    pub log: Option<LogStatus>,
+}
+
+/// A durable group's log at a node. Times are nanoseconds since 1970 (UTC).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// The first version that can be read here.
+    pub first: u64,
+    /// No command before that is later than this.
+    pub begins_at_ns: u64,
+    /// The last version that is on this node's disk.
+    pub last: u64,
+    /// Its time.
+    pub ends_at_ns: u64,
+    /// The last version that all members have on disk, as far as this node knows.
+    pub safe: u64,
+    /// What its segments hold, about, in bytes.
+    pub bytes: u64,
+    /// The version of the newest image of the state.
+    pub image: Option<u64>,
+    /// What all images take, in bytes.
+    pub image_bytes: u64,
+    /// Records that were written since the node's start: messages, and few views.
+    pub records: u64,
+    /// Their size on disk, in bytes.
+    pub written_bytes: u64,
+    /// How often the disk was asked to make them durable, each time for a batch of records.
+    pub syncs: u64,
+    /// Why nothing more is written, if that is so.
+    pub failure: Option<String>,
 }
 
 /// Bulk messages that a node has sent, and that some member has not delivered.
@@ -80,6 +111,8 @@ pub struct MemberStatus {
     pub received: u64,
     /// Places of the order that it has delivered.
     pub delivered: u64,
+    /// In a durable group: the last version that it has on disk; 0 as long as it does not count.
+    pub persisted: u64,
 }
 
 /// What a node counts of a group, since it started.

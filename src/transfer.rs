@@ -26,6 +26,15 @@ pub(crate) enum Standing {
 /// Takes a state, on the thread that delivers: it must not take long.
 pub(crate) type CaptureReply = Box<dyn FnOnce(Result<Captured, CaptureError>) + Send>;
 
+/// What is to be captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The replica's state.
+    State,
+    /// Only where it is.
+    Place,
+}
+
 /// What the delivering thread and those who move states share.
 #[derive(Default)]
 pub(crate) struct Transfer {
@@ -41,7 +50,7 @@ pub(crate) struct Transfer {
 #[derive(Default)]
 struct Captures {
     /// Who wants the state as it is.
-    waiting: Vec<CaptureReply>,
+    waiting: Vec<(Wanted, CaptureReply)>,
     ended: Option<EndReason>,
 }
 
@@ -73,19 +82,19 @@ impl Transfer {
     }
 
     /// Asks for the state. The delivering thread must be woken.
-    pub(crate) fn ask(&self, reply: CaptureReply) {
+    pub(crate) fn ask(&self, wanted: Wanted, reply: CaptureReply) {
         let mut captures = lock(&self.captures);
         if let Some(reason) = captures.ended.clone() {
             drop(captures);
             return reply(Err(CaptureError::Ended(reason)));
         }
-        captures.waiting.push(reply);
+        captures.waiting.push((wanted, reply));
         drop(captures);
         self.any.store(true, Ordering::Release);
     }
 
     /// Gives nobody the state any more, and takes those who wait for it.
-    pub(crate) fn end(&self, reason: &EndReason) -> Vec<CaptureReply> {
+    pub(crate) fn end(&self, reason: &EndReason) -> Vec<(Wanted, CaptureReply)> {
         self.set_standing(Standing::Outside);
         let mut captures = lock(&self.captures);
         captures.ended.get_or_insert_with(|| reason.clone());
@@ -126,7 +135,7 @@ impl Transfer {
     }
 
     /// Takes those who want the state. What was restored, if anything was, is left for who has the replica.
-    pub(crate) fn take(&self) -> Vec<CaptureReply> {
+    pub(crate) fn take(&self) -> Vec<(Wanted, CaptureReply)> {
         // Whatever comes from here on says so again.
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut lock(&self.captures).waiting)

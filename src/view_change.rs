@@ -1,7 +1,8 @@
 //! What a replica is told of a new view.
 
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, ShardId, ShardView, View};
+use squall_membership::{Epoch, ShardId, View};
+use squall_ordered::log::{Position, ViewRecord};
 
 /// A new view of a group, as its replicas see it: all of them that go on see the same one, at the same place of the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +20,13 @@ pub struct ViewChange {
 }
 
 impl ViewChange {
-    /// What a shard's new view changes; `before` is the shard in the view before, for who was in it.
+    /// What a shard's new view changes; `before` are the shard's members in the view before.
     ///
     /// # Panics
     ///
     /// If the view has no such shard.
-    pub(crate) fn new(before: Option<&ShardView>, view: &View, shard: ShardId) -> ViewChange {
+    pub(crate) fn new(before: &[NodeId], view: &View, shard: ShardId) -> ViewChange {
         let now = view.shard(shard).expect("a view that is installed has the shard");
-        let before = before.map(|before| before.members.as_slice()).unwrap_or_default();
         let goes_on =
             |node: &NodeId| before.contains(node) && now.members.contains(node) && !view.joined.contains(node);
         let without = |nodes: &[NodeId]| nodes.iter().copied().filter(|node| !goes_on(node)).collect();
@@ -37,5 +37,29 @@ impl ViewChange {
             joined: without(&now.members),
             left: without(before),
         }
+    }
+
+    /// What a log's record of a view says.
+    pub(crate) fn of_record(epoch: Epoch, record: &ViewRecord) -> ViewChange {
+        let ViewRecord { members, senders, joined, left, .. } = record.clone();
+        ViewChange { epoch, members, senders, joined, left }
+    }
+}
+
+/// A new view as a replica learns of it, and its log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewView {
+    pub(crate) change: ViewChange,
+    /// Where the order ended before it.
+    pub(crate) ended: Position,
+    /// The members that hold the state from its beginning on.
+    pub(crate) complete: Vec<NodeId>,
+}
+
+impl NewView {
+    /// What the log keeps of it.
+    pub(crate) fn record(&self) -> ViewRecord {
+        let ViewChange { members, senders, joined, left, .. } = self.change.clone();
+        ViewRecord { ended: self.ended, complete: self.complete.clone(), members, senders, joined, left }
     }
 }

@@ -1,14 +1,15 @@
 //! A node's view log, and what carries its messages.
 
 use std::{
-    path::Path,
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use squall_fabric::{NodeId, Waker};
 use squall_membership::{EndReason, Incarnation, Layout, Member};
-use squall_view_log::{Contact, Failure, Inlet, Log, Settings, Start, StartError, Timing, Transport};
+use squall_view_log::{
+    Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
+};
 
 use crate::{
     config::Config,
@@ -24,9 +25,15 @@ impl Transport for Streams {
     }
 }
 
+/// Opens the directory that the node keeps its part of the log in, if it has one.
+pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageError> {
+    config.storage().map(|path| Directory::open(path, config.cluster())).transpose()
+}
+
 /// Starts the log of the node that is configured, and what carries its messages. `waker` is that of the node's engine.
 pub(crate) fn start(
     config: &Config,
+    directory: Option<Directory>,
     layout: Layout,
     caller: Caller,
     waker: Waker,
@@ -40,7 +47,7 @@ pub(crate) fn start(
     };
     let transport = Arc::new(Streams(Arc::clone(&messenger)));
     let wake = Arc::new(move || waker.wake());
-    let log = Log::start(settings(config, layout), config.storage().map(Path::to_owned).as_deref(), transport, wake)?;
+    let log = Log::start(settings(config, layout), directory, transport, wake)?;
     // Nobody else sets it.
     let _ = inlet.set(log.inlet());
     Ok((log, messenger))

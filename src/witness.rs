@@ -56,8 +56,9 @@ impl Witness {
             let news = Arc::clone(&news);
             Waker::new(move || news.come())
         };
+        let directory = view_log::directory(config).map_err(squall_view_log::StartError::from)?;
         // Groups are no concern of a witness.
-        let (log, messenger) = view_log::start(config, Layout::default(), caller, waker)?;
+        let (log, messenger) = view_log::start(config, directory, Layout::default(), caller, waker)?;
         let monitor = log.monitor();
         let watched = Watched {
             id: config.id(),

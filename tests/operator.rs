@@ -165,7 +165,7 @@ fn two_survivors(test: &str) -> (String, [process::Process; 2]) {
             says(&squall(&format!("status --cluster {} --node {}", cluster.name, node.id))).contains("can't go on")
         });
     }
-    (cluster.name, survivors.try_into().ok().expect("two"))
+    (cluster.name.clone(), survivors.try_into().ok().expect("two"))
 }
 
 fn recover(cluster: &str, node: u32, reason: &str) -> Output {
@@ -283,9 +283,9 @@ fn the_fields_of_a_status_are_these() {
     assert_eq!((&page["node"], &page["epoch"], &page["standing"]), (&1.into(), &1.into(), &"member".into()));
     let member = ["addresses", "heartbeat_age_ms", "incarnation", "leaving", "node", "rack", "suspected", "wedged"];
     assert_eq!(fields(&page["members"][0]), member);
-    assert_eq!(fields(&page["shards"][0]), ["condition", "fetching", "group", "rows", "shard"]);
+    assert_eq!(fields(&page["shards"][0]), ["condition", "fetching", "group", "log", "rows", "shard"]);
     assert_eq!(page["shards"][0]["condition"], "active");
-    let row = ["complete", "delivered", "lag", "node", "received", "sender", "sent"];
+    let row = ["complete", "delivered", "lag", "node", "persisted", "received", "sender", "sent"];
     assert_eq!(fields(&page["shards"][0]["rows"][0]), row);
     assert_eq!(fields(&page["view_log"]), ["applied", "leader", "learners", "storage", "term", "voters"]);
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_view_log::Monitor;
 
-use crate::status::Fetching;
+use crate::status::{Fetching, LogStatus};
 
 /// How a node sees its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +94,8 @@ pub struct ShardReport {
     pub condition: ShardCondition,
     /// The state that who answers lacks, while it is on its way.
     pub fetching: Option<Fetching>,
+    /// The log of who answers, if the group is durable.
+    pub log: Option<LogStatus>,
     /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; others know none.
     pub rows: Vec<RowReport>,
 }
@@ -128,6 +130,8 @@ pub struct RowReport {
     pub received: u64,
     /// Places of the order that it has delivered.
     pub delivered: u64,
+    /// In a durable group: the last version that it has on disk; 0 as long as it does not count.
+    pub persisted: Option<u64>,
     /// How many places that some member has received it has not delivered.
     pub lag: u64,
 }

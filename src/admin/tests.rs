@@ -25,14 +25,29 @@ impl Noted {
 }
 
 fn row(node: u32, received: u64, delivered: u64) -> RowReport {
-    RowReport { node: NodeId(node), sender: true, complete: true, sent: received, received, delivered, lag: 0 }
+    RowReport {
+        node: NodeId(node),
+        sender: true,
+        complete: true,
+        sent: received,
+        received,
+        delivered,
+        persisted: None,
+        lag: 0,
+    }
 }
 
 impl Admin for Noted {
     fn status(&self) -> StatusReport {
         let rows = vec![row(1, 10, 9), row(2, 7, 7)];
-        let shard =
-            ShardReport { shard: 0, group: "accounts".into(), condition: ShardCondition::Active, fetching: None, rows };
+        let shard = ShardReport {
+            shard: 0,
+            group: "accounts".into(),
+            condition: ShardCondition::Active,
+            fetching: None,
+            log: None,
+            rows,
+        };
         StatusReport {
             cluster: "bank".into(),
             node: NodeId(1),

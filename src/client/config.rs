@@ -63,7 +63,11 @@ impl ClientConfig {
         self
     }
 
-    pub(super) fn contacts(&self) -> Vec<Contact> {
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub(crate) fn contacts(&self) -> Vec<Contact> {
         self.contacts.clone()
     }
 

@@ -54,6 +54,13 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets the file of the key with which this node signs its durable groups' logs, as `squall keys log` makes it. `{id}` in it
+    /// stands for the node's id.
+    pub fn sign_log(mut self, key: impl Into<PathBuf>) -> ConfigBuilder {
+        self.draft.membership.sign_log = built(key.into());
+        self
+    }
+
     /// Lists who votes in the view log, whatever the view: an odd number.
     pub fn voters(mut self, ids: impl IntoIterator<Item = u32>) -> ConfigBuilder {
         self.draft.membership.voters = built(ids.into_iter().collect());
@@ -127,6 +134,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.
+    pub fn restart_wait(mut self, wait: Duration) -> ConfigBuilder {
+        self.draft.restart_wait = built(wait);
+        self
+    }
+
     /// Sets how long a member that all others have vouched for answers linearizable reads by itself; 0 for never.
     pub fn read_lease(mut self, lease: Duration) -> ConfigBuilder {
         self.draft.read_lease = built(lease);
@@ -172,7 +185,7 @@ impl ConfigBuilder {
 }
 
 impl GroupBuilder<'_> {
-    /// Sets the delivery mode. [`Mode::Durable`] is not there yet: [`build`](ConfigBuilder::build) refuses it.
+    /// Sets the delivery mode. [`Mode::Durable`] needs a [storage](ConfigBuilder::storage).
     pub fn mode(&mut self, mode: Mode) -> &mut Self {
         self.group.mode = built(mode);
         self
@@ -213,6 +226,18 @@ impl GroupBuilder<'_> {
     pub fn replicas(&mut self, min: u32, max: Option<u32>) -> &mut Self {
         self.group.min_replicas = built(min);
         self.group.max_replicas = max.and_then(built);
+        self
+    }
+
+    /// Sets how often the state of a durable group is written to disk: each time that so much was logged, in bytes.
+    pub fn snapshot_bytes(&mut self, bytes: usize) -> &mut Self {
+        self.group.snapshot_bytes = built(bytes);
+        self
+    }
+
+    /// Sets how much of a durable group's log is kept before the newest state on disk, in bytes; else all is.
+    pub fn retain(&mut self, bytes: usize) -> &mut Self {
+        self.group.retain = built(bytes);
         self
     }
 

@@ -21,6 +21,9 @@ const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long a lease lasts where nothing else is said.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
+/// How long members that come back wait for the others where nothing else is said.
+const RESTART_WAIT: Duration = Duration::from_secs(10);
+
 /// The most shards of a group: each takes memory, and a turn of its members' threads.
 const MAX_SHARDS: u32 = 1024;
 
@@ -29,6 +32,9 @@ const MAX_WAITING: usize = 1 << 24;
 
 /// What may be reserved for a sender's bulk messages, in bytes: at least a page, and at most what a block's number can count.
 const RESERVES: RangeInclusive<usize> = 4 << 10..=1 << 40;
+
+/// A durable group's state is written to disk no more often than each time that so much was logged, in bytes.
+const MIN_SNAPSHOT_BYTES: usize = 64 << 10;
 
 /// What a node holds for clients where nothing else is said, and at least, in bytes.
 const CLIENT_BYTES: usize = 256 << 20;
@@ -52,6 +58,7 @@ pub(super) struct Draft {
     pub(super) formation_timeout: Option<Given<Duration>>,
     pub(super) failure_timeout: Option<Given<Duration>>,
     pub(super) read_lease: Option<Given<Duration>>,
+    pub(super) restart_wait: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
     pub(super) client_bytes: Option<Given<usize>>,
@@ -71,6 +78,8 @@ pub(super) struct GroupDraft {
     pub(super) shards: Option<Given<u32>>,
     pub(super) min_replicas: Option<Given<u32>>,
     pub(super) max_replicas: Option<Given<u32>>,
+    pub(super) snapshot_bytes: Option<Given<usize>>,
+    pub(super) retain: Option<Given<usize>>,
 }
 
 impl<T> Given<T> {
@@ -93,6 +102,7 @@ impl Draft {
             formation_timeout: None,
             failure_timeout: None,
             read_lease: None,
+            restart_wait: None,
             spin: None,
             short_limit: None,
             client_bytes: None,
@@ -147,6 +157,7 @@ impl Draft {
             );
             return Err(given.error("failure_timeout_ms", problem));
         }
+        let restart_wait = positive(&self.restart_wait, "restart_wait_ms", RESTART_WAIT)?;
         let read_lease = self.read_lease.as_ref().map_or(READ_LEASE, |given| given.value);
         if let Some(given) = self.read_lease.as_ref().filter(|given| given.value > failure_timeout) {
             let problem = format!(
@@ -165,7 +176,11 @@ impl Draft {
             .groups
             .into_iter()
             .map(|(name, group)| {
-                Ok((name.clone(), group.value.check(&name, &group.place, &ids, is_open, network.carrier)?))
+                let checked = group.value.check(&name, &group.place, &ids, is_open, network.carrier)?;
+                if checked.mode == Mode::Durable && membership.storage.is_none() {
+                    return Err(value_error(&group.place, format!("groups.{name}.mode"), NO_STORAGE));
+                }
+                Ok((name, checked))
             })
             .collect::<Result<_, ConfigError>>()?;
         Ok(Config {
@@ -176,6 +191,7 @@ impl Draft {
             formation_timeout,
             failure_timeout,
             read_lease,
+            restart_wait,
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
             client_bytes: self.client_bytes.map_or(CLIENT_BYTES, |given| given.value),
@@ -199,8 +215,9 @@ impl GroupDraft {
             return Err(value_error(place, format!("groups.{name}"), problem));
         }
         let default = GroupConfig::suited_to(carrier);
-        if let Some(given) = self.mode.as_ref().filter(|given| given.value == Mode::Durable) {
-            return Err(given.error(key("mode"), NO_DURABLE));
+        if let Some(given) = self.snapshot_bytes.as_ref().filter(|given| given.value < MIN_SNAPSHOT_BYTES) {
+            let (is, least) = (bytes::show(given.value), bytes::show(MIN_SNAPSHOT_BYTES));
+            return Err(given.error(key("snapshot_bytes"), format!("is {is}: give at least {least}")));
         }
         if let Some(given) = &self.ring_bytes {
             let size = given.value;
@@ -260,6 +277,8 @@ impl GroupDraft {
             shards,
             min_replicas,
             max_replicas,
+            snapshot_bytes: self.snapshot_bytes.map_or(default.snapshot_bytes, |given| given.value as u64),
+            retain: self.retain.map(|given| given.value as u64),
         })
     }
 
@@ -319,15 +338,15 @@ pub(super) fn spin(text: &str) -> Result<Spin, String> {
     }
 }
 
-/// The ordered multicast has it; nothing joins it to a log on disk yet.
-const NO_DURABLE: &str = "is \"durable\", which this version does not have: give \"ordered\" or \"unordered\"";
+const NO_STORAGE: &str = "is \"durable\", and there is nowhere to keep its log: give a directory, `storage = \"state/{id}\"`, or \
+                          set the environment variable SQUALL_STORAGE";
 
 /// Reads a [`Mode`].
 pub(super) fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "ordered" => Ok(Mode::Ordered),
         "unordered" => Ok(Mode::Unordered),
-        "durable" => Err(NO_DURABLE.into()),
-        _ => Err(format!("is {text:?}: give \"ordered\" or \"unordered\"")),
+        "durable" => Ok(Mode::Durable),
+        _ => Err(format!("is {text:?}: give \"ordered\", \"unordered\" or \"durable\"")),
     }
 }

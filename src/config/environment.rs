@@ -24,6 +24,7 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     environment.set(&mut draft.formation_timeout, "SQUALL_FORMATION_TIMEOUT_MS", "formation_timeout_ms", millis)?;
     environment.set(&mut draft.failure_timeout, "SQUALL_FAILURE_TIMEOUT_MS", "failure_timeout_ms", millis)?;
     environment.set(&mut draft.read_lease, "SQUALL_READ_LEASE_MS", "read_lease_ms", millis)?;
+    environment.set(&mut draft.restart_wait, "SQUALL_RESTART_WAIT_MS", "restart_wait_ms", millis)?;
     environment.set(&mut draft.spin, "SQUALL_SPIN", "spin", draft::spin)?;
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)
@@ -33,6 +34,7 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     })?;
     environment.set(&mut draft.membership.join, "SQUALL_JOIN", "join", |text| Ok(list(text, ',')))?;
     environment.set(&mut draft.membership.storage, "SQUALL_STORAGE", "storage", path)?;
+    environment.set(&mut draft.membership.sign_log, "SQUALL_SIGN_LOG", "sign_log", path)?;
     environment.set(&mut draft.membership.rack, "SQUALL_RACK", "rack", |text| Ok(text.to_owned()))?;
     let ids = |text: &str| list(text, ',').iter().map(|id| number(id, "ids of nodes, such as `1,2,3`")).collect();
     environment.set(&mut draft.membership.voters, "SQUALL_VOTERS", "voters", ids)?;

@@ -31,6 +31,7 @@ struct File {
     addresses: Option<Spanned<BTreeMap<String, Spanned<Listed>>>>,
     join: Option<Spanned<Contacts>>,
     storage: Option<Spanned<PathBuf>>,
+    sign_log: Option<Spanned<PathBuf>>,
     voters: Option<Spanned<Vec<u32>>>,
     witnesses: Option<Spanned<Vec<u32>>>,
     rack: Option<Spanned<String>>,
@@ -39,6 +40,7 @@ struct File {
     formation_timeout_ms: Option<Spanned<u64>>,
     failure_timeout_ms: Option<Spanned<u64>>,
     read_lease_ms: Option<Spanned<u64>>,
+    restart_wait_ms: Option<Spanned<u64>>,
     spin: Option<Spanned<String>>,
     short_limit_us: Option<Spanned<u64>>,
     client_bytes: Option<Spanned<Size>>,
@@ -123,6 +125,8 @@ struct Group {
     shards: Option<Spanned<u32>>,
     min_replicas: Option<Spanned<u32>>,
     max_replicas: Option<Spanned<u32>>,
+    snapshot_bytes: Option<Spanned<Size>>,
+    retain: Option<Spanned<Size>>,
 }
 
 /// A number of bytes, or a text such as "4MiB".
@@ -163,15 +167,18 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.formation_timeout = file.formation_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.failure_timeout = file.failure_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.restart_wait = file.restart_wait_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
     draft.client_bytes = file.client_bytes.map(|value| read_as(value, "client_bytes", at, Size::read)).transpose()?;
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
+    let beside = |value: Spanned<PathBuf>| {
+        let place = at(value.span());
+        given(value, at, |path| place.beside(path))
+    };
     draft.membership = MembershipDraft {
         join: file.join.map(|value| given(value, at, Contacts::list)),
-        storage: file.storage.map(|value| {
-            let place = at(value.span());
-            given(value, at, |path| place.beside(path))
-        }),
+        storage: file.storage.map(beside),
+        sign_log: file.sign_log.map(beside),
         voters: file.voters.map(|value| given(value, at, |ids| ids)),
         witnesses: file.witnesses.map(|value| given(value, at, |ids| ids)),
         rack: file.rack.map(|value| given(value, at, |name| name)),
@@ -194,6 +201,8 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
             shards: group.shards.map(|value| given(value, at, |count| count)),
             min_replicas: group.min_replicas.map(|value| given(value, at, |count| count)),
             max_replicas: group.max_replicas.map(|value| given(value, at, |count| count)),
+            snapshot_bytes: size(group.snapshot_bytes, "snapshot_bytes")?,
+            retain: size(group.retain, "retain")?,
         };
         draft.groups.insert(name, Given { value, place });
     }

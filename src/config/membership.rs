@@ -36,6 +36,7 @@ pub enum Contact {
 pub(super) struct MembershipDraft {
     pub(super) join: Option<Given<Vec<String>>>,
     pub(super) storage: Option<Given<PathBuf>>,
+    pub(super) sign_log: Option<Given<PathBuf>>,
     pub(super) voters: Option<Given<Vec<u32>>>,
     pub(super) witnesses: Option<Given<Vec<u32>>>,
     pub(super) rack: Option<Given<String>>,
@@ -47,6 +48,7 @@ pub(super) struct Membership {
     /// Nothing if this node is among the members of the first view.
     pub(super) join: Vec<Contact>,
     pub(super) storage: Option<PathBuf>,
+    pub(super) sign_log: Option<PathBuf>,
     pub(super) voters: Option<Vec<NodeId>>,
     pub(super) witnesses: Vec<NodeId>,
     pub(super) rack: String,
@@ -78,21 +80,19 @@ impl MembershipDraft {
                 return Err(id.error("id", problem));
             }
         };
-        let storage = match &self.storage {
-            Some(given) if given.value.as_os_str().is_empty() => {
-                let problem = "is empty: give a directory, or leave it out to keep nothing across restarts";
-                return Err(given.error("storage", problem));
-            }
-            given => given.as_ref().map(|given| match given.value.to_str() {
-                Some(text) => with_id(text, me).into(),
-                None => given.value.clone(),
-            }),
-        };
+        let empty = "is empty: give a directory, or leave it out to keep nothing across restarts";
+        let storage = path(self.storage.as_ref(), "storage", me, empty)?;
+        let empty = "is empty: give the file of a key that `squall keys log` has made, or leave it out to sign nothing";
+        let sign_log = path(self.sign_log.as_ref(), "sign_log", me, empty)?;
+        if let (Some(given), None) = (&self.sign_log, &storage) {
+            let problem = "is given, and there is nowhere to keep a log: give a directory, `storage = \"state/{id}\"`";
+            return Err(given.error("sign_log", problem));
+        }
         let rack = self.rack.as_ref().map_or(Ok(String::new()), |given| match check_name(&given.value) {
             Ok(()) => Ok(given.value.clone()),
             Err(problem) => Err(given.error("rack", problem)),
         })?;
-        Ok(Membership { join, storage, voters, witnesses, rack })
+        Ok(Membership { join, storage, sign_log, voters, witnesses, rack })
     }
 
     fn check_witnesses(&self, members: &[NodeId]) -> Result<Vec<NodeId>, ConfigError> {
@@ -136,6 +136,16 @@ impl MembershipDraft {
         }
         Ok(Some(voters))
     }
+}
+
+/// A path, in which `{id}` stands for this node's.
+fn path(given: Option<&Given<PathBuf>>, key: &str, me: NodeId, empty: &str) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(given) = given else { return Ok(None) };
+    if given.value.as_os_str().is_empty() {
+        return Err(given.error(key, empty));
+    }
+    let text = given.value.to_str().map(|text| with_id(text, me).into());
+    Ok(Some(text.unwrap_or_else(|| given.value.clone())))
 }
 
 fn contacts(given: &Given<Vec<String>>, me: NodeId) -> Result<Vec<Contact>, ConfigError> {
@@ -218,6 +228,11 @@ impl Config {
     /// Where this node's part of the view log is kept, so that it counts after a restart; None to keep it in memory.
     pub fn storage(&self) -> Option<&Path> {
         self.membership.storage.as_deref()
+    }
+
+    /// The file of the key with which this node signs its logs ([`log_keys`](crate::log_keys)); None to sign nothing.
+    pub fn sign_log(&self) -> Option<&Path> {
+        self.membership.sign_log.as_deref()
     }
 
     /// Who votes in the view log, in ascending order, whatever the view; None for an odd number of members, at most 5, as views

@@ -61,6 +61,8 @@ fn what_is_dialed_by_its_address_is_on_a_network() {
 fn a_directory_is_beside_the_file_and_has_the_id() {
     let config = as_node(2, "storage = \"state/{id}\"\nrack = \"left\"").unwrap();
     assert_eq!((config.storage(), config.rack()), (Some(Path::new("state/2")), "left"));
+    let config = as_node(2, "storage = \"s\"\nsign_log = \"keys/{id}.key\"").unwrap();
+    assert_eq!(config.sign_log(), Some(Path::new("keys/2.key")));
     let path = std::env::temp_dir().join(format!("squall-storage-{}.toml", std::process::id()));
     std::fs::write(&path, format!("id = 1\n{LISTED}storage = \"{{id}}\"\n")).unwrap();
     let config = Config::load_as(&path, 3);
@@ -104,6 +106,10 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
             "`storage` is empty: give a directory, or leave it out to keep nothing across restarts",
         ),
         (
+            "join = 1\nsign_log = \"keys/node-{id}.log.key\"",
+            "`sign_log` is given, and there is nowhere to keep a log: give a directory, `storage = \"state/{id}\"`",
+        ),
+        (
             "join = 1\nrack = \"a b\"",
             "`rack` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)",
         ),
@@ -135,13 +141,15 @@ fn the_environment_says_it_too() {
         ("SQUALL_ID", "4"),
         ("SQUALL_JOIN", "1, 2"),
         ("SQUALL_STORAGE", "s"),
+        ("SQUALL_SIGN_LOG", "k"),
         ("SQUALL_RACK", "r"),
         ("SQUALL_VOTERS", "1,2,3"),
     ];
     let mut draft = file::parse(&format!("id = 1\n{LISTED}"), &Place::text).unwrap();
     environment::apply(&mut draft, |name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
         .unwrap();
-    let built = Config::builder("bank", 4).members([1, 2, 3]).join(["1", "2"]).storage("s").rack("r").voters([1, 2, 3]);
+    let built = Config::builder("bank", 4).members([1, 2, 3]).join(["1", "2"]).storage("s").sign_log("k").rack("r");
+    let built = built.voters([1, 2, 3]);
     assert_eq!(draft.check().unwrap(), built.build().unwrap());
 }
 

@@ -9,11 +9,14 @@
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
 //! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never,
 //!                              # for virtual machines whose clocks stop while they are paused or moved
+//! restart_wait_ms = 10000      # after a total failure: how long members that are back, when they are more than half, wait for
+//!                              # the others
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
 //! client_bytes = "256MiB"      # what this node holds for clients, over all connections: half for requests that the groups have
 //!                              # not taken yet, half for what clients have not read
 //! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
+//! # sign_log = "keys/node-{id}.log.key"   # the key with which this node signs its durable groups' logs: `squall keys log`
 //! # rack = "a"                 # where this node stands: replicas are spread over racks
 //! # voters = [1, 2, 3]         # who decides on views; an odd number of the members of the view, at most 5
 //!
@@ -22,7 +25,7 @@
 //!                              # all: "shm" (of one host for good), "tcp", "verbs"
 //!
 //! [groups.accounts]
-//! mode = "ordered"             # or "unordered"
+//! mode = "ordered"             # or "unordered", or "durable": then `storage` must be given
 //! ring_bytes = "1MiB"          # each sender's ring
 //! bulk_threshold = "256KiB"    # larger messages travel as bulk messages (never more than a quarter of the ring counts)
 //! bulk_reserve = "64MiB"       # memory for each sender's bulk messages, at each member: the largest message; 0: no bulk
@@ -32,6 +35,8 @@
 //! shards = 1                   # each has an order and a state of its own
 //! min_replicas = 1             # a shard with fewer complete members refuses work
 //! # max_replicas = 3           # how many members a shard has at most; all
+//! snapshot_bytes = "256MiB"    # a durable group's state is written to disk each time that so much was logged
+//! # retain = "4GiB"            # how much of a durable group's log is kept before the newest of these; all
 //! ```
 //!
 //! # Joining
@@ -143,10 +148,10 @@ mod tests;
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_ordered::{BulkPath, Mode};
+use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
 use self::{membership::Membership, network::Network};
-use crate::{plan, transport::Carrier};
+use crate::{encode::TIME_BYTES, plan, transport::Carrier};
 
 pub use self::{
     address::{Address, NoAddress},
@@ -214,6 +219,7 @@ pub struct Config {
     formation_timeout: Duration,
     failure_timeout: Duration,
     read_lease: Duration,
+    restart_wait: Duration,
     spin: Spin,
     short_limit: Duration,
     client_bytes: usize,
@@ -221,7 +227,7 @@ pub struct Config {
     groups: BTreeMap<String, GroupConfig>,
 }
 
-/// A group's configuration. All members must have the same, but for `max_waiting`.
+/// A group's configuration. All members must have the same, but for `max_waiting`, `snapshot_bytes` and `retain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupConfig {
@@ -245,6 +251,10 @@ pub struct GroupConfig {
     pub min_replicas: u32,
     /// How many members a shard has at most; None for all.
     pub max_replicas: Option<u32>,
+    /// Durable groups: each time that so much was logged, in bytes, a snapshot is written to disk. May differ between members.
+    pub snapshot_bytes: u64,
+    /// Durable groups: how much of the log before the newest snapshot is kept, in bytes; None for all. May differ between members.
+    pub retain: Option<u64>,
 }
 
 impl Default for GroupConfig {
@@ -261,6 +271,8 @@ impl Default for GroupConfig {
             shards: 1,
             min_replicas: 1,
             max_replicas: None,
+            snapshot_bytes: 256 << 20,
+            retain: None,
         }
     }
 }
@@ -278,7 +290,9 @@ impl GroupConfig {
 
     /// The largest message that the group takes, in bytes: the reserve in whole blocks, or what goes through the ring.
     pub fn max_message_bytes(&self) -> usize {
-        plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes()
+        let most = plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes();
+        // A durable group's messages carry a time.
+        if self.mode == Mode::Durable { most.saturating_sub(TIME_BYTES).min(MAX_PAYLOAD_BYTES) } else { most }
     }
 }
 
@@ -333,6 +347,11 @@ impl Config {
     /// A member that is silent for so long is suspected.
     pub fn failure_timeout(&self) -> Duration {
         self.failure_timeout
+    }
+
+    /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.
+    pub fn restart_wait(&self) -> Duration {
+        self.restart_wait
     }
 
     /// How long a member that all others have vouched for answers linearizable reads by itself. When one is dropped, the

@@ -79,10 +79,11 @@ fn everything_can_be_set() {
 }
 
 #[test]
-fn a_durable_group_is_refused_also_where_it_is_built() {
-    let built = Config::builder("bank", 1).members([1]).group("a", |group| _ = group.mode(Mode::Durable)).build();
-    let said = built.unwrap_err().to_string();
-    assert!(said.contains("groups.a.mode") && said.contains("does not have"), "{said}");
+fn a_durable_group_needs_a_storage() {
+    let built = || Config::builder("bank", 1).members([1]).group("a", |group| _ = group.mode(Mode::Durable));
+    let said = built().build().unwrap_err().to_string();
+    assert!(said.contains("groups.a.mode") && said.contains("storage ="), "{said}");
+    assert_eq!(built().storage("state").build().unwrap().group("a").mode, Mode::Durable);
 }
 
 #[test]
@@ -115,12 +116,13 @@ fn the_module_s_example_is_valid() {
 fn the_readme_s_examples_are_valid() {
     let page = include_str!("../../README.md");
     let examples: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 3);
-    for example in &examples[..2] {
+    let (joining, others): (Vec<&str>, Vec<&str>) = examples.iter().partition(|example| example.contains("join ="));
+    assert_eq!((joining.len(), others.len()), (1, 3));
+    for example in others {
         let config = Config::from_toml(&format!("id = 3\n{example}")).unwrap();
         assert_eq!(config.members().len(), 3, "{example}");
     }
-    let joins = Config::from_toml(examples[2]).unwrap();
+    let joins = Config::from_toml(joining[0]).unwrap();
     assert_eq!((joins.id(), joins.join().len()), (NodeId(4), 1));
 }
 
@@ -165,9 +167,13 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         ),
         ("[groups.a]\nmax_waiting = 0", "configuration, line 5: `groups.a.max_waiting` is 0: give 1 to 16777216"),
         (
+            "storage = \"x\"\n[groups.a]\nsnapshot_bytes = 100",
+            "configuration, line 6: `groups.a.snapshot_bytes` is 100 B: give at least 64 KiB",
+        ),
+        (
             "[groups.a]\nmode = \"durable\"",
-            "configuration, line 5: `groups.a.mode` is \"durable\", which this version does not have: give \"ordered\" or \
-             \"unordered\"",
+            "configuration, line 4: `groups.a.mode` is \"durable\", and there is nowhere to keep its log: give a directory, \
+             `storage = \"state/{id}\"`, or set the environment variable SQUALL_STORAGE",
         ),
         (
             "[groups.\"a b\"]",

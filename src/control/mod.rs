@@ -46,10 +46,12 @@ pub(crate) enum Service {
     Admin = 4,
     /// Commands and queries of clients, and of members that ask each other.
     Clients = 5,
+    /// Durable groups' logs, for those who read them.
+    Log = 6,
 }
 
 impl Service {
-    const ALL: [Service; 4] = [Service::ViewLog, Service::State, Service::Admin, Service::Clients];
+    const ALL: [Service; 5] = [Service::ViewLog, Service::State, Service::Admin, Service::Clients, Service::Log];
 
     fn of(number: u32) -> Option<Service> {
         Service::ALL.into_iter().find(|&service| service as u32 == number)
@@ -63,6 +65,7 @@ impl Service {
             Service::State => 4,
             Service::Admin => 16,
             Service::Clients => 1024,
+            Service::Log => 256,
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  joins                                   source
-//!   Ask { shard, epoch } ──────────────▶   captures the state between two messages
-//!   ◀──── State { epoch, seq, bytes }      (or Refused, and why)
-//!   ◀──────────────────── chunk, chunk …   as the application writes it out
+//!   Ask { shard, want } ───────────────▶   captures the state between two messages
+//!   ◀────────── Begun { gift, bytes }      (or Refused, and why)
+//!   ◀──────────────────── chunk, chunk …   as the application writes it out, or from the log
 //!   ◀─────────────────────── empty chunk   the end; or one of length u32::MAX: given up
 //!
 //!  0        4                 36
@@ -18,6 +18,9 @@
 //!
 //! States of two sources are alike but for their places in the order, and their bytes need not be: who loses a source begins
 //! anew with another.
+//!
+//! In a durable group who joins says what its log has, and gets what is behind that, if the source has it and it is not much more
+//! than a state; or only certain records, in place of damaged ones.
 
 use std::{
     fmt,
@@ -26,7 +29,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use squall_membership::{Epoch, Seq, ShardId};
+use squall_membership::{End, Epoch, Seq, ShardId};
 
 use super::{
     Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamReader, StreamWriter,
@@ -53,25 +56,55 @@ const WORDS: usize = 4 << 10;
 pub(crate) struct Ask {
     /// Whose state.
     pub(crate) shard: ShardId,
-    /// As of some place in the order of this epoch.
-    pub(crate) epoch: Epoch,
+    /// What of it.
+    pub(crate) want: Want,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Want {
+    /// The state as of some place in the order of this epoch; or, if that is less, what takes a log there that ends at `have`.
+    State { epoch: Epoch, have: Option<End> },
+    /// The log's records that take it from one place to another.
+    Records { from: End, to: End },
+}
+
+/// What a source gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Gift {
+    /// A state of this epoch. It has what the first `seq` places of the epoch's order did, and no more. `chain` is what a log goes on
+    /// with that is begun behind it, if it is signed.
+    State { epoch: Epoch, seq: Seq, chain: Option<[u8; 32]> },
+    /// Records behind this place of the log that was asked for.
+    Suffix(Cut),
+    /// The records that were asked for.
+    Records,
+}
+
+/// Where two logs part, and how to know that they are alike before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cut {
+    /// What lies behind it in the shorter log is void.
+    pub(crate) at: End,
+    /// The last message's number there.
+    pub(crate) version: u64,
+    /// The last record's time there, in nanoseconds.
+    pub(crate) time: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Answer {
-    State { epoch: Epoch, seq: Seq, bytes: Option<u64> },
+    Begun { gift: Gift, bytes: Option<u64> },
     Refused(String),
 }
 
 /// Writes a state out, on the stream's thread.
 pub(crate) type WriteOut = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// A state that was captured.
+/// What a source has ready.
 pub(crate) struct Captured {
-    /// In which epoch.
-    pub(crate) epoch: Epoch,
-    /// It has what the first `seq` places of the epoch's order did, and no more.
-    pub(crate) seq: Seq,
+    /// What it is.
+    pub(crate) gift: Gift,
     /// How long it will be, if that is known.
     pub(crate) bytes: Option<u64>,
     /// Writes it out.
@@ -115,8 +148,8 @@ fn give(stream: ControlStream, source: &dyn StateSource) -> Result<(), FrameErro
         Ok(captured) => captured,
         Err(why) => return frame::write(&mut writer, &Answer::Refused(cut_short(why)), WORDS),
     };
-    let Captured { epoch, seq, bytes, write } = captured;
-    frame::write(&mut writer, &Answer::State { epoch, seq, bytes }, WORDS)?;
+    let Captured { gift, bytes, write } = captured;
+    frame::write(&mut writer, &Answer::Begun { gift, bytes }, WORDS)?;
     let mut chunks = ChunkWriter { to: writer, hasher: blake3::Hasher::new(), chunk: Vec::new(), failed: false };
     match write(&mut chunks).and_then(|()| chunks.end()) {
         Err(error) if !chunks.failed => {
@@ -183,10 +216,8 @@ impl Write for ChunkWriter {
 /// A state on its way. To be read to its end: all that is read has been checked, and an error, which is an [`io::Error`] around
 /// a [`TransferError`], says that it ends too early.
 pub(crate) struct Fetch {
-    /// In which epoch it was captured.
-    pub(crate) epoch: Epoch,
-    /// It has what the first `seq` places of the epoch's order did, and no more.
-    pub(crate) seq: Seq,
+    /// What it is.
+    pub(crate) gift: Gift,
     from: StreamReader,
     hang_up: HangUp,
     hasher: blake3::Hasher,
@@ -225,9 +256,8 @@ impl Fetch {
         let ControlStream { mut reader, mut writer, .. } = stream;
         frame::write(&mut writer, &ask, WORDS).map_err(cut)?;
         match frame::read(&mut reader, WORDS).map_err(cut)? {
-            Answer::State { epoch, seq, bytes } => Ok(Fetch {
-                epoch,
-                seq,
+            Answer::Begun { gift, bytes } => Ok(Fetch {
+                gift,
                 from: reader,
                 hang_up,
                 hasher: blake3::Hasher::new(),
@@ -296,12 +326,7 @@ impl Read for Fetch {
 
 impl fmt::Debug for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fetch { epoch, seq, received, bytes, .. } = self;
-        f.debug_struct("Fetch")
-            .field("epoch", epoch)
-            .field("seq", seq)
-            .field("received", received)
-            .field("bytes", bytes)
-            .finish()
+        let Fetch { gift, received, bytes, .. } = self;
+        f.debug_struct("Fetch").field("gift", gift).field("received", received).field("bytes", bytes).finish()
     }
 }

@@ -6,18 +6,27 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall_ordered::{Deliver, Message};
+use squall_ordered::{
+    Deliver, Message, Payload,
+    log::{Hlc, Position},
+};
 
-use super::Tally;
+use super::{
+    Tally,
+    held::{Held, fail_read},
+};
 use crate::{
     backlog::Backlog,
+    encode::split_time,
     error::{ReadError, Unavailable},
-    read::{Job, Reads},
+    read::{Job, Look, Reads},
+    replicated::Logged,
     replies::After,
     service::{Invalid, Service},
     state::Mark,
     submit::{Shared, Unapplied},
     transfer::Transfer,
+    view_change::NewView,
 };
 
 /// What a [`Deliverer`] calls.
@@ -44,6 +53,10 @@ pub(super) struct Desk<S: Service> {
     pub(super) reads: Arc<Reads<S>>,
     pub(super) transfer: Arc<Transfer>,
     pub(super) tally: Arc<Tally>,
+    /// Of a durable group.
+    pub(super) held: Option<Held<S>>,
+    /// A durable group's message, copied out.
+    pub(super) incoming: AlignedVec,
     pub(super) scratch: AlignedVec,
     pub(super) jobs: Vec<Job<S>>,
     pub(super) wakers: Wakers,
@@ -88,17 +101,10 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
     #[inline(always)]
     fn deliver(&mut self, message: Message<'_>) {
         let AtDesk { service, desk } = self;
-        let result = match service.take(&message, &mut desk.scratch) {
-            Ok(reply) => {
-                desk.applied += 1;
-                // Of what has no reply, nobody waits for one.
-                reply.ok_or(Unapplied::Invalid)
-            }
-            Err(invalid) => {
-                desk.skip(&message, &invalid);
-                Err(Unapplied::Invalid)
-            }
-        };
+        if desk.held.is_some() {
+            return self.deliver_logged(message);
+        }
+        let result = desk.apply(*service, &message, None);
         if message.ticket != 0 {
             let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
             if let Some(waker) = wake {
@@ -113,7 +119,44 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
     fn answer(&mut self, count: u64) {
         let AtDesk { service, desk } = self;
         desk.reads.take(count, &mut desk.jobs);
-        desk.answer_jobs(service);
+        desk.answer_reads(service);
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.desk.held.as_ref().is_none_or(|held| held.journal.append().has_room())
+    }
+
+    fn safe(&mut self, version: u64) {
+        self.desk.release(version);
+        self.service.safe(version);
+    }
+}
+
+impl<S: Service> AtDesk<'_, S> {
+    /// Appends a durable group's message to the log, applies it, and holds the reply.
+    #[inline(never)]
+    fn deliver_logged(&mut self, message: Message<'_>) {
+        let AtDesk { service, desk } = self;
+        let mut incoming = std::mem::take(&mut desk.incoming);
+        let bytes = match message.payload.as_slice() {
+            Some(bytes) => bytes,
+            // Read once, so that the log and the replica get the same, whatever a faulty sender does meanwhile.
+            None => {
+                incoming.resize(message.payload.len(), 0);
+                message.payload.read(&mut incoming);
+                incoming.as_slice()
+            }
+        };
+        let (kept, sent) = split_time(bytes);
+        let instead = service.logged_as(kept);
+        if let Some(logged) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
+            let kept = Message { payload: Payload::settled(kept), ..message };
+            let result = desk.apply(*service, &kept, Some(logged));
+            if let Some(held) = desk.held.as_mut().filter(|_| message.ticket != 0) {
+                held.hold_reply(logged.version, message.ticket, result);
+            }
+        }
+        desk.incoming = incoming;
     }
 }
 
@@ -126,6 +169,14 @@ impl<S: Service> Deliver for Skipping<'_, S> {
 
     fn answer(&mut self, count: u64) {
         self.at_desk.answer(count);
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.at_desk.has_room()
+    }
+
+    fn safe(&mut self, version: u64) {
+        self.at_desk.safe(version);
     }
 }
 
@@ -146,18 +197,74 @@ impl<S: Service> Desk<S> {
     /// Fails the linearizable reads that wait, and those to come.
     pub(super) fn refuse_reads(&mut self, why: Unavailable) {
         let error = ReadError::Unavailable { why };
+        self.fail_held_reads(&error);
         let Desk { reads, jobs, wakers, .. } = self;
         reads.refuse(error.clone(), jobs);
-        for job in jobs.drain(..) {
-            job(Err(error.clone())).into_iter().for_each(|waker| wakers.push(waker));
+        jobs.drain(..).for_each(|job| fail_read(job, &error, wakers));
+    }
+
+    /// Tells the replica of a view, and the log.
+    pub(super) fn tell_view(&self, service: &mut S, view: &NewView) {
+        if let Some(held) = &self.held {
+            held.append_view(view);
+        }
+        service.view_changed(&view.change);
+    }
+
+    /// Answers peeks, which show the replica as it is.
+    pub(super) fn answer_peeks(&mut self, service: &S) {
+        self.reads.take_peeks(&mut self.jobs);
+        let Desk { jobs, wakers, answered, .. } = self;
+        for mut job in jobs.drain(..) {
+            *answered += 1;
+            job.look(Ok(service));
+            job.answer().into_iter().for_each(|waker| wakers.push(waker));
         }
     }
 
-    pub(super) fn answer_jobs(&mut self, service: &S) {
-        let Desk { jobs, wakers, answered, .. } = self;
-        for job in jobs.drain(..) {
+    /// Answers linearizable reads; in a durable group, once what they saw can't be undone.
+    fn answer_reads(&mut self, service: &S) {
+        let Desk { jobs, wakers, answered, held, .. } = self;
+        for mut job in jobs.drain(..) {
             *answered += 1;
-            job(Ok(service)).into_iter().for_each(|waker| wakers.push(waker));
+            job.look(Ok(service));
+            let job = match held {
+                Some(held) => held.hold_read(job),
+                None => Some(job),
+            };
+            job.and_then(Look::answer).into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
+    /// Gives a message to the replica.
+    #[inline]
+    fn apply(&mut self, service: &mut S, message: &Message<'_>, logged: Option<Logged>) -> Result<S::Reply, Unapplied> {
+        match service.take(message, logged, &mut self.scratch) {
+            Ok(reply) => {
+                self.applied += 1;
+                // Of what has no reply, nobody waits for one.
+                reply.ok_or(Unapplied::Invalid)
+            }
+            Err(invalid) => {
+                self.skip(message, &invalid);
+                Err(Unapplied::Invalid)
+            }
+        }
+    }
+
+    /// Appends a message to the log of a durable group. None if the log does not take it: then it has failed.
+    fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<Logged> {
+        let held = self.held.as_ref()?;
+        let at = Position::new(message.epoch, message.seq);
+        match held.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
+            Ok(end) => {
+                self.shared.intake.set_latest(end.time);
+                Some(Logged { version: end.version, time: end.time })
+            }
+            Err(error) => {
+                held.journal.fail(error.to_string());
+                None
+            }
         }
     }
 

@@ -2,17 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use squall_ordered::log::End;
+
 use super::part::{Part, Stage};
 use crate::{
+    recovery::LastView,
     service::Service,
     state::{CaptureError, Captured},
-    transfer::{CaptureReply, Transfer},
+    transfer::{CaptureReply, Transfer, Wanted},
 };
 
 /// What waits for the replica.
 #[derive(Default)]
 pub(super) struct Errands {
-    pub(super) captures: Vec<CaptureReply>,
+    pub(super) captures: Vec<(Wanted, CaptureReply)>,
     /// A state may have been restored.
     pub(super) restored: bool,
     /// Which state is to be fetched, if any is.
@@ -30,15 +33,24 @@ impl Errands {
     }
 }
 
-/// Captures the replica's state.
-pub(super) fn capture<S: Service>(part: Option<&Part>, service: &S) -> Result<Captured, CaptureError> {
+/// Captures the replica's state, or where it is. `logged` is where the log is, in a durable group.
+pub(super) fn capture<S: Service>(
+    part: Option<&Part>,
+    service: &S,
+    wanted: Wanted,
+    logged: Option<(End, LastView)>,
+) -> Result<Captured, CaptureError> {
     let Some((part, ahead)) = part.and_then(|part| match &part.stage {
         Stage::Complete { ahead, .. } => Some((part, ahead)),
         Stage::Incomplete { .. } => None,
     }) else {
         return Err(CaptureError::NotComplete);
     };
+    let mark = ahead.clone().unwrap_or_else(|| part.delivered());
+    if wanted == Wanted::Place {
+        return Ok(Captured::place(mark, logged));
+    }
     // It changes nothing, so whatever happens in it, the replica and the thread go on.
     let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
-    Captured::new(ahead.clone().unwrap_or_else(|| part.delivered()), snapshot)
+    Captured::new(mark, snapshot, logged)
 }

@@ -16,7 +16,7 @@ use crate::{
     service::Service,
     state::Mark,
     transfer::Standing,
-    view_change::ViewChange,
+    view_change::NewView,
 };
 
 /// What a node has in a view.
@@ -36,7 +36,7 @@ pub(super) enum Stage {
         /// The state that was restored, as long as it is ahead of what is delivered.
         ahead: Option<Mark>,
         /// The replica has not been told of these.
-        changes: Vec<Arc<ViewChange>>,
+        changes: Vec<Arc<NewView>>,
     },
     Incomplete {
         backlog: Backlog,
@@ -90,14 +90,18 @@ impl Part {
             *state = Some(mark);
         }
         let Some(mark) = state else { return false };
+        let has_room = |desk: &Desk<S>| desk.held.as_ref().is_none_or(|held| held.journal.append().has_room());
         // More than comes in meanwhile.
         for _ in 0..max.saturating_mul(4) {
+            if !has_room(desk) {
+                break;
+            }
             match backlog.pop(mark) {
                 Some(Entry::Message { epoch, seq, sender, payload }) => {
                     let message = Message { epoch, seq, sender, payload: Payload::kept(&payload), ticket: 0 };
                     AtDesk { service, desk }.deliver(message);
                 }
-                Some(Entry::View(change)) => service.view_changed(&change),
+                Some(Entry::View(view)) => desk.tell_view(service, &view),
                 None => break,
             }
         }
@@ -105,9 +109,26 @@ impl Part {
         if !backlog.is_empty() || mark.epoch > self.epoch {
             return false;
         }
-        let ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
+        let mut ahead = Some(mark.clone()).filter(|mark| !backlog.to().covers(mark));
+        if desk.held.is_some() {
+            let delivered = Mark { epoch: self.epoch, turns: self.deliverer.turns() };
+            if !delivered.covers(mark) {
+                // Versions are counted from where the deliverer is.
+                return false;
+            }
+            ahead = None;
+        }
         self.stage = Stage::Complete { ahead, changes: Vec::new() };
+        self.begin(desk);
         true
+    }
+
+    /// In a durable group, once the replica is as far as the deliverer: the log goes on from here.
+    pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>) {
+        if let Some(held) = &desk.held {
+            self.deliverer.begin(held.journal.end().version);
+            held.journal.tell(self.deliverer.persisted());
+        }
     }
 }
 

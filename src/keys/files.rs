@@ -10,8 +10,10 @@ use std::{
 use squall_fabric::NodeId;
 
 use super::KeysError;
+use crate::log_keys;
 
-/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`.
+/// A directory of keys: `ca.pem` and `ca.key`, and for each node `node-<id>.pem` and `node-<id>.key`; and `node-<id>.log.pem` and
+/// `node-<id>.log.key`, where it signs its logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     directory: PathBuf,
@@ -41,6 +43,16 @@ impl Files {
     /// A node's key.
     pub fn key(&self, node: NodeId) -> PathBuf {
         self.directory.join(format!("node-{}.key", node.0))
+    }
+
+    /// The public half of the key with which a node signs its logs, for whoever checks them.
+    pub fn log_public_key(&self, node: NodeId) -> PathBuf {
+        self.directory.join(log_keys::public_name(node))
+    }
+
+    /// The key with which a node signs its logs.
+    pub fn log_key(&self, node: NodeId) -> PathBuf {
+        self.directory.join(format!("node-{}.log.key", node.0))
     }
 }
 

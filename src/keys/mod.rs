@@ -2,7 +2,8 @@
 //!
 //! Whoever has the CA's key can make nodes, so it stays where keys are made; a node gets its own certificate and key, and the
 //! CA's certificate. A certificate names a node of one cluster ([`certificate_name`](squall_fabric::net::certificate_name)), and
-//! that is all that it says: hosts may change their addresses. All keys are of ECDSA on P-256.
+//! that is all that it says: hosts may change their addresses. These keys are of ECDSA on P-256. A node that signs its logs has one of
+//! Ed25519 for that ([`LogKeys`]), which no CA knows: see [`log_keys`](crate::log_keys).
 //!
 //! The `squall keys` command does this at a shell; so does a program:
 //!
@@ -23,11 +24,13 @@
 mod authority;
 mod description;
 mod files;
+mod log;
 
 pub use self::{
     authority::{Authority, MAX_DAYS, NodeKeys},
     description::{Description, Subject, describe},
     files::Files,
+    log::LogKeys,
 };
 
 use std::{io, path::PathBuf};

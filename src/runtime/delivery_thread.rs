@@ -13,12 +13,15 @@ use crossbeam::{
     channel::{Receiver, Sender, TryRecvError, bounded, unbounded},
     sync::{Parker, Unparker},
 };
-use squall_fabric::{NodeId, Time, Waker};
-use squall_membership::{EndReason, Epoch, ShardId};
+use squall_fabric::{Time, Waker};
+use squall_membership::{EndReason, ShardId};
 use squall_ordered::Undelivered;
 
 use super::engine::Request;
-use crate::delivery::{Fate, Installed, Task};
+use crate::{
+    delivery::{Fate, Installed, Task},
+    error::Unavailable,
+};
 
 /// How many turns a thread delivers before it publishes how far it is.
 const BATCH: usize = 64;
@@ -27,10 +30,8 @@ const BATCH: usize = 64;
 pub(super) enum Change {
     /// It has a part in a new view.
     Install(Box<Installed>),
-    /// It has none any more.
-    Dropped(Vec<(Undelivered, Fate)>, Epoch),
-    /// It has none in the view at hand, and these have.
-    Elsewhere(Vec<NodeId>),
+    /// It has none, for this reason.
+    Outside(Vec<(Undelivered, Fate)>, Unavailable),
     /// Nothing can be decided.
     Stalled,
     /// The last: fail whatever waits.
@@ -42,8 +43,7 @@ impl Change {
     pub(super) fn tell(self, task: &mut dyn Task) {
         match self {
             Change::Install(installed) => task.install(*installed),
-            Change::Dropped(undelivered, epoch) => task.dropped(undelivered, epoch),
-            Change::Elsewhere(members) => task.elsewhere(members),
+            Change::Outside(undelivered, why) => task.outside(undelivered, why),
             Change::Stalled => task.stalled(),
             Change::End(undelivered, reason) => task.end(undelivered, &reason),
         }
@@ -138,7 +138,7 @@ fn run(
             Ok(end @ Change::End(..)) => return end.tell(&mut *task),
             Ok(change) => {
                 // Who comes back gets other messages, and another state.
-                stuck &= !matches!(change, Change::Dropped(..));
+                stuck &= !matches!(change, Change::Outside(..));
                 change.tell(&mut *task);
                 untold.fetch_sub(1, Ordering::Release);
                 waker.wake();
@@ -167,11 +167,13 @@ fn run(
 mod tests {
     use std::sync::mpsc;
 
+    use squall_fabric::NodeId;
+    use squall_membership::Epoch;
     use squall_ordered::{DeliverError, Fault, Ran};
 
     use super::*;
 
-    /// Can't be stepped but for the first time after it was dropped.
+    /// Can't be stepped but for the first time after it was outside.
     struct Strict {
         steps: u32,
         /// Told of each step, and of being stalled, which takes until the other says so.
@@ -196,11 +198,9 @@ mod tests {
 
         fn install(&mut self, _: Installed) {}
 
-        fn dropped(&mut self, _: Vec<(Undelivered, Fate)>, _: Epoch) {
+        fn outside(&mut self, _: Vec<(Undelivered, Fate)>, _: Unavailable) {
             self.steps = 1;
         }
-
-        fn elsewhere(&mut self, _: Vec<NodeId>) {}
 
         fn stalled(&mut self) {
             self.told.send("stalled").unwrap();
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_met_a_faulty_sender_goes_on_only_after_it_was_dropped() {
+    fn a_task_that_met_a_faulty_sender_goes_on_only_after_it_was_outside() {
         let (thread, tells, lets) = start();
         assert_eq!(tells.recv(), Ok("step"));
         thread.tell(Change::Stalled);
         assert_eq!(tells.recv(), Ok("stalled"), "not another step");
         lets.send(()).unwrap();
-        thread.tell(Change::Dropped(Vec::new(), Epoch(2)));
+        thread.tell(Change::Outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) }));
         assert_eq!(tells.recv(), Ok("step"));
     }
 

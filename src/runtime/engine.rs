@@ -12,14 +12,17 @@ use super::{
     delivery_thread::{Change, DeliveryThread},
     fetcher::Fetcher,
     idle::{Idle, Rest},
+    returning::{Done, Returning, waits_for},
     run_delay::RunDelay,
 };
 use crate::{
     admin::StatusReport,
     control::Caller,
     delivery::{Installed, Task},
+    error::Unavailable,
     fabric::Learn,
     group::GroupControl,
+    journal::Journal,
     node_core::{CoreEffect, NodeCore},
     outside::Outside,
     status::{BulkStatus, Fetching, GroupStatus, MemberStatus, Status},
@@ -99,6 +102,13 @@ impl GroupSlot {
         self.fetcher.as_ref().and_then(|(_, fetcher)| fetcher.progress())
     }
 
+    /// Whether nothing is on its way to its log, nor will be by itself.
+    pub(super) fn is_still(&mut self) -> bool {
+        self.retire();
+        let is_told = !matches!(&self.home, Home::Thread(thread) if !thread.is_up_to_date());
+        is_told && self.retired.is_empty()
+    }
+
     /// Needs no state any more, or another one.
     fn retire(&mut self) {
         if let Some((_, fetcher)) = self.fetcher.take() {
@@ -112,7 +122,7 @@ impl GroupSlot {
 
     fn tell(&mut self, change: Change) {
         let is_end = matches!(change, Change::End(..));
-        if matches!(change, Change::Dropped(..)) {
+        if matches!(change, Change::Outside(..)) {
             // Who comes back gets other messages, and another state.
             self.home = match std::mem::replace(&mut self.home, Home::Ended) {
                 Home::Stuck(task) => Home::Engine(task),
@@ -137,6 +147,9 @@ impl GroupSlot {
 pub(crate) struct Engine<F> {
     pub(crate) core: NodeCore<F>,
     pub(crate) groups: BTreeMap<ShardId, GroupSlot>,
+    /// Those of durable groups.
+    pub(crate) journals: Vec<Arc<Journal>>,
+    pub(crate) returning: Returning,
     pub(crate) monitor: Monitor,
     /// Dials other members.
     pub(crate) caller: Caller,
@@ -198,11 +211,18 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         busy |= self.carry_out();
         busy |= self.deliver(now, run_delay);
         self.look_after_states();
+        busy |= self.return_to_group();
         if !self.core.is_ended()
             && let Some(failure) = self.monitor.failure()
         {
             let node = self.core.fabric().node();
             self.core.fail(view_log::end_reason(node, failure), &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
+            && let Some(why) = self.journals.iter().find_map(|journal| journal.failure())
+        {
+            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
             busy = true;
         }
         let mut stop = false;
@@ -239,12 +259,20 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.stalled = None;
                     self.outside.installed(view, self.core.last_change());
                 }
-                CoreEffect::Dropped { shard, epoch, undelivered } => {
-                    self.stalled = None;
-                    self.outside.interrupted("it was dropped from the group, and joins it again");
-                    self.tell(shard, Change::Dropped(undelivered, epoch));
+                CoreEffect::Outside { shard, why, undelivered } => {
+                    if matches!(why, Unavailable::Dropped { .. }) {
+                        self.stalled = None;
+                        self.outside.interrupted("it was dropped from the group, and joins it again");
+                    }
+                    self.tell(shard, Change::Outside(undelivered, why));
                 }
-                CoreEffect::Elsewhere { shard, members } => self.tell(shard, Change::Elsewhere(members)),
+                CoreEffect::CutTo { shard, end, complete } => {
+                    // What it has of the view before, and was to go on with, is void.
+                    self.tell(shard, Change::Outside(Vec::new(), Unavailable::Joining));
+                    self.returning.cut(shard, end, complete);
+                }
+                CoreEffect::Returns => self.returning.gather(),
+                CoreEffect::WaitsFor(nodes) => self.wait_for(&nodes),
                 CoreEffect::Stalled(why) => {
                     let why = format!("{why}; {LAST_RESORT}");
                     tracing::warn!(%why, "the group stands still");
@@ -313,6 +341,28 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
+    /// Does what a restart of the group needs of this node's logs. Returns whether something was done.
+    fn return_to_group(&mut self) -> bool {
+        let node = self.core.fabric().node();
+        let Some(done) = self.returning.step(node, &mut self.groups) else { return false };
+        match done {
+            Done::Held(held) => self.core.hold(held, &mut self.effects),
+            Done::Cut(shard, Ok(())) => self.core.cut_done(shard),
+            Done::Cut(_, Err(why)) => self.core.fail(EndReason::Storage(why), &mut self.effects),
+        }
+        true
+    }
+
+    /// The group lies in pieces, and goes on when these are back, or enough of them.
+    fn wait_for(&mut self, nodes: &[NodeId]) {
+        if nodes.is_empty() {
+            return;
+        }
+        let why = waits_for(nodes);
+        tracing::warn!(%why, "the group is to be put together again");
+        self.stalled = Some(why);
+    }
+
     fn tell(&mut self, shard: ShardId, change: Change) {
         if let Some(group) = self.groups.get_mut(&shard) {
             group.tell(change);
@@ -376,7 +426,13 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 view.and_then(|view| view.shard(shard)).map(|shard| shard.members.as_slice()).unwrap_or_default();
             let row = |&node| {
                 let row = self.core.row(shard, node).unwrap_or_default();
-                MemberStatus { node, sent: row.sent, received: row.received, delivered: row.delivered }
+                MemberStatus {
+                    node,
+                    sent: row.sent,
+                    received: row.received,
+                    delivered: row.delivered,
+                    persisted: row.persisted,
+                }
             };
             let (messages, bytes) = self.core.bulk_in_flight(shard);
             GroupStatus {
@@ -386,6 +442,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 members: members.iter().map(row).collect(),
                 own_thread: matches!(group.home, Home::Thread(_)),
                 counts: group.control.counts(),
+                log: group.control.log(),
             }
         });
         Status { view: view.cloned(), ended: self.outside.end_reason(), groups: groups.collect() }

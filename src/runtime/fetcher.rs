@@ -1,7 +1,7 @@
 //! Getting a replica's state from another member, on a thread of its own.
 
 use std::{
-    io,
+    io::{self, Read},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,13 +12,16 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, ShardId, View};
+use squall_ordered::log::Damage;
 
 use crate::{
     control::{
         Caller, Contact, HangUp,
-        transfer::{Ask, Fetch, Progress},
+        transfer::{Ask, Fetch, Gift, Progress, Want},
     },
     group::GroupControl,
+    recovery,
+    state::RestoreError,
     status::Fetching,
     transfer::Standing,
 };
@@ -222,24 +225,63 @@ fn fetch(
 ) -> Result<u64, String> {
     let rank = view.rank_of(source).ok_or("it is no member")?;
     let contact = Contact { node: Some(source), addresses: view.members[rank.index()].addresses.clone() };
-    let (group, watched) = (control.name().to_owned(), Arc::clone(shared));
+    let (group, watched) = (Arc::<str>::from(control.name()), Arc::clone(shared));
     let mut told = TELL_EVERY;
     let progress = move |progress: Progress| {
         watched.progress(progress);
         if progress.received >= told {
             told = progress.received + TELL_EVERY;
-            tracing::info!(group, received = progress.received, of = ?progress.bytes, "a replica's state is on its way");
+            tracing::info!(group = &*group, received = progress.received, of = ?progress.bytes, "a replica's state is on its way");
         }
     };
-    let mut fetch = Fetch::begin(caller, &contact, Ask { shard, epoch: view.epoch }, progress)
-        .map_err(|error| error.to_string())?;
+    let mut repair = |damage: &Damage| repair(caller, &contact, control, shard, damage);
+    let have = control.prepare(&mut repair).map_err(|error| error.to_string())?;
+    let want = Want::State { epoch: view.epoch, have: have.map(|have| recovery::place(have.position)) };
+    let begin = |want, progress| {
+        Fetch::begin(caller, &contact, Ask { shard, want }, progress).map_err(|error| error.to_string())
+    };
+    let mut fetch = begin(want, progress.clone())?;
+    let mut restored = take(control, &mut fetch, source, shared);
+    if let Err(RestoreError::Differs(at)) = &restored {
+        tracing::warn!(group = control.name(), %at, "this node's log is another one than the source's: it gets a state");
+        fetch = begin(Want::State { epoch: view.epoch, have: None }, progress)?;
+        restored = take(control, &mut fetch, source, shared);
+    }
+    restored.map_err(|error| error.to_string())
+}
+
+/// Takes what a source gives. Returns how many bytes it was.
+fn take(
+    control: &dyn GroupControl,
+    fetch: &mut Fetch,
+    source: NodeId,
+    shared: &Arc<Shared>,
+) -> Result<u64, RestoreError> {
     shared.begin(source, fetch.hang_up());
-    let restored = control.restore(&mut fetch);
+    let restored = control.restore(fetch.gift, fetch);
     // An application need not look for the end, which the source waits to see taken. Each chunk was checked before.
     if restored.is_ok() {
-        let _ = io::copy(&mut fetch, &mut io::sink());
+        let _ = io::copy(fetch, &mut io::sink());
     }
     let ended = shared.end();
-    restored.map_err(|error| error.to_string())?;
-    Ok(ended.map_or(0, |fetching| fetching.received))
+    restored.map(|()| ended.map_or(0, |fetching| fetching.received))
+}
+
+/// Replaces damaged records of this node's log by another member's.
+fn repair(
+    caller: &Caller,
+    source: &Contact,
+    control: &dyn GroupControl,
+    shard: ShardId,
+    damage: &Damage,
+) -> Result<(), String> {
+    let journal = control.journal().ok_or("the group has no log")?;
+    recovery::repair(journal, damage, |from, to| {
+        let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
+        let mut fetch = Fetch::begin(caller, source, Ask { shard, want }, |_| {}).map_err(|error| error.to_string())?;
+        let is_asked = fetch.gift == Gift::Records;
+        let mut records = Vec::new();
+        fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
+        is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())
+    })
 }

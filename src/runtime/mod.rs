@@ -5,7 +5,11 @@ mod engine;
 mod fetcher;
 mod idle;
 mod report;
+mod returning;
 mod run_delay;
+mod storage_thread;
 
 pub(crate) use engine::{Engine, GroupSlot, Request};
 pub(crate) use idle::{Idle, Rest};
+pub(crate) use returning::Returning;
+pub(crate) use storage_thread::{Bed, StorageThread};

@@ -4,7 +4,7 @@ use crossbeam::channel::Sender;
 use squall_fabric::{Fabric, NodeId, Time, Wait};
 use squall_membership::{Epoch, Member, Proposal, Rank, ShardState, ShardView, View};
 
-use super::{Engine, GroupSlot};
+use super::{Engine, GroupSlot, returning::waits_for};
 use crate::{
     admin::{CandidateReport, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport},
     fabric::Learn,
@@ -41,11 +41,15 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         if let Some(at) = self.core.membership().rejoins_at() {
             return Standing::Waiting { rejoins_in_ms: at.since(now).as_millis() as u64 };
         }
+        let log = self.monitor.status();
+        if self.core.view().is_none() && !log.waits_for.is_empty() {
+            return Standing::Stalled(waits_for(&log.waits_for));
+        }
         let is_wedged = |view: &View| view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank));
         match self.core.view() {
             Some(view) if is_wedged(view) => Standing::Wedged,
             Some(_) => Standing::Member,
-            None if self.founds && self.monitor.status().cluster.is_none() => Standing::Forming,
+            None if self.founds && log.cluster.is_none() => Standing::Forming,
             None => Standing::Joining,
         }
     }
@@ -66,6 +70,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     }
 
     fn shard(&self, shard: &ShardView) -> ShardReport {
+        let slot = self.groups.get(&shard.shard);
+        let log = slot.and_then(|group| group.control.log());
         let row = |&node: &NodeId| {
             let row = self.core.row(shard.shard, node).unwrap_or_default();
             RowReport {
@@ -75,10 +81,10 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 sent: row.sent,
                 received: row.received,
                 delivered: row.delivered,
+                persisted: log.is_some().then_some(row.persisted),
                 lag: 0,
             }
         };
-        let slot = self.groups.get(&shard.shard);
         let group = slot.map_or_else(String::new, |group| group.control.name().to_owned());
         let fetching = slot.and_then(GroupSlot::fetching);
         let condition = match &shard.state {
@@ -87,7 +93,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             ShardState::Suspended { last_holders } => ShardCondition::Suspended { last_holders: last_holders.clone() },
         };
         let rows = shard.members.iter().map(row).collect();
-        ShardReport { shard: shard.shard.0, group, condition, fetching, rows }.with_lags()
+        ShardReport { shard: shard.shard.0, group, condition, fetching, log, rows }.with_lags()
     }
 
     /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be.
@@ -112,6 +118,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         status` says that it can't go on may be forced to"
                     .into(),
             );
+        }
+        if self.core.view().is_none() {
+            return Err("it was started again, and is in no view yet: start those for whom it waits, too".into());
         }
         let forced = self.core.membership().forced();
         let (proposal, anew) = forced.ok_or("what follows its view is decided meanwhile: nothing is to be forced")?;

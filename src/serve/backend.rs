@@ -55,7 +55,7 @@ impl<R: Answers> Backend for Group<Served<R>> {
     }
 
     fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError> {
-        self.shared().intake.accept(&Encoded::bytes(&[]).with_trailer(&trailer), 0)
+        self.shared().intake.try_send(Encoded::bytes(&[]).with_trailer(&trailer))
     }
 
     fn query(&self, query: Query) {

@@ -47,6 +47,11 @@ impl Clients {
         }
     }
 
+    /// Whether the client of a session is connected here.
+    pub(crate) fn has(&self, key: u64) -> bool {
+        self.lock().sessions.contains_key(&key)
+    }
+
     /// Tells the client of a session, if it is connected here. `message` is made only then.
     pub(crate) fn tell(&self, key: u64, message: impl FnOnce() -> ToClient) {
         let outbox = self.lock().sessions.get(&key).cloned();

@@ -1,6 +1,7 @@
 //! A replica that serves clients: the application's, and the table of their sessions.
 
 use std::{
+    collections::VecDeque,
     fmt,
     io::{self, BufReader, Read},
     ops::Deref,
@@ -15,7 +16,7 @@ use super::{
     wire::{Outcome, ToClient},
 };
 use crate::{
-    replicated::{Applied, Command, Replicated},
+    replicated::{Applied, Command, Logged, Replicated},
     service::{Invalid, Service},
     session::{Admission, Answer, SessionId, Sessions, Trailer},
     state::Snapshot,
@@ -73,11 +74,18 @@ pub struct Served<R> {
     replica: R,
     sessions: Sessions,
     clients: Arc<Clients>,
+    /// In a durable group, what clients are told once it can't be undone: by version, and the key of the session.
+    held: VecDeque<(u64, u64, ToClient)>,
 }
 
 impl<R> Served<R> {
     pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
-        Served { replica, sessions: Sessions::default(), clients }
+        Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new() }
+    }
+
+    /// One that no client is connected to: for [earlier states](crate::Group::at_version) of a group that serves clients.
+    pub fn blank(replica: R) -> Served<R> {
+        Served::new(replica, Arc::default())
     }
 
     /// The table.
@@ -103,7 +111,12 @@ impl<R> fmt::Debug for Served<R> {
 impl<R: Answers> Service for Served<R> {
     type Reply = R::Reply;
 
-    fn take(&mut self, message: &Message<'_>, scratch: &mut AlignedVec) -> Result<Option<R::Reply>, Invalid> {
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        logged: Option<Logged>,
+        scratch: &mut AlignedVec,
+    ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
             Some(bytes) => bytes,
             // Copied out, as for any other replica.
@@ -114,7 +127,7 @@ impl<R: Answers> Service for Served<R> {
             }
         };
         let (bytes, trailer) = Trailer::split(bytes).map_err(rancor::Error::new)?;
-        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender };
+        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender, logged };
         match trailer {
             Trailer::Plain => return self.apply(bytes, &at).map(Some),
             Trailer::Request { session, number, acknowledged } => {
@@ -127,13 +140,30 @@ impl<R: Answers> Service for Served<R> {
                     }
                     Err(_) => ToClient::NotOpened { key: opening.key },
                 };
-                self.clients.tell(opening.key, || told);
+                self.tell(logged, opening.key, || told);
             }
             Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
             Trailer::Close(session) => self.sessions.close(session),
             Trailer::Expire { session, acts } => _ = self.sessions.expire(session, acts),
         }
         Ok(None)
+    }
+
+    /// Of a request that will not be applied, only that its client is alive: whoever reads the log sees each command once.
+    fn logged_as(&self, message: &[u8]) -> Option<Vec<u8>> {
+        let Ok((_, Trailer::Request { session, number, acknowledged })) = Trailer::split(message) else { return None };
+        if self.sessions.would_admit(session, number, acknowledged) {
+            return None;
+        }
+        let (bytes, len) = Trailer::Touch { session, acknowledged }.bytes();
+        Some(bytes[..len].to_vec())
+    }
+
+    fn command_of(message: &[u8]) -> Option<&[u8]> {
+        match Trailer::split(message) {
+            Ok((command, Trailer::Plain | Trailer::Request { .. })) => Some(command),
+            _ => None,
+        }
     }
 
     /// The table goes first: it says itself where it ends.
@@ -147,11 +177,30 @@ impl<R: Answers> Service for Served<R> {
         let sessions = Sessions::read(&mut from).map_err(io::Error::other)?;
         self.replica.restore(&mut from)?;
         self.sessions = sessions;
+        self.held.clear();
         Ok(())
+    }
+
+    fn safe(&mut self, version: u64) {
+        while self.held.front().is_some_and(|(at, ..)| *at <= version) {
+            let Some((_, key, told)) = self.held.pop_front() else { break };
+            self.clients.tell(key, || told);
+        }
     }
 
     fn view_changed(&mut self, change: &ViewChange) {
         self.replica.view_changed(change);
+    }
+}
+
+impl<R> Served<R> {
+    /// Tells a client that is connected here, as soon as that may be.
+    fn tell(&mut self, logged: Option<Logged>, key: u64, message: impl FnOnce() -> ToClient) {
+        match logged {
+            None => self.clients.tell(key, message),
+            Some(at) if self.clients.has(key) => self.held.push_back((at.version, key, message())),
+            Some(_) => {}
+        }
     }
 }
 
@@ -173,8 +222,8 @@ impl<R: Answers> Served<R> {
             }
             Admission::Known(answer) => answer,
             Admission::Past => return,
-            Admission::Refused(why) => return self.clients.tell(session.key, || ToClient::Refused { number, why }),
+            Admission::Refused(why) => return self.tell(at.logged, session.key, || ToClient::Refused { number, why }),
         };
-        self.clients.tell(session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+        self.tell(at.logged, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
     }
 }

@@ -127,6 +127,18 @@ impl Session {
             _ => Admission::New,
         }
     }
+
+    /// Whether [`admit`](Session::admit) would find it new, once these are acknowledged.
+    fn would_admit(&self, number: u64, acknowledged: u64) -> bool {
+        let Some(index) = number.checked_sub(self.acknowledged.max(acknowledged)) else { return false };
+        let answer = self.answers.get((number - self.acknowledged) as usize);
+        let freed = || {
+            let passed = acknowledged.saturating_sub(self.acknowledged) as usize;
+            self.answers.iter().take(passed).flatten().map(|answer| answer.bytes() as u64).sum::<u64>()
+        };
+        let has_room = || self.kept_bytes - freed() < u64::from(self.reply_bytes);
+        index < u64::from(self.window) && !matches!(answer, Some(Some(_))) && (index == 0 || has_room())
+    }
 }
 
 impl Sessions {
@@ -160,6 +172,13 @@ impl Sessions {
             Some(session) => session.admit(number),
             None => Admission::Refused(Refusal::Unknown),
         }
+    }
+
+    /// Whether [`admit`](Sessions::admit) would say that the request is new. If not, admitting it would do no more than
+    /// [`touch`](Sessions::touch) does.
+    pub(crate) fn would_admit(&self, id: SessionId, number: u64, acknowledged: u64) -> bool {
+        let session = self.open.get(&id.number).filter(|session| session.key == id.key);
+        session.is_some_and(|session| session.would_admit(number, acknowledged))
     }
 
     /// Keeps what came of a request that was [new](Admission::New), and says what is kept: every copy of the request gets

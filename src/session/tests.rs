@@ -164,6 +164,24 @@ proptest! {
         }
     }
 
+    /// So a log may keep a touch in place of a request that is not new.
+    #[test]
+    fn a_request_that_is_not_new_is_foretold_and_leaves_what_a_touch_leaves(
+        acts in acts(), more in proptest::collection::vec((0..24u64, 0..24u64, 1..3u64), 1..20),
+    ) {
+        let mut sessions = table_after(acts);
+        for (number, acknowledged, session) in more {
+            let id = SessionId { number: session, key: OPENING.key };
+            let (is_new, mut touched) = (sessions.would_admit(id, number, acknowledged), sessions.clone());
+            let (was_new, _) = deliver(&mut sessions, id, number, acknowledged);
+            prop_assert_eq!(is_new, was_new);
+            if !is_new {
+                touched.touch(id, acknowledged);
+                prop_assert_eq!(&sessions, &touched);
+            }
+        }
+    }
+
     #[test]
     fn what_is_kept_is_bounded(requests in proptest::collection::vec((0..20u64, 0..20u64, 0..12usize), 0..80)) {
         let mut sessions = Sessions::default();

@@ -48,7 +48,7 @@ fn what_was_accepted_and_cut_off_without_a_clean_up_is_unknown() {
 
 #[test]
 fn an_unordered_submit_that_is_cut_off_names_who_has_it() {
-    let config = config(|group| _ = group.mode(crate::Mode::Unordered));
+    let config = config(|group| _ = group.mode(Mode::Unordered));
     let (group, spec) = new_group("ledger", Ledger::default(), &config);
     let nodes = [NodeId(1), NodeId(2)];
     let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);

@@ -3,16 +3,19 @@
 use std::sync::{Mutex, mpsc};
 
 use squall_fabric::sim::{SimConfig, SimFabric, SimNet};
+use squall_membership::Seq;
 
 use super::*;
 use crate::{
     Outcome, ReadError, SubmitError, Unavailable,
+    control::transfer::Gift,
     state::{CaptureError, Captured, Mark, RestoreError},
-    transfer::Standing,
+    transfer::{Standing, Wanted},
 };
 
 const OLD: NodeId = NodeId(1);
 const NEW: NodeId = NodeId(2);
+const STATE: Gift = Gift::State { epoch: Epoch(1), seq: Seq(0), chain: None };
 
 /// One node of a [`Pair`].
 struct Half {
@@ -41,7 +44,7 @@ impl Pair {
         let shard_config = crate::plan::shard_config(&config.group("ledger"), BulkPath::Network, config.read_lease());
         let half = |node| {
             let (group, spec) = new_group("ledger", Ledger::default(), &config);
-            let (task, control) = spec.attach(node, Waker::new(|| ()), Now::Virtual(Arc::default()));
+            let (task, control) = spec.attach(node, Waker::new(|| ()), Now::Virtual(Arc::default()), None);
             Half { fabric: net.fabric(node), shard: None, task, control, group, delivers: true }
         };
         let (old, new) = (half(OLD), half(NEW));
@@ -128,7 +131,7 @@ impl Half {
 
 fn capture(control: &dyn GroupControl, task: &mut dyn Task) -> Result<(Epoch, Vec<u8>), CaptureError> {
     let (reply, answer) = mpsc::channel();
-    control.capture(Box::new(move |captured| reply.send(captured).unwrap()));
+    control.capture(Wanted::State, Box::new(move |captured| reply.send(captured).unwrap()));
     assert!(task.is_due() && control.wants_delivery());
     task.step(Time::ZERO, 512).unwrap();
     let captured = answer.try_recv().expect("the next step answers")?;
@@ -155,7 +158,7 @@ fn a_joiner_gets_the_state_and_what_was_delivered_since() {
     assert_eq!(pair.new.group.read(|_| ()).wait(), Err(error));
     assert_eq!(pair.new.captured().err(), Some(CaptureError::NotComplete));
 
-    pair.new.control.restore(&mut state.as_slice()).unwrap();
+    pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
     assert_eq!(pair.new.control.standing(), Standing::Complete);
     assert_eq!(pair.sum(), 111);
@@ -181,7 +184,7 @@ fn a_state_of_the_view_before_is_followed_by_the_view_and_its_messages() {
     pair.send(10);
     pair.install(&[OLD], false);
     pair.send(100);
-    pair.new.control.restore(&mut state.as_slice()).unwrap();
+    pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
     assert_eq!(pair.new.control.standing(), Standing::Complete);
     assert_eq!(pair.sum(), 111);
@@ -195,7 +198,7 @@ fn a_state_that_is_ahead_is_not_applied_to_twice() {
     pair.send(1);
     pair.send(10);
     let (_, state) = pair.old.captured().unwrap();
-    pair.new.control.restore(&mut state.as_slice()).unwrap();
+    pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.new.delivers = true;
     pair.send(100);
     assert_eq!(pair.new.control.standing(), Standing::Complete);
@@ -211,12 +214,12 @@ fn a_gap_makes_older_states_useless() {
     pair.install(&[OLD], true);
     let Standing::Incomplete { fetch: second } = pair.new.control.standing() else { panic!("it has no state") };
     assert_ne!(first, second, "what was fetched before is of no use");
-    pair.new.control.restore(&mut state.as_slice()).unwrap();
+    pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
     let Standing::Incomplete { fetch: third } = pair.new.control.standing() else { panic!("there is a gap") };
     assert_ne!(second, third);
     let (_, state) = pair.old.captured().unwrap();
-    pair.new.control.restore(&mut state.as_slice()).unwrap();
+    pair.new.control.restore(STATE, &mut state.as_slice()).unwrap();
     pair.settle();
     assert_eq!(pair.new.control.standing(), Standing::Complete);
     assert_eq!(pair.sum(), 0);
@@ -225,7 +228,7 @@ fn a_gap_makes_older_states_useless() {
 /// A view of two in which this node needs a state, and the other never shows up.
 fn joiner<S: Service>(solo: &mut Solo<S>) {
     solo.shard.wedge();
-    solo.task.dropped(Vec::new(), Epoch(2));
+    solo.task.outside(Vec::new(), Unavailable::Dropped { epoch: Epoch(2) });
     assert_eq!(solo.control.standing(), Standing::Outside);
     solo.view.epoch = Epoch(2);
     solo.install_next(Vec::new(), |view| {
@@ -238,7 +241,7 @@ fn joiner<S: Service>(solo: &mut Solo<S>) {
 fn state(epoch: u64, application: &[u8]) -> Vec<u8> {
     let mark = Mark { epoch: Epoch(epoch), turns: vec![0] };
     let mut bytes = Vec::new();
-    Captured::new(mark, Snapshot::of_bytes(application)).unwrap().write(&mut bytes).unwrap();
+    Captured::new(mark, Snapshot::of_bytes(application), None).unwrap().write(&mut bytes).unwrap();
     bytes
 }
 
@@ -253,7 +256,7 @@ fn a_dropped_node_comes_back_with_the_same_handles_and_another_state() {
     solo.settle();
     joiner(&mut solo);
     assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(5), "a stale look shows what it had");
-    solo.control.restore(&mut state(3, &ledger(70)).as_slice()).unwrap();
+    solo.control.restore(STATE, &mut state(3, &ledger(70)).as_slice()).unwrap();
     solo.settle();
     assert_eq!(solo.control.standing(), Standing::Complete);
     assert_eq!(solo.group.peek(|ledger| ledger.sum).wait(), Ok(70));
@@ -271,23 +274,23 @@ fn a_dropped_node_comes_back_with_the_same_handles_and_another_state() {
 #[test]
 fn what_is_no_state_changes_nothing_and_a_broken_one_can_be_replaced() {
     let mut solo = Solo::new(|_| ());
-    let complete = solo.control.restore(&mut state(1, &ledger(1)).as_slice());
+    let complete = solo.control.restore(STATE, &mut state(1, &ledger(1)).as_slice());
     assert!(matches!(complete, Err(RestoreError::NotNeeded)));
     joiner(&mut solo);
     let good = state(3, &ledger(7));
     for len in 0..good.len() {
-        let cut = solo.control.restore(&mut &good[..len]);
+        let cut = solo.control.restore(STATE, &mut &good[..len]);
         assert!(matches!(cut, Err(RestoreError::Failed(_))), "{len} bytes: {cut:?}");
     }
     for byte in [0, 8, 15] {
         let mut bad = good.clone();
         bad[byte] ^= 0x80;
-        let refused = solo.control.restore(&mut bad.as_slice());
+        let refused = solo.control.restore(STATE, &mut bad.as_slice());
         assert!(matches!(refused, Err(RestoreError::Foreign(_))), "byte {byte}: {refused:?}");
     }
     solo.settle();
     assert!(matches!(solo.control.standing(), Standing::Incomplete { .. }));
-    solo.control.restore(&mut good.as_slice()).unwrap();
+    solo.control.restore(STATE, &mut good.as_slice()).unwrap();
     solo.settle();
     assert_eq!(solo.control.standing(), Standing::Complete);
 }
@@ -296,7 +299,7 @@ fn what_is_no_state_changes_nothing_and_a_broken_one_can_be_replaced() {
 fn a_state_of_a_view_to_come_waits_for_it() {
     let mut solo = Solo::new(|_| ());
     joiner(&mut solo);
-    solo.control.restore(&mut state(4, &ledger(7)).as_slice()).unwrap();
+    solo.control.restore(STATE, &mut state(4, &ledger(7)).as_slice()).unwrap();
     solo.settle();
     assert!(matches!(solo.control.standing(), Standing::Incomplete { .. }));
     solo.next_view();
@@ -329,10 +332,10 @@ fn who_has_its_state_takes_no_second_one_that_may_break_off() {
     let mut solo = Solo::with(Halves::default(), |_| ());
     joiner(&mut solo);
     // It is of a view to come, so the node lacks something still.
-    solo.control.restore(&mut state(4, &ledger(7)).as_slice()).unwrap();
+    solo.control.restore(STATE, &mut state(4, &ledger(7)).as_slice()).unwrap();
     let second = state(4, &ledger(9));
     for settled in [false, true] {
-        let cut = solo.control.restore(&mut &second[..second.len() - 8]);
+        let cut = solo.control.restore(STATE, &mut &second[..second.len() - 8]);
         assert!(matches!(cut, Err(RestoreError::NotNeeded)), "settled: {settled}: {cut:?}");
         solo.settle();
     }
@@ -378,7 +381,7 @@ fn a_panic_in_restore_is_told_and_nobody_sees_the_replica_again() {
     let mut solo = Solo::with(Told("panic"), |_| ());
     joiner(&mut solo);
     for _ in 0..2 {
-        assert!(matches!(solo.control.restore(&mut state(3, &[]).as_slice()), Err(RestoreError::Panicked)));
+        assert!(matches!(solo.control.restore(STATE, &mut state(3, &[]).as_slice()), Err(RestoreError::Panicked)));
     }
     let mut peek = solo.group.peek(|_| ());
     solo.settle();
@@ -393,7 +396,7 @@ fn who_asks_for_the_state_at_the_end_gets_an_answer() {
     let answers = Arc::new(Mutex::new(Vec::new()));
     let ask = |solo: &Solo<Ledger>| {
         let answers = Arc::clone(&answers);
-        solo.control.capture(Box::new(move |captured| answers.lock().unwrap().push(captured.err())));
+        solo.control.capture(Wanted::State, Box::new(move |captured| answers.lock().unwrap().push(captured.err())));
     };
     ask(&solo);
     solo.end(&EndReason::ShutDown, Fate::Unknown);

@@ -1,6 +1,8 @@
 //! A group from its handle to its replica, on one node and stepped by hand.
 
 mod allocation;
+mod disks;
+mod durable;
 mod end;
 mod join;
 mod read;
@@ -24,8 +26,8 @@ use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKey, RegionKind, RegisterError,
     Time, Token, Waker,
 };
-use squall_membership::{EndReason, Epoch, Incarnation, Member, ShardId, ShardState, ShardView, View};
-use squall_ordered::{BulkPath, Shard, ShardConfig, Undelivered};
+use squall_membership::{EndReason, Epoch, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View};
+use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimStorage};
 
 use crate::{
     Applied, Config, Group, Replicated, Snapshot, ViewChange,
@@ -33,6 +35,7 @@ use crate::{
     config::GroupBuilder,
     delivery::{Fate, Installed, Task},
     group::{GroupControl, GroupSpec, new_group},
+    journal::{DiskLog, Journal},
     service::Service,
 };
 
@@ -145,13 +148,16 @@ struct Solo<S: Service> {
     now: Time,
     /// How often the engine was woken.
     woken: Arc<AtomicUsize>,
+    /// A durable group's log, and the disk that it is on.
+    log: Option<(Arc<Journal>, DiskLog, SimStorage)>,
 }
 
 const SHARD: ShardId = ShardId(0);
 
 fn config(set: impl FnOnce(&mut GroupBuilder<'_>)) -> Config {
     // Without a lease every read takes the long way; some tests are about the short one.
-    Config::builder("test", 1).members([1]).read_lease(Duration::ZERO).group("ledger", set).build().unwrap()
+    let built = Config::builder("test", 1).members([1]).read_lease(Duration::ZERO).group("ledger", set);
+    built.storage("nowhere").build().unwrap()
 }
 
 /// The first view of some members, all of whom hold the state.
@@ -194,11 +200,13 @@ impl<S: Service> Solo<S> {
             Waker::new(move || _ = woken.fetch_add(1, Ordering::SeqCst))
         };
         let clock = Arc::new(AtomicU64::new(0));
-        let (mut task, control) = spec.attach(NodeId(1), waker, Now::Virtual(Arc::clone(&clock)));
+        let log = (options.mode == Mode::Durable).then(durable::log);
+        let journal = log.as_ref().map(|(journal, ..)| Arc::clone(journal));
+        let (mut task, control) = spec.attach(NodeId(1), waker, Now::Virtual(Arc::clone(&clock)), journal);
         let mut fabric = Alone::default();
         let shard = install(&mut fabric, &view, &shard_config, &mut *task, Vec::new());
         woken.store(0, Ordering::SeqCst);
-        Solo { clock, fabric, shard_config, view, shard, task, control, group, now: Time::ZERO, woken }
+        Solo { clock, fabric, shard_config, view, shard, task, control, group, now: Time::ZERO, woken, log }
     }
 
     /// Steps the shard as the engine does, without delivering.
@@ -225,6 +233,11 @@ impl<S: Service> Solo<S> {
         ran.messages > 0 || ran.reads > 0
     }
 
+    /// Writes what was appended to a durable group's log, once. Returns whether there was anything.
+    fn write(&mut self) -> bool {
+        self.log.as_mut().is_some_and(|(journal, log, _)| journal.is_due() && journal.write(log))
+    }
+
     /// Steps until nothing happens any more.
     fn settle(&mut self) {
         while self.step() {}
@@ -241,6 +254,7 @@ impl<S: Service> Solo<S> {
         self.shard.clean_up(trim, true);
         while !self.shard.is_ended() {
             self.step();
+            self.write();
         }
         loop {
             match self.shard.undelivered() {

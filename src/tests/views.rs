@@ -205,7 +205,7 @@ fn a_dropped_node_learns_the_fate_of_each_message() {
     undelivered[3].place = None;
     let list = undelivered.into_iter().zip(fates.into_iter().chain([Fate::Unknown])).collect();
     let epoch = Epoch(7);
-    solo.task.dropped(list, epoch);
+    solo.task.outside(list, Unavailable::Dropped { epoch });
     let error = |outcome| SubmitError::Unavailable { why: Unavailable::Dropped { epoch }, outcome };
     let outcomes = [Outcome::Delivered, Outcome::NotDelivered, Outcome::Unknown { held_by: Vec::new() }];
     for (mut submit, outcome) in submits.into_iter().zip(outcomes) {
@@ -226,7 +226,7 @@ fn what_was_delivered_after_the_list_was_made_has_its_reply() {
     let undelivered = solo.shard.undelivered().unwrap();
     assert_eq!(undelivered.len(), 1);
     solo.task.step(solo.now, 512).unwrap();
-    solo.task.dropped(with_fate(undelivered, Fate::Unknown), Epoch(2));
+    solo.task.outside(with_fate(undelivered, Fate::Unknown), Unavailable::Dropped { epoch: Epoch(2) });
     assert_eq!(poll(&mut submit), Poll::Ready(Ok(1)));
 }
 
@@ -270,7 +270,7 @@ fn a_message_that_can_not_be_sent_any_more_fails() {
 
 #[test]
 fn an_unordered_message_is_not_sent_again_and_names_who_has_it() {
-    let config = config(|group| _ = group.mode(crate::Mode::Unordered));
+    let config = config(|group| _ = group.mode(Mode::Unordered));
     let (group, spec) = new_group("ledger", Ledger::default(), &config);
     let nodes = [NodeId(1), NodeId(2)];
     let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);

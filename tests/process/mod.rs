@@ -7,19 +7,23 @@ use std::{
     env,
     io::{self, BufRead, BufReader, Write},
     net::TcpListener,
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use squall::{Config, Group, Node, NodeId, config::Backend};
+use squall::{Config, Group, Mode, Node, NodeId, client::ClientConfig, config::Backend};
+use squall_fabric::net::Security;
 
 use crate::sum::Sum;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const RESTART_WAIT: Duration = Duration::from_secs(2);
 
-/// What tells a process of this program that it is a node, and which: `id backend cluster address,address..`.
+/// What tells a process of this program that it is a node, and which: `id backend cluster address,address.. directory`. The group is
+/// durable if there is a directory.
 const NODE: &str = "SQUALL_TEST_NODE";
 
 /// What begins an answer, since the test harness speaks on the same output.
@@ -29,29 +33,49 @@ const ANSWER: &str = "> ";
 /// output, until the input ends: `add N` with the sum, `read` with the sum as it is read linearizably, `view` with the
 /// members who may send.
 pub(crate) fn node() {
+    let mut node = Node::builder(config("sum"));
+    let group = node.group("sum", Sum::default());
+    let node = node.start().expect("it becomes a member");
+    say("ready").expect("the test listens");
+    for line in io::stdin().lines() {
+        let line = line.expect("the test speaks UTF-8");
+        if say(&answer(&node, &group, &line)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The configuration of such a process, with one group, of this name.
+pub(crate) fn config(group: &str) -> Config {
     let given = env::var(NODE).expect("it is started by another test");
-    let [id, backend, cluster, addresses] = given.split(' ').collect::<Vec<_>>()[..] else { panic!("{given:?}") };
+    let [id, backend, cluster, addresses, directory] = given.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{given:?}")
+    };
     let id = id.parse().expect("a number");
     let members = 1..=addresses.split(',').count() as u32;
     let config = Config::builder(cluster, id).failure_timeout(FAILURE_TIMEOUT).formation_timeout(PATIENCE);
+    let config = match directory {
+        "" => config,
+        storage => {
+            let config = config.storage(storage).restart_wait(RESTART_WAIT);
+            let key = PathBuf::from(storage).with_extension("log.key");
+            let config = if key.exists() { config.sign_log(key) } else { config };
+            config.group(group, |group| _ = group.mode(Mode::Durable))
+        }
+    };
     let config = match backend {
         "shm" => config.members(members).backend(Backend::Shm),
         _ => members
             .zip(addresses.split(','))
             .fold(config.backend(Backend::Tcp), |config, (id, at)| config.addresses(id, [at])),
     };
-    let mut node = Node::builder(config.build().expect("the configuration is valid"));
-    let group = node.group("sum", Sum::default());
-    let node = node.start().expect("it becomes a member");
+    config.build().expect("the configuration is valid")
+}
+
+/// Answers whoever started this process.
+pub(crate) fn say(answer: &str) -> io::Result<()> {
     let mut out = io::stdout();
-    let mut say = |answer: String| writeln!(out, "\n{ANSWER}{answer}").and_then(|()| out.flush());
-    say("ready".to_owned()).expect("the test listens");
-    for line in io::stdin().lines() {
-        let line = line.expect("the test speaks UTF-8");
-        if say(answer(&node, &group, &line)).is_err() {
-            return;
-        }
-    }
+    writeln!(out, "\n{ANSWER}{answer}").and_then(|()| out.flush())
 }
 
 fn answer(node: &Node, group: &Group<Sum>, line: &str) -> String {
@@ -72,23 +96,55 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     backend: &'static str,
     addresses: Vec<String>,
+    /// Where the nodes' directories are, if the group is durable.
+    directories: Option<PathBuf>,
 }
 
 impl Cluster {
     pub(crate) fn new(test: &str, backend: &'static str, members: u32) -> Cluster {
         let held: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
         let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
-        Cluster { name: format!("process-{test}-{backend}-{}", std::process::id()), backend, addresses }
+        let name = format!("process-{test}-{backend}-{}", std::process::id());
+        Cluster { name, backend, addresses, directories: None }
+    }
+
+    /// One whose group is durable.
+    pub(crate) fn durable(test: &str, backend: &'static str, members: u32) -> Cluster {
+        let mut cluster = Cluster::new(test, backend, members);
+        cluster.directories = Some(env::temp_dir().join(&cluster.name));
+        cluster
+    }
+
+    /// A node's directory.
+    pub(crate) fn directory(&self, id: u32) -> PathBuf {
+        self.directories.as_ref().expect("the group is durable").join(id.to_string())
+    }
+
+    /// Where a node looks for a key with which it signs its log.
+    pub(crate) fn log_key(&self, id: u32) -> PathBuf {
+        self.directory(id).with_extension("log.key")
     }
 
     /// A process that will be this node; `ready` tells that it is.
     pub(crate) fn launch(&self, id: u32) -> Process {
         let mut command = Command::new(env::current_exe().expect("this program has a path"));
         command.args(["--exact", "node", "--ignored", "--nocapture"]);
-        command.env(NODE, format!("{id} {} {} {}", self.backend, self.name, self.addresses.join(",")));
+        let directory = self.directories.as_ref().map(|all| all.join(id.to_string()).display().to_string());
+        let (addresses, directory) = (self.addresses.join(","), directory.unwrap_or_default());
+        command.env(NODE, format!("{id} {} {} {addresses} {directory}", self.backend, self.name));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        Process { id, child, stdin, stdout: BufReader::new(stdout) }
+        Process { id, child, stdin, stdout: Some(BufReader::new(stdout)) }
+    }
+
+    /// How programs that are no members find it.
+    pub(crate) fn clients(&self) -> ClientConfig {
+        let members = (1..=self.addresses.len() as u32).map(NodeId);
+        let clients = match self.backend {
+            "shm" => ClientConfig::on_host(&self.name, members),
+            _ => ClientConfig::on_network(&self.name, &self.addresses, Security::LoopbackOnly),
+        };
+        clients.with_timeout(PATIENCE)
     }
 
     /// All nodes, members of the first view.
@@ -99,12 +155,22 @@ impl Cluster {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(directories) = self.directories.take().filter(|_| !thread::panicking()) {
+            // Nobody looks at it any more.
+            let _ = std::fs::remove_dir_all(directories);
+        }
+    }
+}
+
 /// A node's process, which ends with this.
 pub(crate) struct Process {
     pub(crate) id: u32,
     child: Child,
     stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    /// None if somebody listens to it.
+    stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
@@ -113,18 +179,32 @@ impl Process {
     }
 
     pub(crate) fn ask(&mut self, line: &str) -> String {
-        writeln!(self.stdin, "{line}").expect("it runs");
+        self.tell(line);
         self.answer()
     }
 
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("it runs");
+    }
+
     fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.stdout.read_line(&mut line).expect("UTF-8") > 0, "node {} has ended", self.id);
-            if let Some(answer) = line.trim_end().strip_prefix(ANSWER) {
-                return answer.to_owned();
+        let stdout = self.stdout.as_mut().expect("nobody else listens");
+        next_answer(stdout).unwrap_or_else(|| panic!("node {} has ended", self.id))
+    }
+
+    /// Hands over each answer, and None once there are no more, on a thread of its own. Nobody may ask any more.
+    pub(crate) fn listen(&mut self, mut tell: impl FnMut(Option<String>) + Send + 'static) {
+        let mut stdout = self.stdout.take().expect("nobody listens yet");
+        thread::spawn(move || {
+            loop {
+                let answer = next_answer(&mut stdout);
+                let is_last = answer.is_none();
+                tell(answer);
+                if is_last {
+                    return;
+                }
             }
-        }
+        });
     }
 
     pub(crate) fn add(&mut self, number: u64) -> Result<u64, String> {
@@ -157,6 +237,20 @@ impl Process {
         }
     }
 
+    /// Waits for a view of these members, in whichever order of ranks.
+    pub(crate) fn wait_members(&mut self, members: &[u32]) {
+        let names: Vec<_> = members.iter().map(|&id| format!("{:?}", NodeId(id))).collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let view = self.ask("view");
+            if view.matches("NodeId").count() == names.len() && names.iter().all(|name| view.contains(name)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "node {} has {view}, not {names:?}", self.id);
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// As `kill -9`.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it runs");
@@ -167,6 +261,19 @@ impl Process {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("there is a `kill`").success());
     }
+}
+
+/// What a process answers next; None if it has ended.
+fn next_answer(stdout: &mut BufReader<ChildStdout>) -> Option<String> {
+    let mut line = String::new();
+    // One that was killed may leave half a line.
+    while stdout.read_line(&mut line).ok()? > 0 && line.ends_with('\n') {
+        if let Some(answer) = line.trim_end().strip_prefix(ANSWER) {
+            return Some(answer.to_owned());
+        }
+        line.clear();
+    }
+    None
 }
 
 impl Drop for Process {

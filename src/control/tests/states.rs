@@ -8,11 +8,12 @@ use std::{
 use squall_membership::{Epoch, Seq, ShardId};
 
 use super::{
-    super::transfer::{self, Ask, Captured, Fetch, Progress, StateSource, TransferError},
+    super::transfer::{self, Ask, Captured, Fetch, Gift, Progress, StateSource, TransferError, Want},
     *,
 };
 
-const ASK: Ask = Ask { shard: ShardId(7), epoch: Epoch(3) };
+const ASK: Ask = Ask { shard: ShardId(7), want: Want::State { epoch: Epoch(3), have: None } };
+const STATE: Gift = Gift::State { epoch: Epoch(3), seq: Seq(42), chain: None };
 
 /// What a source gives.
 #[derive(Clone)]
@@ -36,7 +37,7 @@ impl StateSource for State {
             bytes.chunks(10_007).try_for_each(|piece| to.write_all(piece))?;
             if fails { Err(io::Error::other("the disk is full of holes")) } else { Ok(()) }
         };
-        Ok(Captured { epoch: ask.epoch, seq: Seq(42), bytes: Some(total), write: Box::new(write) })
+        Ok(Captured { gift: STATE, bytes: Some(total), write: Box::new(write) })
     }
 }
 
@@ -70,7 +71,7 @@ fn a_state_arrives_whole_with_its_place_and_its_progress() {
             let note = Arc::clone(&seen);
             let progress = move |progress| note.lock().unwrap().push(progress);
             let mut fetch = Fetch::begin(&caller(way, &cluster, 9), &node.contact, ASK, progress).unwrap();
-            assert_eq!((fetch.epoch, fetch.seq), (Epoch(3), Seq(42)));
+            assert_eq!(fetch.gift, STATE);
             let mut received = Vec::new();
             fetch.read_to_end(&mut received).unwrap();
             assert!(received == state(bytes), "{bytes} bytes, {way:?}");

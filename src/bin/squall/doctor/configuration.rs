@@ -13,6 +13,7 @@ use squall::{
     Carrier, Config, ConfigError, FabricError, NodeId,
     config::{Address, KeyFiles, Security},
     keys::describe,
+    log_keys,
 };
 
 use super::finding::{Area, Level};
@@ -40,6 +41,7 @@ pub(super) fn look(config: Result<Config, ConfigError>) -> Area {
         members.join(", "),
         config.carrier()
     ));
+    look_at_signing(&mut area, &config);
     if config.carrier() == Carrier::Shm {
         area.good("all members are on this host, so no port is opened and no keys are used");
         return area;
@@ -52,6 +54,21 @@ pub(super) fn look(config: Result<Config, ConfigError>) -> Area {
     look_at_port(&mut area, &config);
     look_at_members(&mut area, &config);
     area
+}
+
+/// Whether the node can sign its logs.
+fn look_at_signing(area: &mut Area, config: &Config) {
+    match config.sign_log().map(|path| (path, log_keys::signing_key(path))) {
+        None => {}
+        Some((path, Ok(key))) => {
+            area.good(format!(
+                "{} is the key with which it signs its logs; checked with {}",
+                path.display(),
+                key.public_key()
+            ));
+        }
+        Some((_, Err(error))) => area.push(Level::Bad, error.to_string(), None),
+    }
 }
 
 fn look_at_keys(area: &mut Area, config: &Config) {
@@ -199,7 +216,7 @@ mod tests {
 
     use squall::{
         config::Backend,
-        keys::{Authority, Files},
+        keys::{Authority, Files, LogKeys},
     };
 
     use super::*;
@@ -243,6 +260,21 @@ mod tests {
         let area = look(Ok(config("192.0.2.1:7700", "127.0.0.1:1", Security::None)));
         assert!(!area.usable() && found(&area, Level::Bad, "192.0.2.1:7700 is no address of this machine"));
         assert!(found(&area, Level::Warning, "security = \"none\""));
+    }
+
+    #[test]
+    fn a_key_for_logs_must_be_one() {
+        let directory = std::env::temp_dir().join(format!("squall-doctor-log-keys-{}", std::process::id()));
+        let files = Files::in_directory(&directory);
+        LogKeys::create(NodeId(1)).unwrap().save(&files, true).unwrap();
+        let look_with = |key: PathBuf| {
+            let config = Config::builder("bank", 1).members([1]).storage("state").sign_log(key);
+            look(Ok(config.build().unwrap()))
+        };
+        let (own, other) = (look_with(files.log_key(NodeId(1))), look_with(files.log_public_key(NodeId(1))));
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(found(&own, Level::Good, "signs its logs"), "{:?}", own.findings);
+        assert!(!other.usable() && found(&other, Level::Bad, "can be read by others"), "{:?}", other.findings);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `squall keys`: a cluster's CA, and its nodes' certificates and keys.
 
+mod log;
 mod show;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ With keys, nodes on a network talk TLS 1.3, and each proves who it is. They are 
   squall keys init --cluster bank --dir keys      once: the cluster's CA
   squall keys add --dir keys --node 1,2,3         a certificate and a key for each node
   squall keys show keys/*.pem                     whose each is, and until when
+  squall keys log --dir keys --node 1,2,3         where nodes sign their logs: another key for each
 
 A node needs ca.pem and its own node-N.pem and node-N.key. It never needs ca.key: whoever has that can make nodes, so keep it
 where keys are made, or offline. Certificates name a node and its cluster, and no host.
@@ -39,6 +41,7 @@ enum Keys {
     Init(InitArgs),
     Add(AddArgs),
     Show(show::ShowArgs),
+    Log(log::LogArgs),
 }
 
 /// Makes a cluster's CA: ca.pem, which goes to every node, and ca.key, which stays.
@@ -87,6 +90,7 @@ impl KeysCommand {
             Keys::Init(args) => args.run().map_err(failed),
             Keys::Add(args) => args.run().map_err(failed),
             Keys::Show(args) => args.run(),
+            Keys::Log(args) => args.run().map_err(failed),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `squall keys show`: what certificates say.
+//! `squall keys show`: what certificates and public keys say.
 
 use std::{
     fs,
@@ -7,14 +7,17 @@ use std::{
 };
 
 use clap::Args;
-use squall::keys::{Description, Subject, describe};
+use squall::{
+    keys::{Description, Subject, describe},
+    log_keys::PublicKey,
+};
 
 use crate::CommandError;
 
-/// Says whose certificates are, of which cluster, and until when.
+/// Says whose certificates are, of which cluster, and until when; and which key checks a node's logs.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Certificates, as PEM files
+    /// Certificates, or public keys, as PEM files
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -24,8 +27,8 @@ impl ShowArgs {
         let mut failed = 0;
         for file in &self.files {
             let text = fs::read_to_string(file).map_err(|error| format!("it can't be read: {error}"));
-            match text.and_then(|text| describe(&text)) {
-                Ok(all) => all.iter().for_each(|one| crate::say(format_args!("{}: {}", file.display(), sentence(one)))),
+            match text.and_then(|text| sentences(&text)) {
+                Ok(all) => all.iter().for_each(|one| crate::say(format_args!("{}: {one}", file.display()))),
                 Err(problem) => {
                     failed += 1;
                     eprintln!("squall: {}: {problem}", file.display());
@@ -38,6 +41,14 @@ impl ShowArgs {
             some => Err(CommandError::Failed(format!("{some} files could not be shown"))),
         }
     }
+}
+
+/// What a PEM text has, in a line each.
+fn sentences(text: &str) -> Result<Vec<String>, String> {
+    if let Ok(key) = PublicKey::from_pem(text.as_bytes()) {
+        return Ok(vec![format!("the public key {key}, with which signed logs are checked")]);
+    }
+    Ok(describe(text)?.iter().map(sentence).collect())
 }
 
 /// A certificate in a line.

@@ -1,0 +1,107 @@
+//! What came of messages and reads that a crash of all members could still undo.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use squall_ordered::log::Position;
+
+use super::desk::{Desk, Wakers};
+use crate::{
+    error::{Outcome, ReadError, SubmitError, Unavailable},
+    journal::Journal,
+    read::Job,
+    service::Service,
+    submit::Unapplied,
+    view_change::NewView,
+};
+
+/// The side of a durable group's log on which the thread that delivers is: it appends, and holds answers until all members have
+/// on disk what they tell of.
+pub(super) struct Held<S: Service> {
+    pub(super) journal: Arc<Journal>,
+    /// In the order of versions.
+    replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
+    reads: VecDeque<(u64, Job<S>)>,
+    /// All members have the messages up to this version on disk.
+    safe: u64,
+}
+
+impl<S: Service> Held<S> {
+    pub(super) fn new(journal: Arc<Journal>) -> Held<S> {
+        Held { journal, replies: VecDeque::new(), reads: VecDeque::new(), safe: 0 }
+    }
+
+    /// Holds the reply to a message of this node.
+    pub(super) fn hold_reply(&mut self, version: u64, ticket: u32, reply: Result<S::Reply, Unapplied>) {
+        self.replies.push_back((version, ticket, reply));
+    }
+
+    /// Holds what was read at the version that the log ends with. Gives it back if that is safe.
+    pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
+        let version = self.journal.end().version;
+        if version <= self.safe {
+            return Some(job);
+        }
+        self.reads.push_back((version, job));
+        None
+    }
+
+    /// Appends a view, before any message of its epoch.
+    pub(super) fn append_view(&self, view: &NewView) {
+        if let Err(error) = self.journal.append().view(view.change.epoch, &view.record()) {
+            self.journal.fail(error.to_string());
+        }
+    }
+
+    /// Where the order ended before a view, if this node was in none: its log then goes up to there.
+    pub(super) fn ended(&self) -> Position {
+        self.journal.end().position
+    }
+}
+
+impl<S: Service> Desk<S> {
+    /// All members have the messages up to this version on disk: whoever waits for that is told.
+    pub(super) fn release(&mut self, version: u64) {
+        let Desk { held, shared, wakers, .. } = self;
+        let Some(held) = held else { return };
+        held.safe = held.safe.max(version);
+        held.journal.set_safe(held.safe);
+        while held.replies.front().is_some_and(|(at, ..)| *at <= held.safe) {
+            let Some((_, ticket, reply)) = held.replies.pop_front() else { break };
+            let after = shared.replies.complete(ticket, reply);
+            after.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if after.room {
+                shared.intake.on_slot();
+            }
+        }
+        while held.reads.front().is_some_and(|(at, _)| *at <= held.safe) {
+            let Some((_, job)) = held.reads.pop_front() else { break };
+            job.answer().into_iter().for_each(|waker| wakers.push(waker));
+        }
+    }
+
+    /// Fails the replies that are held: whether a crash of all members undoes their messages will not be known here.
+    pub(super) fn fail_held_replies(&mut self, why: &Unavailable) {
+        let Desk { held: Some(held), shared, wakers, .. } = self else { return };
+        for (_, ticket, _) in held.replies.drain(..) {
+            let outcome = Outcome::Unknown { held_by: Vec::new() };
+            let error = SubmitError::Unavailable { why: why.clone(), outcome };
+            let after = shared.replies.complete(ticket, Err(Unapplied::Failed(Box::new(error))));
+            after.wake.into_iter().for_each(|waker| wakers.push(waker));
+            if after.room {
+                shared.intake.on_slot();
+            }
+        }
+    }
+
+    /// Fails the reads that are held.
+    pub(super) fn fail_held_reads(&mut self, error: &ReadError) {
+        let Desk { held: Some(held), wakers, .. } = self else { return };
+        held.reads.drain(..).for_each(|(_, job)| fail_read(job, error, wakers));
+    }
+}
+
+/// Tells whoever waits for a read why there is no answer.
+pub(super) fn fail_read<S>(mut job: Job<S>, error: &ReadError, wakers: &mut Wakers) {
+    job.look(Err(error.clone()));
+    job.answer().into_iter().for_each(|waker| wakers.push(waker));
+}

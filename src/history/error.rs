@@ -1,0 +1,105 @@
+//! Why the past is not to be had.
+
+use std::{error::Error, io};
+
+use squall_ordered::log::{Damage, ReadError};
+
+/// Why a durable group's log or an earlier state can't be shown, or an image of the state not be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// The group has no log.
+    #[error("group {group:?} has no log: give it `mode = \"durable\"` in its configuration")]
+    NotDurable {
+        /// The group.
+        group: String,
+    },
+    /// The node of this group was not started.
+    #[error("the node of this group was not started")]
+    NotStarted,
+    /// It would wait for other threads on the one that delivers.
+    #[error("the log can't be used inside `apply` or a read's closure, where nobody may wait: do so on another thread")]
+    InsideApply,
+    /// What was asked for is on this node's disk no more, or never was.
+    #[error(
+        "version {asked} of group {group:?} is not on this node's disk: what is there begins with {first}. Ask for that, or ask \
+         another member"
+    )]
+    Trimmed {
+        /// The group.
+        group: String,
+        /// The version that was asked for.
+        asked: u64,
+        /// The first one that can be had.
+        first: u64,
+    },
+    /// It lies before all that is on this node's disk.
+    #[error(
+        "the last command before that time was trimmed: what is there begins with version {first}. Ask another member"
+    )]
+    Before {
+        /// The first version that can be had.
+        first: u64,
+    },
+    /// It is not safe yet, or not there at all.
+    #[error("version {asked} of group {group:?} is not on all members' disks yet, {safe} is: ask again later")]
+    NotYet {
+        /// The group.
+        group: String,
+        /// The version that was asked for.
+        asked: u64,
+        /// The last version that is safe.
+        safe: u64,
+    },
+    /// Records are damaged. A reader goes on behind them when it is asked for the next one.
+    #[error("{0}. Other members have it: have this node repair its log from them")]
+    Damaged(Box<Damage>),
+    /// The log can't be read.
+    #[error(transparent)]
+    Unreadable(ReadError),
+    /// An image can't be written or read.
+    #[error("{0}")]
+    Image(Box<dyn Error + Send + Sync>),
+    /// The commands can't be applied to an image.
+    #[error("an earlier state can't be built: {0}")]
+    Replay(Box<dyn Error + Send + Sync>),
+    /// The service can't give its state away, or this node does not hold it now.
+    #[error("no image of the state can be taken: {0}")]
+    Capture(String),
+    /// The log was cut, or begun anew from another member's state, before the image was complete.
+    #[error("the log was changed while an image of the state was taken: take another one")]
+    Overtaken,
+    /// The service panicked while an earlier state was built or looked at. The live replica is as it was.
+    #[error("the service panicked in an earlier state of the group")]
+    Panicked,
+    /// Too many ask at once.
+    #[error("{0} questions about earlier states wait already: ask again later")]
+    Busy(usize),
+    /// The system gives no thread.
+    #[error("there is no thread for an earlier state: {0}")]
+    NoThread(io::Error),
+    /// The group's log is not written any more.
+    #[error("the group's log has ended: {why}")]
+    Ended {
+        /// Why.
+        why: String,
+    },
+}
+
+impl HistoryError {
+    /// Of what stands in the way of an image.
+    pub(super) fn image(error: impl Into<Box<dyn Error + Send + Sync>>) -> HistoryError {
+        HistoryError::Image(error.into())
+    }
+
+    /// Of what stands in the way of a reader.
+    pub(super) fn reading(group: &str, asked: u64, error: ReadError) -> HistoryError {
+        match error {
+            ReadError::Damaged(damage) => HistoryError::Damaged(damage),
+            ReadError::OldVersion { begin, .. } => {
+                HistoryError::Trimmed { group: group.to_owned(), asked, first: begin + 1 }
+            }
+            other => HistoryError::Unreadable(other),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Which images of a state are kept, and how much of the log.
+
+use squall_ordered::log::{End, Position};
+
+/// An image, its size, and how many bytes of the log lie behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) at: End,
+    pub(super) bytes: u64,
+    pub(super) behind: u64,
+}
+
+/// What must be left of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    All,
+    /// So many bytes before the newest image.
+    Bytes(u64),
+    /// All states from this version on.
+    From(u64),
+}
+
+/// What goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Images.
+    pub(super) remove: Vec<Position>,
+    /// The log before this.
+    pub(super) trim: Option<Position>,
+}
+
+/// Finds out what may go of a log that has these images, oldest first.
+///
+/// - The two newest stay, in case that the newest one can't be read some day, and the log from the older one on.
+/// - So does the newest image before what is to be kept, since states behind it are built from it.
+/// - All images that stay take no more room than the log does, as far as there are others than these: of those between, the
+///   one goes whose neighbours are the closest.
+pub(super) fn plan(images: &[Held], keep: Keep) -> Plan {
+    let Some(second) = images.len().checked_sub(2) else { return Plan::default() };
+    let newest = images[second + 1];
+    let reaches = |image: &Held| match keep {
+        Keep::All => false,
+        Keep::Bytes(bytes) => image.behind.saturating_sub(newest.behind) >= bytes,
+        Keep::From(version) => image.at.version <= version,
+    };
+    let first = images[..=second].iter().rposition(reaches);
+    let from = first.unwrap_or(0);
+    let mut remove: Vec<Position> = images[..from].iter().map(|image| image.at.position).collect();
+    let mut kept = images[from..].to_vec();
+    let room = kept[0].behind;
+    while kept.len() > 3 && kept.iter().map(|image| image.bytes).sum::<u64>() > room {
+        let gap = |at: &usize| kept[at - 1].behind.saturating_sub(kept[at + 1].behind);
+        let closest = (1..kept.len() - 2).min_by_key(gap).expect("there is one between");
+        remove.push(kept.remove(closest).at.position);
+    }
+    Plan { remove, trim: first.map(|first| images[first].at.position) }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use squall_membership::{Epoch, Seq};
+    use squall_ordered::log::Hlc;
+
+    use super::*;
+
+    fn position(version: u64) -> Position {
+        Position::new(Epoch(1), Seq(version))
+    }
+
+    /// Images of a log of 1000 commands, a byte each.
+    fn images(bytes: u64, versions: &[u64]) -> Vec<Held> {
+        let image = |&version: &u64| Held {
+            at: End { position: position(version), version, time: Hlc(version) },
+            bytes,
+            behind: 1000 - version,
+        };
+        versions.iter().map(image).collect()
+    }
+
+    fn removed(versions: &[u64]) -> Vec<Position> {
+        versions.iter().map(|&version| position(version)).collect()
+    }
+
+    #[test]
+    fn the_two_newest_stay_and_the_log_behind_the_older_one() {
+        let images = images(1, &[0, 300, 600, 900]);
+        let plan = plan(&images, Keep::Bytes(0));
+        assert_eq!(plan, Plan { remove: removed(&[0, 300]), trim: Some(position(600)) });
+    }
+
+    #[test]
+    fn what_is_retained_can_be_built_from_an_image_that_stays() {
+        let images = images(1, &[0, 300, 600, 900]);
+        let trimmed = |bytes| plan(&images, Keep::Bytes(bytes)).trim;
+        assert_eq!(trimmed(300), Some(position(600)));
+        assert_eq!(trimmed(301), Some(position(300)));
+        assert_eq!(trimmed(900), Some(position(0)));
+        assert_eq!(trimmed(901), None, "there is not so much");
+        assert_eq!(plan(&images, Keep::All), Plan::default());
+    }
+
+    #[test]
+    fn by_hand_states_from_a_version_on_stay() {
+        let images = images(1, &[100, 300, 600, 900]);
+        let trimmed = |version| plan(&images, Keep::From(version)).trim;
+        assert_eq!(trimmed(99), None);
+        assert_eq!(trimmed(299), Some(position(100)));
+        assert_eq!(trimmed(300), Some(position(300)));
+        assert_eq!(trimmed(5000), Some(position(600)));
+    }
+
+    #[test]
+    fn images_take_no_more_room_than_the_log_if_they_need_not() {
+        let images = images(300, &[0, 100, 400, 500, 800, 900]);
+        let Plan { remove, trim } = plan(&images, Keep::All);
+        assert_eq!((remove, trim), (removed(&[100, 500, 400]), None));
+    }
+
+    #[test]
+    fn with_one_image_nothing_goes() {
+        assert_eq!(plan(&images(1, &[700]), Keep::Bytes(0)), Plan::default());
+        assert_eq!(plan(&[], Keep::Bytes(0)), Plan::default());
+    }
+}

@@ -1,0 +1,73 @@
+//! A crash at any change to the disk, while images are taken and the log is trimmed, costs nothing that was safe.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+
+/// What is done, and where it was when the disk crashed.
+fn work(world: &World, recorded: &mut Vec<Tape>) -> u64 {
+    let mut safe = world.journal.safe();
+    for round in 0..6 {
+        for number in 0..20 {
+            if catch_unwind(AssertUnwindSafe(|| world.deliver(20 * round + number, 300))).is_err() {
+                return safe;
+            }
+            recorded.push(world.now());
+        }
+        let Ok(end) = world.journal.ask(|log| log.persisted()).recv() else { return safe };
+        world.journal.set_safe(end.version);
+        safe = end.version;
+        // Fails once the disk has crashed.
+        let _ = world.history.snapshot();
+    }
+    safe
+}
+
+#[test]
+fn a_crash_at_any_change_leaves_all_that_was_safe() {
+    let policy = retain(12 << 10);
+    let (world, disk) = World::new(1, policy);
+    world.view(1);
+    world.settle();
+    let before = disk.changes();
+    let mut recorded = vec![Tape::default()];
+    assert_eq!(work(&world, &mut recorded), 120);
+    let trimmed = world.journal.begin().version;
+    assert!(trimmed > 20, "trimmed up to {trimmed}");
+    let changes = disk.changes() - before;
+    drop(world);
+    for change in 0..changes {
+        let (world, disk) = World::new(change, policy);
+        world.view(1);
+        world.settle();
+        disk.crash_at(disk.changes() + change);
+        let mut recorded = vec![world.now()];
+        let safe = work(&world, &mut recorded);
+        drop(world);
+        disk.restart();
+
+        let world = World::open(Disk::Simulated(disk.clone()), policy);
+        let end = world.opened.version;
+        assert!(end >= safe, "crash at change {change}: {safe} was safe, {end} is there");
+        assert_eq!(world.now(), recorded[end as usize], "crash at change {change}");
+        world.journal.set_safe(end);
+        let first = world.journal.begin().version + 1;
+        // Every state that a reader may ask for is there, or is said not to be, from one version on.
+        let mut is_there = false;
+        for version in 1..=end {
+            match world.at(Moment::Version(version)) {
+                Ok((state, _)) => {
+                    is_there = true;
+                    assert_eq!(state, recorded[version as usize], "crash at change {change}, version {version}");
+                }
+                Err(HistoryError::Trimmed { .. }) if !is_there => {}
+                Err(error) => panic!("crash at change {change}, version {version}: {error}"),
+            }
+        }
+        assert!(is_there || end == 0, "crash at change {change}: nothing from {first} to {end}");
+        // And it goes on.
+        world.deliver(7, 10);
+        world.settle();
+        world.history.snapshot().unwrap_or_else(|error| panic!("crash at change {change}: {error}"));
+    }
+}

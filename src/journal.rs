@@ -1,0 +1,481 @@
+//! A durable shard's log, as its node's threads share it.
+//!
+//! - The thread that delivers appends what it delivers, in memory, and goes on.
+//! - The thread that writes takes what was appended as one batch, writes and syncs it while the next one fills, and says how far the
+//!   log persists. Between two batches it does the jobs of others: reading, trimming, cutting.
+//! - The node's thread looks whether the disk has failed.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+};
+
+use event_listener::Event;
+use squall_fabric::{NodeId, Waker};
+use squall_membership::Epoch;
+use squall_ordered::{
+    Payload, Persisted,
+    log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Tip, ViewRecord, WriteError},
+};
+
+use crate::disk::Disk;
+
+/// A shard's log on a node's disk.
+pub(crate) type DiskLog = Log<Disk>;
+
+/// What is done with a log between two batches.
+pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<(), WriteError> + Send>;
+
+/// What a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the thread that writes.
+pub(crate) struct Journal {
+    filling: Mutex<Filling>,
+    /// Something was appended, or is asked for, that the thread that writes has not seen.
+    due: AtomicBool,
+    jobs: Mutex<VecDeque<Job>>,
+    /// Wakes the thread that writes.
+    writer: Waker,
+    failure: OnceLock<String>,
+    /// All members have the messages up to this version on disk.
+    safe: AtomicU64,
+    /// Rings when `safe` has grown, and when nothing more is written.
+    grown: Event,
+    /// How often the end was [changed](Journal::change_end).
+    changes: AtomicU64,
+    /// Called once so many bytes are written since the start.
+    due_at: AtomicU64,
+    on_due: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    counts: Counts,
+    /// The replica is not the state at the log's end: it must be rebuilt before anybody uses it.
+    stale: AtomicBool,
+    /// Does what the thread that writes would, where there is none.
+    pump: OnceLock<Pump>,
+}
+
+/// See [`Journal::pump`].
+type Pump = Box<dyn Fn() + Send + Sync>;
+
+/// What is not on its way to the disk yet.
+struct Filling {
+    appender: Appender,
+    /// What is to be written next: all that was appended before it was taken.
+    ready: Option<Batch>,
+    /// The last view that the log has a record of, or that the state had from which it was begun.
+    view: Option<(Epoch, ViewRecord)>,
+    /// Who is told how far the log persists, in the view at hand.
+    persisted: Option<Persisted>,
+    /// How far it does.
+    on_disk: End,
+    /// As far, for readers.
+    tip: Tip,
+    /// Where the log begins, and how many bytes of segments there were when it last did so elsewhere, and had been written.
+    begin: End,
+    held: (u64, u64),
+}
+
+/// What was written since the start.
+#[derive(Debug, Default)]
+struct Counts {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+/// What a node has written to a group's log since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogCounts {
+    /// Records: messages, and few views.
+    pub records: u64,
+    /// Their size on disk, in bytes.
+    pub bytes: u64,
+    /// How often the disk was asked to make them durable, each time for a batch of records.
+    pub syncs: u64,
+}
+
+impl Journal {
+    /// Of a log that `writer` wakes the thread for. `view` is the last view that it has a record of, if it has any.
+    pub(crate) fn new(log: &DiskLog, view: Option<(Epoch, ViewRecord)>, writer: Waker) -> Journal {
+        let filling = Filling {
+            appender: log.appender(),
+            ready: None,
+            view,
+            persisted: None,
+            on_disk: log.persisted(),
+            tip: log.tip(),
+            begin: log.begin(),
+            held: (log.bytes_behind(Position::START).unwrap_or_default(), 0),
+        };
+        Journal {
+            filling: Mutex::new(filling),
+            due: AtomicBool::new(false),
+            jobs: Mutex::default(),
+            writer,
+            failure: OnceLock::new(),
+            safe: AtomicU64::new(0),
+            grown: Event::new(),
+            changes: AtomicU64::new(0),
+            due_at: AtomicU64::new(u64::MAX),
+            on_due: OnceLock::new(),
+            counts: Counts::default(),
+            stale: AtomicBool::new(false),
+            pump: OnceLock::new(),
+        }
+    }
+
+    /// No thread writes: whoever waits calls this, which writes what is due.
+    pub(crate) fn pump(&self, pump: Pump) {
+        // It is set once.
+        let _ = self.pump.set(pump);
+    }
+
+    /// Waits for the answer to what was [asked](Journal::ask). None if the log has failed, or nobody writes it any more.
+    pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
+        if let Some(pump) = self.pump.get() {
+            pump();
+            return answers.try_recv().ok();
+        }
+        answers.recv().ok()
+    }
+
+    /// Waits until a record of any size fits. False if the log has failed.
+    pub(crate) fn wait_for_room(&self) -> bool {
+        while self.failure().is_none() {
+            if self.append().has_room() {
+                return true;
+            }
+            // It is answered behind a batch.
+            if self.wait(&self.ask(|_| ())).is_none() {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Whether the replica is not the state at the log's end, so that it must be rebuilt before anybody uses it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// By who has the replica, or before anybody has it.
+    pub(crate) fn set_stale(&self, stale: bool) {
+        self.stale.store(stale, Ordering::Release);
+    }
+
+    /// The last view that the log has a record of, once that was found out again.
+    pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
+        self.filling().view = view;
+    }
+
+    fn filling(&self) -> MutexGuard<'_, Filling> {
+        // Nothing panics while holding it but what leaves the log as it was.
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing more is written, if that is so.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The log can't be used any more.
+    pub(crate) fn fail(&self, why: String) {
+        let _ = self.failure.set(why);
+        // Who waits for one learns that it will not be done.
+        self.jobs().clear();
+        self.grown.notify(usize::MAX);
+    }
+
+    /// Where the log ends, with all that was appended and may not be on disk yet.
+    pub(crate) fn end(&self) -> End {
+        self.filling().appender.end()
+    }
+
+    /// The last view that the log has a record of, with all that was appended; or that of the state from which it was begun.
+    pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
+        self.filling().view.clone()
+    }
+
+    /// Where it ends on disk.
+    pub(crate) fn on_disk(&self) -> End {
+        self.filling().on_disk
+    }
+
+    /// Where it ends on disk, for readers that go on.
+    pub(crate) fn tip(&self) -> Tip {
+        self.filling().tip
+    }
+
+    /// Where it begins.
+    pub(crate) fn begin(&self) -> End {
+        self.filling().begin
+    }
+
+    /// About how many bytes its segments hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        let (bytes, then) = self.filling().held;
+        bytes + self.counts().bytes.saturating_sub(then)
+    }
+
+    /// How often its end was [changed](Journal::change_end): places before and after need not be the same log's.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What the thread that writes calls when it is [time](Journal::call_at). Set once.
+    pub(crate) fn on_due(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_due.set(Box::new(call));
+    }
+
+    /// Has that called, once, when so many bytes are [written](Journal::counts).
+    pub(crate) fn call_at(&self, bytes: u64) {
+        self.due_at.store(bytes, Ordering::Relaxed);
+    }
+
+    fn call_if_due(&self) {
+        let due = self.counts.bytes.load(Ordering::Relaxed) >= self.due_at.load(Ordering::Relaxed);
+        if let Some(call) = self.on_due.get().filter(|_| due) {
+            self.due_at.store(u64::MAX, Ordering::Relaxed);
+            call();
+        }
+    }
+
+    /// The last version that all members have on disk, as far as this node knows: 0 until it is a member.
+    pub(crate) fn safe(&self) -> u64 {
+        self.safe.load(Ordering::Acquire)
+    }
+
+    /// Rings when [`safe`](Journal::safe) has grown.
+    pub(crate) fn grown(&self) -> &Event {
+        &self.grown
+    }
+
+    /// By the thread that delivers.
+    pub(crate) fn set_safe(&self, version: u64) {
+        if version > self.safe.load(Ordering::Relaxed) {
+            self.safe.store(version, Ordering::Release);
+            self.grown.notify(usize::MAX);
+        }
+    }
+
+    /// What was written.
+    pub(crate) fn counts(&self) -> LogCounts {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let Counts { records, bytes, syncs } = &self.counts;
+        LogCounts { records: get(records), bytes: get(bytes), syncs: get(syncs) }
+    }
+
+    /// Whether the thread that writes has something to do.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        if !self.due.swap(true, Ordering::AcqRel) {
+            self.writer.wake();
+        }
+    }
+
+    /// To append for a while. What was appended then goes to the disk once this is dropped, or when the batch before is there.
+    pub(crate) fn append(&self) -> Appending<'_> {
+        Appending { journal: self, filling: self.filling(), appended: false }
+    }
+
+    /// From now on, who is told how far the log persists; at once, too.
+    pub(crate) fn tell(&self, persisted: Persisted) {
+        let mut filling = self.filling();
+        if self.failure().is_none() {
+            persisted.set(filling.on_disk.version);
+        }
+        filling.persisted = Some(persisted);
+    }
+
+    /// Nobody is told any more.
+    pub(crate) fn tell_nobody(&self) {
+        self.filling().persisted = None;
+    }
+
+    /// Has the thread that writes do something with the log, behind all that was appended before; as soon as its batch on its way is
+    /// written. What it answers comes over the channel; nothing comes if the log has failed, or its thread has ended.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        let (answer, answers) = mpsc::channel();
+        let job = move |log: &mut DiskLog| {
+            // Who asked may have gone.
+            let _ = answer.send(job(log));
+            Ok(())
+        };
+        self.push(Box::new(job));
+        answers
+    }
+
+    fn push(&self, job: Job) {
+        let mut jobs = self.jobs();
+        // Set before those that wait are dropped.
+        if self.failure().is_none() {
+            jobs.push_back(job);
+        }
+        drop(jobs);
+        self.wake();
+    }
+
+    /// As [`ask`](Journal::ask), of what changes where the log ends: [`cut_to`](Log::cut_to) and [`begin_anew`](Log::begin_anew).
+    /// Appending goes on behind that, and behind the view that `job` answers with; nobody may append meanwhile. An error is one of
+    /// the log: nothing more is written.
+    pub(crate) fn change_end(
+        self: &Arc<Journal>,
+        job: impl FnOnce(&mut DiskLog) -> Result<Option<(Epoch, ViewRecord)>, WriteError> + Send + 'static,
+    ) -> mpsc::Receiver<End> {
+        let (answer, answers) = mpsc::channel();
+        let journal = Arc::clone(self);
+        let job = move |log: &mut DiskLog| {
+            let view = job(log)?;
+            let mut filling = journal.filling();
+            journal.changes.fetch_add(1, Ordering::AcqRel);
+            (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
+            (filling.on_disk, filling.tip) = (log.persisted(), log.tip());
+            let _ = answer.send(filling.on_disk);
+            drop(filling);
+            journal.grown.notify(usize::MAX);
+            Ok(())
+        };
+        self.push(Box::new(job));
+        answers
+    }
+
+    /// Does what is due, by the thread that writes: the jobs, and one batch. Returns whether there was anything; the node's thread
+    /// is to be woken then.
+    pub(crate) fn write(&self, log: &mut DiskLog) -> bool {
+        // Whatever comes from here on says so again.
+        self.due.store(false, Ordering::Release);
+        let jobs = std::mem::take(&mut *self.jobs());
+        let mut any = !jobs.is_empty();
+        any |= self.write_batch(log);
+        if !jobs.is_empty() {
+            // What was appended while the first was on its way, but before the jobs were asked for.
+            self.write_batch(log);
+        }
+        for job in jobs {
+            if self.failure().is_some() {
+                return any;
+            }
+            if let Err(error) = job(log) {
+                self.fail(error.to_string());
+            }
+        }
+        if log.begin() != self.begin() {
+            let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
+            let mut filling = self.filling();
+            (filling.begin, filling.held) = (log.begin(), held);
+        }
+        self.call_if_due();
+        // That there is no space for the next segment is no harm as yet.
+        if self.failure().is_none()
+            && any
+            && let Err(error) = log.prepare()
+        {
+            tracing::debug!(%error, "the next segment of a log is not there yet");
+        }
+        any
+    }
+}
+
+impl Journal {
+    /// Writes a batch, if there is one, and says so.
+    fn write_batch(&self, log: &mut DiskLog) -> bool {
+        if self.failure().is_some() {
+            return false;
+        }
+        let mut filling = self.filling();
+        let ready = filling.ready.take();
+        let Some(mut batch) = ready.or_else(|| filling.appender.take_batch()) else { return false };
+        drop(filling);
+        let end = match log.commit(&mut batch) {
+            Ok(end) => end,
+            Err(error) => {
+                self.fail(error.to_string());
+                return true;
+            }
+        };
+        let Counts { records, bytes, syncs } = &self.counts;
+        records.fetch_add(batch.records(), Ordering::Relaxed);
+        bytes.fetch_add(batch.bytes() as u64, Ordering::Relaxed);
+        syncs.fetch_add(1, Ordering::Relaxed);
+        let mut filling = self.filling();
+        (filling.on_disk, filling.tip) = (end, log.tip());
+        filling.appender.give_back(batch);
+        // At once, so that who is told next finds the room.
+        filling.ready = filling.appender.take_batch();
+        if filling.ready.is_some() {
+            self.due.store(true, Ordering::Release);
+        }
+        if let Some(persisted) = &filling.persisted {
+            persisted.set(end.version);
+        }
+        true
+    }
+}
+
+/// Appends to a log; see [`Journal::append`].
+pub(crate) struct Appending<'a> {
+    journal: &'a Journal,
+    filling: MutexGuard<'a, Filling>,
+    appended: bool,
+}
+
+impl Appending<'_> {
+    /// Where the log ends, with all that was appended.
+    pub(crate) fn end(&self) -> End {
+        self.filling.appender.end()
+    }
+
+    /// Whether a record of any size that a message can have fits.
+    pub(crate) fn has_room(&self) -> bool {
+        self.filling.appender.has_room() && self.journal.failure().is_none()
+    }
+
+    /// Appends a message, at the sender's time or just behind the record before.
+    pub(crate) fn message(
+        &mut self,
+        position: Position,
+        sent: Hlc,
+        sender: NodeId,
+        payload: Payload<'_>,
+    ) -> Result<End, AppendError> {
+        let time = sent.max(Hlc(self.end().time.0.saturating_add(1)));
+        self.appended = true;
+        self.filling.appender.append(position, time, sender, payload)
+    }
+
+    /// Appends a view, at the time of the record before, so that it is alike in all members' logs.
+    pub(crate) fn view(&mut self, epoch: Epoch, view: &ViewRecord) -> Result<End, AppendError> {
+        let time = self.end().time;
+        self.appended = true;
+        let end = self.filling.appender.append_view(epoch, time, view)?;
+        self.filling.view = Some((epoch, view.clone()));
+        Ok(end)
+    }
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        if self.appended {
+            self.journal.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal").field("failure", &self.failure()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! Keys with which nodes sign their logs.
+
+use rcgen::{KeyPair, PKCS_ED25519};
+use squall_fabric::NodeId;
+
+use super::{
+    Files, KeysError,
+    files::{Access, check_free, write},
+};
+
+/// The Ed25519 key with which a node signs its logs, and its public half, each in PEM form.
+#[derive(Clone)]
+pub struct LogKeys {
+    node: NodeId,
+    key: String,
+    public_key: String,
+}
+
+impl LogKeys {
+    /// Makes a key for a node.
+    pub fn create(node: NodeId) -> Result<LogKeys, KeysError> {
+        let pair = KeyPair::generate_for(&PKCS_ED25519)?;
+        Ok(LogKeys { node, key: pair.serialize_pem(), public_key: pair.public_key_pem() })
+    }
+
+    /// The node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The key (PKCS #8).
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What its signatures are checked with.
+    pub fn public_key(&self) -> &str {
+        &self.public_key
+    }
+
+    /// Writes both into files; only this user can read the key.
+    pub fn save(&self, files: &Files, replace: bool) -> Result<(), KeysError> {
+        let places = [files.log_key(self.node), files.log_public_key(self.node)];
+        check_free(&places, replace)?;
+        let [key, public_key] = places;
+        write(&key, &self.key, Access::Owner, replace)?;
+        write(&public_key, &self.public_key, Access::All, replace)
+    }
+}
+
+impl std::fmt::Debug for LogKeys {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogKeys").field("node", &self.node).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! Opening a node's logs: whether they are its own, and the newest that it ever had.
+//!
+//! Each log has a *generation*, which grows with each start of the node. Its upper half is a number of the view log's store
+//! beside it, which remembers the whole: so neither an old copy of a log, nor one from another node, is taken for its own.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_membership::{ShardId, VoterId};
+use squall_ordered::log::{
+    DirectoryError, End, Files, Log, OpenError, Opened, Options, ReadError, SigningKey, Storage, WriteError,
+};
+use squall_view_log::{Directory, StorageError};
+
+use super::{cluster_id, directory};
+use crate::{
+    config::Config,
+    disk::Disk,
+    journal::DiskLog,
+    log_keys::{self, LogKeysError},
+};
+
+/// Why a node's durable groups can't be taken up where they were.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// A log's directory can't be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A log can't be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A log can't be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A log is there without the view log that it belongs to.
+    #[error(
+        "the log in {} belongs to another node's directory, or to one that is gone: put back the view log that lay beside it, or \
+         remove the log, and the node gets it from another member", path.display()
+    )]
+    Stray {
+        /// The log's directory.
+        path: PathBuf,
+    },
+    /// The key that a log is signed with can't be used.
+    #[error(transparent)]
+    Key(#[from] LogKeysError),
+    /// The view log's store can't be used.
+    #[error(transparent)]
+    Store(#[from] StorageError),
+    /// A group's state can't be rebuilt.
+    #[error("the state of group {group:?} can't be rebuilt from the disk: {why}")]
+    State {
+        /// The group.
+        group: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What the store remembers of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    /// It was of this generation at least.
+    generation: u64,
+    /// An earlier one was lost, and the one in its place has got nothing since.
+    is_lost: bool,
+}
+
+/// A log of this node.
+pub(crate) struct OpenedLog {
+    pub(crate) log: DiskLog,
+    /// It is the one that this node always had.
+    pub(crate) is_kept: bool,
+    /// To be remembered in the store.
+    pub(crate) remembered: Remembered,
+}
+
+/// Opens a log, or begins one, of the node whose store has this number and remembers this.
+pub(crate) fn open(
+    disk: Disk,
+    options: Options,
+    voter: VoterId,
+    remembered: Option<Remembered>,
+    rng: &mut fastrand::Rng,
+) -> Result<OpenedLog, RecoverError> {
+    let Remembered { generation, mut is_lost } = remembered.unwrap_or_default();
+    let options = Options { generation, ..options };
+    let opened = match Log::open(disk.clone(), options, rng) {
+        Err(OpenError::Lost(path)) => {
+            let path = path.display();
+            tracing::warn!(%path, "this node's log is lost: it begins an empty one, to be filled by another member");
+            is_lost = true;
+            Log::open(disk, Options { generation: 0, ..options }, rng)
+        }
+        opened => opened,
+    };
+    let Opened { mut log, torn, damage, healed } = opened?;
+    let tag = tag(voter);
+    let found = log.generation();
+    if found != 0 && found >> 32 != tag {
+        return Err(RecoverError::Stray { path: log.storage().path("") });
+    }
+    if let Some(torn) = torn {
+        let (path, record) = (torn.path.display(), torn.record);
+        tracing::info!(%path, record, "a batch that was being written was cut off; it was not acknowledged");
+    }
+    damage.iter().for_each(|damage| tracing::error!(%damage, "the log is damaged"));
+    healed
+        .iter()
+        .for_each(|path| tracing::warn!(path = %path.display(), "the first block was damaged, and was made good"));
+    let generation = tag << 32 | (found & u64::from(u32::MAX)).saturating_add(1);
+    log.raise_generation(generation)?;
+    is_lost &= log.persisted() == End::START;
+    Ok(OpenedLog { log, is_kept: !is_lost, remembered: Remembered { generation, is_lost } })
+}
+
+/// A number of a store, which is never 0.
+fn tag(VoterId(voter): VoterId) -> u64 {
+    (voter ^ voter >> 32) & u64::from(u32::MAX) | 1
+}
+
+/// Has a log signed from here on, if that can be.
+fn sign(log: &mut DiskLog, me: NodeId, key: SigningKey) -> Result<(), WriteError> {
+    match log.sign_with(me, key) {
+        // It is signed once that is repaired.
+        Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a node's logs in its directory: of each shard its group's name, its number among the group's shards, and how many these
+/// are.
+pub(crate) fn open_all(
+    config: &Config,
+    store: &mut Directory,
+    storage: &Path,
+    shards: &BTreeMap<ShardId, (String, u32, u32)>,
+) -> Result<BTreeMap<ShardId, OpenedLog>, RecoverError> {
+    // Whatever it says if this version did not write it: nothing is remembered then.
+    let mut notes: BTreeMap<ShardId, Remembered> = postcard::from_bytes(&store.notes()).unwrap_or_default();
+    let mut logs = BTreeMap::new();
+    let key = config.sign_log().map(log_keys::signing_key).transpose()?;
+    let mut rng = fastrand::Rng::with_seed(RandomState::new().build_hasher().finish());
+    for (&shard, (group, number, count)) in shards {
+        let disk = Disk::Real(Files::open(directory(storage, group, *number, *count))?);
+        let options = Options::new(cluster_id(config.cluster()), shard);
+        let mut log = open(disk, options, store.voter(), notes.get(&shard).copied(), &mut rng)?;
+        if let Some(key) = &key {
+            sign(&mut log.log, config.id(), key.clone())?;
+        }
+        notes.insert(shard, log.remembered);
+        logs.insert(shard, log);
+    }
+    let notes = postcard::to_allocvec(&notes)
+        .map_err(|error| RecoverError::State { group: String::new(), why: error.to_string() })?;
+    store.set_notes(notes)?;
+    Ok(logs)
+}

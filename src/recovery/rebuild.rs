@@ -1,0 +1,155 @@
+//! A replica from nothing but its disk: the newest image that is good, and the log behind it.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use squall_ordered::log::{Damage, End, Position, ReadError, Reader};
+
+use super::{
+    image::{Image, ImageError, LastView, Shelf},
+    replay::{ReplayError, Replayed, replay},
+};
+use crate::{disk::Disk, journal::DiskLog, service::Service};
+
+/// Why a replica can't be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error("the application does not take the state that it wrote: {0}")]
+    Restore(io::Error),
+    #[error("the application panicked in `Replicated::restore`")]
+    Panicked,
+    #[error("the log can't be read any more")]
+    LogEnded,
+}
+
+impl RebuildError {
+    /// Whether the application has panicked, so that the replica can't be used any more.
+    pub(crate) fn is_panic(&self) -> bool {
+        matches!(self, RebuildError::Panicked | RebuildError::Replay(ReplayError::Panicked(_)))
+    }
+}
+
+/// A log that a replica is rebuilt from: this thread's own, or that of the thread that writes it.
+pub(crate) trait Source {
+    /// Where its files are.
+    fn shelf(&self) -> &Shelf;
+
+    /// Where it begins and ends.
+    fn extent(&mut self) -> Result<(End, End), RebuildError>;
+
+    /// Where the log is at a place at which an image was made, and what reads on from there.
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
+}
+
+/// A log that nobody writes yet.
+pub(crate) struct Resting<'a> {
+    shelf: Shelf,
+    log: &'a DiskLog,
+}
+
+impl Resting<'_> {
+    pub(crate) fn new(log: &DiskLog) -> Resting<'_> {
+        Resting { shelf: Shelf::of(log), log }
+    }
+}
+
+impl Source for Resting<'_> {
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn extent(&mut self) -> Result<(End, End), RebuildError> {
+        Ok((self.log.begin(), self.log.persisted()))
+    }
+
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
+        Ok((self.log.at_position(from), self.log.read(from, Position::MAX).map_err(ReplayError::from)?))
+    }
+}
+
+/// What a disk has of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rebuilt {
+    /// The replica is the state at this place. None if no image was good: it can be used only once it has got another's state.
+    pub(crate) end: Option<End>,
+    /// The last view there.
+    pub(crate) view: LastView,
+    /// What keeps it from the log's end.
+    pub(crate) damage: Option<Box<Damage>>,
+}
+
+impl Rebuilt {
+    /// Whether it is all that the log has.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.end.is_some() && self.damage.is_none()
+    }
+}
+
+/// Takes up a replica that is as it was when the program began. Where the log has never had anything, an image of this is made,
+/// so that the replica can be taken back to any place.
+pub(crate) fn begin<S: Service>(service: &mut S, log: &DiskLog) -> Result<Rebuilt, RebuildError> {
+    let mut source = Resting::new(log);
+    let (begin, end) = source.extent()?;
+    source.shelf().remove_outside(begin.position, end.position)?;
+    if end == End::START && source.shelf().newest(Position::START, Position::START)?.image.is_none() {
+        let state = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| ImageError::Panicked)?;
+        source.shelf().write(End::START, None, state)?;
+        return Ok(Rebuilt { end: Some(End::START), view: None, damage: None });
+    }
+    let rebuilt = rebuild(service, &mut source)?;
+    if rebuilt.end.is_some() || begin != End::START {
+        return Ok(rebuilt);
+    }
+    tracing::warn!(
+        "the image of the group's first state is lost: it is taken for the one that this program begins with"
+    );
+    go_on(service, &mut source, End::START, None)
+}
+
+/// Replaces a replica's state by the one at the end of its log, or before what is damaged.
+pub(crate) fn rebuild<S: Service>(service: &mut S, source: &mut impl Source) -> Result<Rebuilt, RebuildError> {
+    let (begin, end) = source.extent()?;
+    for position in source.shelf().positions(begin.position, end.position)?.into_iter().rev() {
+        let opened = source.shelf().open(position);
+        match opened.and_then(|image| check(image, source)) {
+            Ok(mut image) => {
+                restore(service, &mut image)?;
+                return go_on(service, source, image.at, image.view);
+            }
+            Err(error) => tracing::warn!(%error, "an image is passed over: an older one, and more of the log, will do"),
+        }
+    }
+    Ok(Rebuilt { end: None, view: None, damage: None })
+}
+
+/// An image must be of the log as it is now.
+fn check(image: Image, source: &mut impl Source) -> Result<Image, ImageError> {
+    match source.read(image.at.position) {
+        Ok((Ok(log), _)) if log != image.at => Err(ImageError::Other { at: image.at, log }),
+        // What is damaged is found when it is read.
+        _ => Ok(image),
+    }
+}
+
+fn restore<S: Service>(service: &mut S, image: &mut Image) -> Result<(), RebuildError> {
+    let restored = catch_unwind(AssertUnwindSafe(|| service.restore(image)));
+    restored.map_err(|_| RebuildError::Panicked)?.map_err(RebuildError::Restore)
+}
+
+/// Takes a replica further through its log.
+pub(crate) fn go_on<S: Service>(
+    service: &mut S,
+    source: &mut impl Source,
+    from: End,
+    view: LastView,
+) -> Result<Rebuilt, RebuildError> {
+    let (_, mut reader) = source.read(from.position)?;
+    let Replayed { end, view, damage } = replay(service, &mut reader, from, view)?;
+    Ok(Rebuilt { end: Some(end), view, damage })
+}

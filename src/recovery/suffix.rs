@@ -1,0 +1,176 @@
+//! What a member of a durable group gives to one that lacks something: the end of its log, a state, or certain records.
+//!
+//! A suffix travels behind the head that a state has ([`state`](crate::state)), which says where it ends: batches of records
+//! ([`Reader::export`]), each behind its length in 4 bytes, little-endian.
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use crossbeam::channel::bounded;
+use squall_membership as membership;
+use squall_ordered::log::{ChainValue, End, Position, ReadError, Reader};
+
+use super::{place, position};
+use crate::{
+    control::transfer::{Captured, Cut, Gift, Want},
+    disk::Disk,
+    group::GroupControl,
+    journal::{DiskLog, Journal},
+    state,
+    transfer::Wanted,
+};
+
+/// As many bytes of records go together, about.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+
+/// Up to here a suffix is cheaper than a state, whose capture the application can notice.
+const SMALL_BYTES: u64 = 64 << 20;
+
+/// Up to here it is taken for cheaper than a state of which nobody knows how long it is.
+const LARGE_BYTES: u64 = 1 << 30;
+
+/// How long a replica may be busy with one call.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Gets ready what is asked for, or says why not. May wait for the thread that delivers.
+pub(crate) fn offer(control: &dyn GroupControl, want: Want) -> Result<Captured, String> {
+    let have = match want {
+        Want::Records { from, to } => {
+            let journal = control.journal().ok_or("the group is not durable, so it has no records")?;
+            return records(journal, position(from), position(to));
+        }
+        Want::State { have, .. } => have,
+    };
+    let plan = Plan::new(control, have)?;
+    let (reply, answer) = bounded(1);
+    let reply = move |captured| {
+        // Who asked may have gone.
+        let _ = reply.send(captured);
+    };
+    control.capture(plan.wanted, Box::new(reply));
+    let captured = answer.recv_timeout(PATIENCE).map_err(|_| format!("it is not there within {PATIENCE:?}"))?;
+    plan.give(captured.map_err(|error| error.to_string())?)
+}
+
+/// What a member that lacks something is to get.
+pub(crate) struct Plan {
+    /// To be captured for it.
+    pub(crate) wanted: Wanted,
+    /// This node's log, in a durable group.
+    journal: Option<Arc<Journal>>,
+    /// What the other log has in common with it.
+    common: Option<Common>,
+    /// So much of a log its members mean to keep, in bytes: with no more than that behind it, the other keeps what it has.
+    retains: u64,
+}
+
+impl Plan {
+    /// By a group's member, for one whose log ends at `have`, if it has any.
+    pub(crate) fn new(control: &dyn GroupControl, have: Option<membership::End>) -> Result<Plan, String> {
+        plan(control.journal(), have, control.retains())
+    }
+
+    /// What it gets, once that was captured.
+    pub(crate) fn give(self, captured: state::Captured) -> Result<Captured, String> {
+        let most = captured.bytes.unwrap_or(LARGE_BYTES).max(SMALL_BYTES).max(self.retains);
+        match (&self.journal, self.common) {
+            (Some(journal), Some(Common { cut, bytes })) if bytes <= most => suffix(journal, cut, captured, bytes),
+            (journal, _) => whole(journal.as_ref(), captured),
+        }
+    }
+}
+
+/// A state, as it travels; and the chain of signatures that the log had there.
+fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Captured, String> {
+    let mut chain = None;
+    if let (Some(journal), Some((end, _))) = (journal, &captured.logged) {
+        let at = end.position;
+        let answer = journal.wait(&journal.ask(move |log| log.chain_at(at)));
+        chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
+    }
+    let gift = Gift::State { epoch: captured.epoch, seq: captured.seq, chain: chain.map(|ChainValue(bytes)| bytes) };
+    Ok(Captured { gift, bytes: captured.bytes, write: Box::new(move |to| captured.write(to)) })
+}
+
+/// What a member whose log this is gives to one whose log ends at `have`, if it has any.
+pub(super) fn plan(
+    journal: Option<&Arc<Journal>>,
+    have: Option<membership::End>,
+    retains: u64,
+) -> Result<Plan, String> {
+    let common = journal.zip(have).map(|(journal, have)| common(journal, position(have))).transpose()?.flatten();
+    let is_small = common.as_ref().is_some_and(|common| common.bytes <= SMALL_BYTES.max(retains));
+    let wanted = if is_small { Wanted::Place } else { Wanted::State };
+    Ok(Plan { wanted, journal: journal.cloned(), common, retains })
+}
+
+/// What two logs have in common.
+struct Common {
+    /// Where they part, at the latest.
+    cut: End,
+    /// How much the longer one has behind that, in bytes.
+    bytes: u64,
+}
+
+/// What this log has in common with one that ends at `have`. None if it does not go back that far.
+fn common_with(log: &DiskLog, have: Position) -> Result<Option<(End, u64)>, ReadError> {
+    if have < log.begin().position {
+        return Ok(None);
+    }
+    // Within an epoch, all logs are the beginnings of one order. Where that ends, a later view follows here, which was cut there.
+    let end_of_epoch = log.at_position(Position { seq: membership::Seq(u64::MAX), ..have })?;
+    let cut = log.at_position(have.min(end_of_epoch.position))?;
+    let bytes = log.bytes_behind(cut.position)?;
+    Ok(Some((cut, bytes)))
+}
+
+fn common(journal: &Arc<Journal>, have: Position) -> Result<Option<Common>, String> {
+    let ended = || "its log can't be read any more".to_owned();
+    let answers = journal.ask(move |log| (common_with(log, have), log.persisted()));
+    let (common, end) = journal.wait(&answers).ok_or_else(ended)?;
+    if have.epoch >= end.position.epoch && have > end.position {
+        return Err(format!("its log ends at {}, and who asks has more: {have}", end.position));
+    }
+    match common {
+        Ok(common) => Ok(common.map(|(cut, bytes)| Common { cut, bytes })),
+        Err(error) => {
+            tracing::warn!(%error, "a member gets a state, since the log can't be read");
+            Ok(None)
+        }
+    }
+}
+
+fn suffix(journal: &Arc<Journal>, cut: End, captured: state::Captured, bytes: u64) -> Result<Captured, String> {
+    let (end, _) = captured.logged.clone().ok_or("the group is not durable")?;
+    let mut reader = read(journal, cut.position, end.position)?;
+    let head = captured.without_state();
+    let gift = Gift::Suffix(Cut { at: place(cut.position), version: cut.version, time: cut.time.0 });
+    let write = move |to: &mut dyn Write| {
+        head.write(to)?;
+        write_records(&mut reader, to)
+    };
+    Ok(Captured { gift, bytes: Some(bytes), write: Box::new(write) })
+}
+
+/// Certain records of a log.
+pub(super) fn records(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Captured, String> {
+    let mut reader = read(journal, from, to)?;
+    let write = move |out: &mut dyn Write| write_records(&mut reader, out);
+    Ok(Captured { gift: Gift::Records, bytes: None, write: Box::new(write) })
+}
+
+fn read(journal: &Arc<Journal>, from: Position, to: Position) -> Result<Reader<Disk>, String> {
+    // Behind all that was appended when the state was captured.
+    let reader = journal.wait(&journal.ask(move |log| log.read(from, to)));
+    reader.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())
+}
+
+fn write_records(reader: &mut Reader<Disk>, to: &mut dyn Write) -> std::io::Result<()> {
+    loop {
+        let records = reader.export(BATCH_BYTES).map_err(std::io::Error::other)?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        to.write_all(&(records.len() as u32).to_le_bytes())?;
+        to.write_all(&records)?;
+    }
+}

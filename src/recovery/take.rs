@@ -1,0 +1,312 @@
+//! Taking what another member gives: its state in place of this node's log, or what is behind this log's end.
+
+use std::{
+    io::{self, Read},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use rkyv::util::AlignedVec;
+use squall_fabric::NodeId;
+use squall_membership as membership;
+use squall_ordered::{
+    Message, Payload,
+    log::{
+        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, WriteError, import,
+    },
+};
+
+use super::{
+    image::{ImageError, LastView, Shelf},
+    position,
+    rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
+    replay::ReplayError,
+    suffix::BATCH_BYTES,
+};
+use crate::{
+    control::transfer::Cut,
+    custody::{Custody, Held},
+    disk::Disk,
+    journal::{DiskLog, Journal},
+    replicated::Logged,
+    service::Service,
+    state::{Head, RestoreError, read_head},
+    transfer::Transfer,
+    view_change::ViewChange,
+};
+
+/// A durable group's replica, and its log, which another thread writes.
+pub(crate) struct Taker<'a, S: Service> {
+    pub(crate) replica: &'a Custody<S>,
+    pub(crate) transfer: &'a Transfer,
+    pub(crate) journal: &'a Arc<Journal>,
+}
+
+/// Asks another member for the records in place of what is damaged, and puts them there.
+pub(crate) type Repair<'a> = &'a mut dyn FnMut(&Damage) -> Result<(), String>;
+
+/// A log that another thread writes.
+struct Remote<'a> {
+    journal: &'a Arc<Journal>,
+    shelf: Shelf,
+}
+
+impl Remote<'_> {
+    fn of(journal: &Arc<Journal>) -> Result<Remote<'_>, RebuildError> {
+        let shelf = ask(journal, |log| Shelf::of(log))?;
+        Ok(Remote { journal, shelf })
+    }
+
+    /// Changes where the log ends. The replica must be taken for stale before.
+    fn change_end(
+        &self,
+        change: impl FnOnce(&mut DiskLog) -> Result<LastView, WriteError> + Send + 'static,
+    ) -> Result<End, RebuildError> {
+        let answers: mpsc::Receiver<End> = self.journal.change_end(change);
+        let end = self.journal.wait(&answers).ok_or(RebuildError::LogEnded)?;
+        let begin = ask(self.journal, |log| log.begin())?;
+        self.shelf.remove_outside(begin.position, end.position)?;
+        Ok(end)
+    }
+}
+
+fn ask<T: Send + 'static>(
+    journal: &Arc<Journal>,
+    job: impl FnOnce(&mut DiskLog) -> T + Send + 'static,
+) -> Result<T, RebuildError> {
+    journal.wait(&journal.ask(job)).ok_or(RebuildError::LogEnded)
+}
+
+impl Source for Remote<'_> {
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn extent(&mut self) -> Result<(End, End), RebuildError> {
+        ask(self.journal, |log| (log.begin(), log.persisted()))
+    }
+
+    fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
+        let (at, reader) = ask(self.journal, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
+        Ok((at, reader.map_err(ReplayError::from)?))
+    }
+}
+
+impl From<RebuildError> for RestoreError {
+    fn from(error: RebuildError) -> RestoreError {
+        match error {
+            error if error.is_panic() => RestoreError::Panicked,
+            RebuildError::Restore(error) => RestoreError::Failed(error),
+            error => RestoreError::NotKept(error.to_string()),
+        }
+    }
+}
+
+impl From<ImageError> for RestoreError {
+    fn from(error: ImageError) -> RestoreError {
+        RebuildError::from(error).into()
+    }
+}
+
+impl<S: Service> Taker<'_, S> {
+    fn borrow(&self) -> Result<Held<'_, S>, RestoreError> {
+        loop {
+            if self.replica.is_broken() {
+                return Err(RestoreError::Panicked);
+            }
+            match self.replica.borrow() {
+                Some(held) => return Ok(held),
+                // Looks are short.
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Where this node's log ends, as far as its replica can be taken: it is there then. None if nothing of the log can be used.
+    pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {
+        if !self.journal.is_stale() {
+            return Ok(Some(self.journal.end()));
+        }
+        let mut held = self.borrow()?;
+        match self.rebuild(&mut held, repair) {
+            Err(RestoreError::Panicked) => {
+                held.spoil();
+                Err(RestoreError::Panicked)
+            }
+            rebuilt => Ok(rebuilt?.end),
+        }
+    }
+
+    fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
+        let mut remote = Remote::of(self.journal)?;
+        let mut rebuilt = rebuild(service, &mut remote)?;
+        while let (Some(end), Some(damage)) = (rebuilt.end, &rebuilt.damage) {
+            if let Err(why) = repair(damage) {
+                tracing::warn!(%damage, why, "damaged records are not repaired: the log counts up to there");
+                return Ok(rebuilt);
+            }
+            rebuilt = go_on(service, &mut remote, end, rebuilt.view.take())?;
+        }
+        if rebuilt.is_whole() {
+            self.journal.set_view(rebuilt.view.clone());
+            self.journal.set_stale(false);
+        }
+        Ok(rebuilt)
+    }
+
+    /// What this node can say in a restart that it has, once all that was appended is on disk.
+    pub(crate) fn held(&self, me: NodeId) -> Option<membership::Held> {
+        let end = ask(self.journal, |log| log.persisted()).ok()?;
+        let rebuilt = Rebuilt { end: Some(end), view: self.journal.view(), damage: None };
+        super::held(&rebuilt, !self.journal.is_stale(), me)
+    }
+
+    /// Cuts the log, and takes the replica for stale if it went further. Nobody may append meanwhile.
+    pub(crate) fn cut(&self, to: membership::End) -> Result<(), RestoreError> {
+        let (was, to) = (self.journal.end(), position(to));
+        if was.position > to {
+            self.journal.set_stale(true);
+        }
+        let remote = Remote::of(self.journal)?;
+        // The replica's rebuilding finds out which view was the last.
+        let view = self.journal.view().filter(|(epoch, _)| *epoch <= to.epoch);
+        let end = remote.change_end(move |log| {
+            if to < log.begin().position {
+                // It began with a state that is void, so nothing in it counts.
+                return log.begin_anew(End::START).map(|()| None);
+            }
+            log.cut_to(to).map(|_| view)
+        })?;
+        if end != was {
+            tracing::warn!(%was, %end, "the log is cut: the group goes on from an earlier place");
+        }
+        Ok(())
+    }
+
+    /// Replaces the log and the replica by what another member's replica wrote.
+    ///
+    /// The image is written first, then the log begun behind it: so a crash leaves the one or the other.
+    pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let Head { mark, logged } = read_head(from)?;
+        let (at, view) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        let remote = Remote::of(self.journal)?;
+        let mut image = remote.shelf.begin(at, view.as_ref())?;
+        io::copy(from, &mut image)?;
+        image.finish()?;
+        let mut held = self.borrow()?;
+        let Some(fetch) = self.transfer.begin_restoring() else {
+            let (begin, end) = ask(self.journal, |log| (log.begin(), log.persisted()))?;
+            remote.shelf.remove_outside(begin.position, end.position)?;
+            return Err(RestoreError::NotNeeded);
+        };
+        self.journal.set_stale(true);
+        remote.change_end(move |log| log.begin_anew_with(at, chain).map(|()| view))?;
+        let mut image = remote.shelf.open(at.position)?;
+        match catch_unwind(AssertUnwindSafe(|| held.restore(&mut image))) {
+            Ok(restored) => restored?,
+            Err(_) => {
+                held.spoil();
+                return Err(RestoreError::Panicked);
+            }
+        }
+        self.journal.set_stale(false);
+        self.transfer.restored(fetch, mark);
+        Ok(())
+    }
+
+    /// Appends what another member's log has behind a place of this one, and applies it. What this one has behind that place is
+    /// void.
+    pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let Head { mark, logged } = read_head(from)?;
+        let (to, _) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        let at = position(cut.at);
+        let own = ask(self.journal, move |log| log.at_position(at))?;
+        let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
+        match own {
+            Ok(own) if own == cut => {}
+            Ok(own) => return Err(RestoreError::Differs(own)),
+            Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
+        }
+        let mut held = self.borrow()?;
+        let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, from)));
+        match taken.unwrap_or(Err(RestoreError::Panicked)) {
+            Err(RestoreError::Panicked) => {
+                held.spoil();
+                return Err(RestoreError::Panicked);
+            }
+            taken => taken?,
+        }
+        if self.journal.end() != to {
+            return Err(RestoreError::Differs(self.journal.end()));
+        }
+        self.transfer.restored(fetch, mark);
+        Ok(())
+    }
+
+    fn append_suffix(&self, service: &mut S, cut: End, from: &mut dyn Read) -> Result<(), RestoreError> {
+        if self.journal.is_stale() || self.journal.end() != cut {
+            self.cut(super::place(cut.position))?;
+            self.journal.set_stale(true);
+            let rebuilt = self.rebuild(service, &mut |_| Err("it is to be replaced".to_owned()))?;
+            if rebuilt.end != Some(cut) || !rebuilt.is_whole() {
+                return Err(RestoreError::NotKept(format!("the replica could not be taken back to {cut}")));
+            }
+        }
+        let mut scratch = AlignedVec::new();
+        while let Some(batch) = read_batch(from)? {
+            let records = import(&batch).map_err(io::Error::other)?;
+            records.iter().try_for_each(|record| self.append(service, record, &mut scratch))?;
+        }
+        Ok(())
+    }
+
+    fn append(&self, service: &mut S, record: &Record<'_>, scratch: &mut AlignedVec) -> Result<(), RestoreError> {
+        let failed = || RestoreError::NotKept(self.journal.failure().unwrap_or("the log has ended").to_owned());
+        if !self.journal.wait_for_room() {
+            return Err(failed());
+        }
+        let mut appending = self.journal.append();
+        let appended = match &record.body {
+            Body::Message { sender, payload } => {
+                appending.message(record.position, record.time, *sender, Payload::kept(payload))
+            }
+            Body::View(view) => appending.view(record.position.epoch, view),
+        };
+        let end = appended.map_err(|error| RestoreError::NotKept(error.to_string()))?;
+        drop(appending);
+        match &record.body {
+            Body::Message { sender, payload } => {
+                let Position { epoch, seq } = record.position;
+                let message = Message { epoch, seq, sender: *sender, payload: Payload::kept(payload), ticket: 0 };
+                // What is no command was applied by nobody when it came.
+                let _ = service.take(&message, Some(Logged { version: end.version, time: end.time }), scratch);
+            }
+            Body::View(view) => service.view_changed(&ViewChange::of_record(record.position.epoch, view)),
+        }
+        if (end.version, end.time) != (record.version, record.time) {
+            return Err(RestoreError::Differs(end));
+        }
+        Ok(())
+    }
+}
+
+/// The next records of a suffix, as they travel. None at its end.
+pub(super) fn read_batch(from: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
+    let mut length = Vec::new();
+    from.take(4).read_to_end(&mut length)?;
+    if length.is_empty() {
+        return Ok(None);
+    }
+    let length = <[u8; 4]>::try_from(length).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+    let bytes = u64::from(u32::from_le_bytes(length));
+    if bytes > (BATCH_BYTES + 2 * MAX_PAYLOAD_BYTES) as u64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a batch of records is longer than any"));
+    }
+    let mut batch = Vec::new();
+    if from.take(bytes).read_to_end(&mut batch)? as u64 != bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some(batch))
+}

@@ -1,0 +1,134 @@
+//! What a restart of the group needs of a node's logs: that they are cut, and that it says what they have. Both may take long, and
+//! are done on a thread of their own.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use squall_fabric::{NodeId, Waker};
+use squall_membership::{End, Held, ShardId};
+
+use super::engine::GroupSlot;
+use crate::group::GroupControl;
+
+/// What was done.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// This is what the logs have, once nothing was on its way to them.
+    Held(BTreeMap<ShardId, Held>),
+    /// A log is cut, or why it is not.
+    Cut(ShardId, Result<(), String>),
+}
+
+/// What is to be done.
+#[derive(Debug)]
+enum Job {
+    Gather,
+    Cut { shard: ShardId, end: End, rebuilds: bool },
+}
+
+/// A node's part in a restart, as far as its logs are concerned.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    /// Whether the node has a disk to return with.
+    has_disk: bool,
+    waker: Waker,
+    /// In this order, one after the other.
+    jobs: VecDeque<Job>,
+    running: Option<(mpsc::Receiver<Done>, JoinHandle<()>)>,
+}
+
+impl Returning {
+    pub(crate) fn new(has_disk: bool, waker: Waker) -> Returning {
+        Returning { has_disk, waker, jobs: VecDeque::new(), running: None }
+    }
+
+    /// The node is in no view any more: what its logs have is to be said.
+    pub(super) fn gather(&mut self) {
+        if self.has_disk {
+            self.jobs.push_back(Job::Gather);
+        }
+    }
+
+    /// A shard's log is to be cut, and its replica to be taken back to there at once if `rebuilds`.
+    pub(super) fn cut(&mut self, shard: ShardId, end: End, rebuilds: bool) {
+        self.jobs.push_back(Job::Cut { shard, end, rebuilds });
+    }
+
+    /// Begins what can begin, and returns what is done.
+    pub(super) fn step(&mut self, me: NodeId, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
+        if let Some((done, _)) = &self.running {
+            match done.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => return None,
+                Ok(done) => {
+                    self.end_running();
+                    return Some(done);
+                }
+                // Its thread has panicked, which was logged.
+                Err(mpsc::TryRecvError::Disconnected) => self.end_running(),
+            }
+        }
+        let is_ready = match self.jobs.front()? {
+            Job::Gather => groups.values_mut().all(GroupSlot::is_still),
+            Job::Cut { shard, .. } => groups.get_mut(shard).is_none_or(GroupSlot::is_still),
+        };
+        if is_ready && let Some(job) = self.jobs.pop_front() {
+            let controls = groups.iter().map(|(&shard, group)| (shard, Arc::clone(&group.control))).collect();
+            self.start(me, controls, job);
+        }
+        None
+    }
+
+    fn start(&mut self, me: NodeId, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) {
+        let (tell, told) = mpsc::channel();
+        let waker = self.waker.clone();
+        let body = move || {
+            // The engine may have ended.
+            let _ = tell.send(carry_out(me, &controls, &job));
+            drop(tell);
+            waker.wake();
+        };
+        match thread::Builder::new().name("squall-return".to_owned()).spawn(body) {
+            Ok(thread) => self.running = Some((told, thread)),
+            Err(error) => tracing::error!(%error, "there is no thread to take a part in the group's restart"),
+        }
+    }
+
+    fn end_running(&mut self) {
+        if let Some((_, thread)) = self.running.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a thread that took a part in the group's restart panicked");
+        }
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        self.end_running();
+    }
+}
+
+fn carry_out(me: NodeId, controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, job: &Job) -> Done {
+    match job {
+        Job::Gather => {
+            let held = controls.iter().filter_map(|(&shard, control)| Some((shard, control.held(me)?)));
+            Done::Held(held.collect())
+        }
+        Job::Cut { shard, end, rebuilds } => {
+            let cut = controls.get(shard).map_or(Ok(()), |control| control.cut(*end, *rebuilds));
+            Done::Cut(*shard, cut.map_err(|error| error.to_string()))
+        }
+    }
+}
+
+/// For whom a group waits that lies in pieces, in a sentence.
+pub(crate) fn waits_for(nodes: &[NodeId]) -> String {
+    let nodes = nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
+    format!(
+        "the group was interrupted, and waits for {nodes} to come back: start them. More than half of its members go on without \
+         the others after `restart_wait_ms`"
+    )
+}

@@ -1,0 +1,88 @@
+//! The thread that writes a node's logs.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use crossbeam::sync::{Parker, Unparker};
+use squall_fabric::Waker;
+
+use crate::journal::{DiskLog, Journal};
+
+/// Writes what is appended to all durable groups' logs, until it is dropped: then all that was appended is written first.
+#[derive(Debug)]
+pub(crate) struct StorageThread {
+    stop: Arc<AtomicBool>,
+    unparker: Unparker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a [`StorageThread`] will wait with.
+#[derive(Debug, Default)]
+pub(crate) struct Bed(Parker);
+
+impl Bed {
+    /// Wakes the thread: for [`Journal::new`].
+    pub(crate) fn waker(&self) -> Waker {
+        let unparker = self.0.unparker().clone();
+        Waker::new(move || unparker.unpark())
+    }
+}
+
+/// If the thread panics, nothing is written any more.
+struct Guard(Vec<(Arc<Journal>, DiskLog)>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(journal, _)| journal.fail("the thread that wrote the log has ended".to_owned()));
+    }
+}
+
+impl StorageThread {
+    /// Starts to write, and to wake the node's `engine` when something was written, or can't be.
+    pub(crate) fn start(
+        logs: Vec<(Arc<Journal>, DiskLog)>,
+        Bed(parker): Bed,
+        engine: Waker,
+    ) -> io::Result<StorageThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let unparker = parker.unparker().clone();
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            let mut logs = Guard(logs);
+            loop {
+                // Looked at first, so that what was appended before is written.
+                let stops = stopped.load(Ordering::Acquire);
+                let mut any = false;
+                for (journal, log) in &mut logs.0 {
+                    if journal.is_due() && journal.write(log) {
+                        any = true;
+                        engine.wake();
+                    }
+                }
+                match any {
+                    true => {}
+                    false if stops => return,
+                    false => parker.park(),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("squall-storage".to_owned()).spawn(body)?;
+        Ok(StorageThread { stop, unparker, thread: Some(thread) })
+    }
+}
+
+impl Drop for StorageThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.unparker.unpark();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that wrote the logs panicked");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Durable groups: what is on disk before anybody is told.
+
+use std::sync::mpsc::TryRecvError;
+
+use squall_membership::ClusterId;
+use squall_ordered::{
+    Payload,
+    log::{Body, Hlc, Log, Options, Position},
+};
+
+use super::*;
+use crate::{
+    disk::Disk,
+    error::{Outcome, SubmitError, Unavailable},
+};
+
+/// An empty log on an empty disk.
+pub(super) fn log() -> (Arc<Journal>, DiskLog, SimStorage) {
+    open(SimStorage::new(1), 4096)
+}
+
+fn open(disk: SimStorage, batch_bytes: usize) -> (Arc<Journal>, DiskLog, SimStorage) {
+    let options = Options { batch_bytes, ..Options::new(ClusterId(7), SHARD) };
+    let log = Log::open(Disk::Simulated(disk.clone()), options, &mut fastrand::Rng::with_seed(1)).unwrap().log;
+    (Arc::new(Journal::new(&log, None, Waker::new(|| ()))), log, disk)
+}
+
+fn solo() -> Solo<Ledger> {
+    Solo::new(|group| _ = group.mode(Mode::Durable))
+}
+
+/// What a log holds: for a view its epoch, for a message its version and time.
+fn records(log: &DiskLog) -> Vec<(u64, u64)> {
+    let mut reader = log.read(Position::START, Position::MAX).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push(match record.body {
+            Body::View(_) => (record.position.epoch.0, 0),
+            Body::Message { .. } => (record.version, record.time.0),
+        });
+    }
+    records
+}
+
+#[test]
+fn a_reply_waits_until_its_message_is_on_disk() {
+    let mut solo = solo();
+    let mut submit = solo.group.submit(&Entry::Add(5));
+    solo.settle();
+    assert_eq!(solo.control.counts().applied, 1);
+    assert_eq!(poll(&mut submit), Poll::Pending, "it is applied, and not on disk");
+    assert!(solo.write());
+    solo.settle();
+    assert_eq!(poll(&mut submit), Poll::Ready(Ok(5)));
+    assert!(!solo.write(), "there is nothing left");
+}
+
+#[test]
+fn a_read_waits_until_what_it_saw_is_on_disk() {
+    let mut solo = solo();
+    solo.write();
+    solo.settle();
+    assert_eq!(poll(&mut solo.group.read(|ledger| ledger.sum)), Poll::Pending);
+    solo.settle();
+    solo.group.send(&Entry::Add(5)).wait().unwrap();
+    solo.settle();
+    let mut before = solo.group.read(|ledger| ledger.sum);
+    solo.settle();
+    assert_eq!(poll(&mut before), Poll::Pending);
+    solo.group.send(&Entry::Add(5)).wait().unwrap();
+    solo.settle();
+    solo.write();
+    solo.settle();
+    assert_eq!(poll(&mut before), Poll::Ready(Ok(5)), "as it was when it was seen");
+}
+
+#[test]
+fn who_reads_by_itself_does_not_see_what_a_crash_could_undo() {
+    let config = Config::builder("test", 1).members([1]).read_lease(Duration::from_millis(10)).storage("nowhere");
+    let config = config.group("ledger", |group| _ = group.mode(Mode::Durable)).build().unwrap();
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let mut solo = Solo::start(group, spec, &config, &[NodeId(1)], &[NodeId(1)]);
+    solo.write();
+    solo.settle();
+    let mut first = solo.group.read(|ledger| ledger.sum);
+    solo.settle();
+    assert_eq!(poll(&mut first), Poll::Ready(Ok(0)));
+    assert_eq!(poll(&mut solo.group.read(|ledger| ledger.sum)), Poll::Ready(Ok(0)), "under the lease, at once");
+    solo.group.send(&Entry::Add(5)).wait().unwrap();
+    solo.settle();
+    assert_eq!(poll(&mut solo.group.read(|ledger| ledger.sum)), Poll::Pending);
+    solo.write();
+    solo.settle();
+    assert_eq!(poll(&mut solo.group.read(|ledger| ledger.sum)), Poll::Ready(Ok(5)));
+}
+
+#[test]
+fn versions_and_times_go_on_from_view_to_view() {
+    let mut solo = solo();
+    solo.clock.store(1000, Ordering::Relaxed);
+    solo.now = Time::from_nanos(1000);
+    for _ in 0..2 {
+        solo.group.send(&Entry::Add(1)).wait().unwrap();
+    }
+    solo.settle();
+    solo.next_view();
+    solo.group.send(&Entry::Add(1)).wait().unwrap();
+    solo.settle();
+    solo.write();
+    let (journal, log, _) = solo.log.as_ref().unwrap();
+    assert_eq!(records(log), [(1, 0), (1, 1000), (2, 1001), (2, 0), (3, 1002)]);
+    let (epoch, view) = journal.view().unwrap();
+    assert_eq!((epoch, view.ended, view.complete), (Epoch(2), Position::new(Epoch(1), Seq(2)), vec![NodeId(1)]));
+    assert_eq!(journal.end().time, Hlc(1002));
+}
+
+#[test]
+fn what_is_logged_is_what_was_submitted() {
+    let mut solo = solo();
+    for text in ["a", "a text that is longer than a word", ""] {
+        solo.group.send(&Entry::Text(text.to_owned())).wait().unwrap();
+    }
+    solo.settle();
+    solo.write();
+    let (_, log, _) = solo.log.as_ref().unwrap();
+    let mut reader = log.read(Position::START, Position::MAX).unwrap();
+    let mut texts = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        let Body::Message { payload, .. } = record.body else { continue };
+        let mut aligned = rkyv::util::AlignedVec::<16>::new();
+        aligned.extend_from_slice(payload);
+        match rkyv::access::<Archived<Entry>, rkyv::rancor::Error>(&aligned).unwrap() {
+            Archived::<Entry>::Text(text) => texts.push(text.as_str().to_owned()),
+            Archived::<Entry>::Add(_) => panic!("no number was sent"),
+        }
+    }
+    assert_eq!(texts, solo.group.peek(|ledger| ledger.texts.clone()).wait().unwrap());
+}
+
+#[test]
+fn nothing_is_acknowledged_after_a_sync_that_failed() {
+    let mut solo = solo();
+    solo.write();
+    solo.settle();
+    let (journal, _, disk) = solo.log.as_ref().unwrap();
+    let journal = Arc::clone(journal);
+    disk.fail_sync(0);
+    let mut submit = solo.group.submit(&Entry::Add(5));
+    solo.settle();
+    solo.write();
+    solo.settle();
+    assert_eq!(poll(&mut submit), Poll::Pending);
+    assert!(journal.failure().unwrap().contains("syncing"), "{:?}", journal.failure());
+    assert_eq!(journal.ask(|log| log.persisted()).try_recv(), Err(TryRecvError::Disconnected), "nobody waits for it");
+    solo.write();
+    solo.end(&EndReason::Storage("its disk failed".to_owned()), Fate::Unknown);
+    let Poll::Ready(Err(SubmitError::Ended { reason, outcome })) = poll(&mut submit) else { panic!("it has ended") };
+    assert_eq!(outcome, Outcome::Unknown { held_by: Vec::new() });
+    assert!(matches!(reason, EndReason::Storage(_)));
+}
+
+#[test]
+fn delivery_waits_for_a_disk_that_is_behind_and_memory_stays_bounded() {
+    let mut solo = solo();
+    let text = "x".repeat(1000);
+    let mut submits: Vec<_> = (0..100).map(|_| solo.group.submit(&Entry::Text(text.clone()))).collect();
+    solo.settle();
+    let applied = solo.control.counts().applied;
+    assert!((4..10).contains(&applied), "{applied} of 1 KiB fit into a batch of 4 KiB");
+    while solo.write() {
+        solo.settle();
+    }
+    assert_eq!(solo.control.counts().applied, 100);
+    assert!(submits.iter_mut().all(|submit| poll(submit).is_ready()));
+}
+
+#[test]
+fn who_is_dropped_does_not_know_whether_what_it_delivered_is_on_all_disks() {
+    let mut solo = solo();
+    let mut submit = solo.group.submit(&Entry::Add(5));
+    solo.settle();
+    let why = Unavailable::Dropped { epoch: Epoch(2) };
+    solo.shard.wedge();
+    solo.task.outside(Vec::new(), why.clone());
+    let outcome = Outcome::Unknown { held_by: Vec::new() };
+    assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
+}
+
+#[test]
+fn a_job_sees_all_that_was_appended_before_it_was_asked_for() {
+    let mut solo = solo();
+    solo.group.send(&Entry::Add(1)).wait().unwrap();
+    solo.settle();
+    let (journal, ..) = solo.log.as_ref().unwrap();
+    let answer = journal.ask(|log| log.persisted().version);
+    solo.write();
+    assert_eq!(answer.try_recv(), Ok(1));
+}
+
+#[test]
+fn a_log_that_is_cut_goes_on_behind_the_cut() {
+    let mut solo = solo();
+    for _ in 0..3 {
+        solo.group.send(&Entry::Add(1)).wait().unwrap();
+    }
+    solo.settle();
+    let (journal, mut log, disk) = solo.log.take().unwrap();
+    let cut = journal.change_end(|log| {
+        log.cut_to(Position::new(Epoch(1), Seq(1)))?;
+        Ok(None)
+    });
+    journal.write(&mut log);
+    assert_eq!(cut.try_recv().unwrap().version, 1);
+    let end = journal.append().message(Position::new(Epoch(1), Seq(1)), Hlc(0), NodeId(1), Payload::kept(b"other"));
+    assert_eq!(end.unwrap().version, 2);
+    journal.write(&mut log);
+    assert_eq!(journal.on_disk().version, 2);
+    drop(log);
+    let (_, log, _) = open(disk, 4096);
+    assert_eq!(log.persisted().version, 2);
+}
