@@ -2,7 +2,16 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall sim replay SEED` tells what happens in it.
 
-use squall::sim::scenario;
+mod sum;
+
+use std::time::Duration;
+
+use squall::{
+    Config, Group, Mode, NodeId,
+    sim::{Cluster, Decider, Options, scenario},
+};
+
+use self::sum::Sum;
 
 /// How many seeds run here. The command `squall sim check --seeds N` runs as many as one likes.
 const SEEDS: u64 = 1000;
@@ -48,4 +57,39 @@ fn a_seed_replays_to_the_last_step() {
         let second = scenario::replay(seed, false, &mut |_, _| {});
         assert_eq!(first, second, "seed {seed}");
     }
+}
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Three nodes with a durable group, on simulated disks.
+fn durable_sums() -> (Cluster, Vec<Group<Sum>>) {
+    let config = Config::builder("demo", 1).members([1, 2, 3]).storage("simulated");
+    let config = config.group("sum", |group| _ = group.mode(Mode::Durable)).build().unwrap();
+    let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+    let mut cluster = Cluster::new(config, options, 42);
+    let sums = cluster.group("sum", |_| Sum::default());
+    cluster.start().unwrap();
+    (cluster, sums)
+}
+
+#[test]
+fn a_durable_group_comes_back_by_itself_when_all_its_nodes_have_lost_power() {
+    let (mut cluster, sums) = durable_sums();
+    assert_eq!(cluster.wait(LIMIT, sums[0].submit(&5)), Some(Ok(5)));
+    let nodes = [3, 1, 2].map(NodeId);
+    nodes.iter().for_each(|&node| cluster.crash(node));
+    let sums = nodes.map(|node| cluster.declare(node, "sum", Sum::default()));
+    nodes.iter().for_each(|&node| cluster.launch(node).unwrap());
+    assert!(cluster.run_until(LIMIT, |cluster| nodes.iter().all(|&node| cluster.view(node).is_some())));
+    assert_eq!(cluster.wait(LIMIT, sums[0].submit(&2)), Some(Ok(7)));
+}
+
+#[test]
+fn a_node_whose_disk_fails_leaves_and_the_others_go_on() {
+    let (mut cluster, sums) = durable_sums();
+    cluster.fail_sync(NodeId(3), 0, 0);
+    assert_eq!(cluster.wait(LIMIT, sums[0].submit(&5)), Some(Ok(5)), "once the third is dropped");
+    let reason = cluster.end_reason(NodeId(3)).expect("it has ended").to_string();
+    assert!(reason.contains("disk failed"), "{reason}");
+    assert_eq!(cluster.view(NodeId(1)).map(|view| view.members.len()), Some(2));
 }

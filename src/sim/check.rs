@@ -23,6 +23,8 @@ pub(super) struct Book {
     pub(super) entries: Vec<Applied>,
     /// How many entries it had when a view began.
     pub(super) views: BTreeMap<Epoch, usize>,
+    /// In a durable group, how many entries it has shown to anybody: the others may be undone.
+    pub(super) told: Option<usize>,
     /// The first thing that it saw and must not.
     pub(super) wrong: Option<String>,
 }
@@ -31,8 +33,10 @@ impl Book {
     /// Takes another's state in place of the own. It may be an older one: whoever needs a state serves nobody until it has caught
     /// up.
     pub(super) fn replace(&mut self, entries: Vec<Applied>, views: BTreeMap<Epoch, usize>) {
-        if !entries.starts_with(&self.entries) && !self.entries.starts_with(&entries) {
-            let why = format!("a state of {} entries took the place of {} others", entries.len(), self.entries.len());
+        let has = self.entries.len();
+        let kept = &self.entries[..self.told.map_or(has, |told| told.min(has))];
+        if !entries.starts_with(kept) && !kept.starts_with(&entries) {
+            let why = format!("a state of {} entries took the place of {} others", entries.len(), kept.len());
             self.wrong.get_or_insert(why);
         }
         (self.entries, self.views) = (entries, views);
@@ -51,7 +55,7 @@ impl Book {
 pub(super) fn same_order<'a>(books: impl Iterator<Item = (NodeId, &'a Book)> + Clone) -> Result<(), String> {
     let Some((longest, reference)) = books.clone().max_by_key(|(_, book)| book.entries.len()) else { return Ok(()) };
     let mut begins: BTreeMap<Epoch, (NodeId, usize)> = BTreeMap::new();
-    for (node, Book { entries: log, views, wrong }) in books {
+    for (node, Book { entries: log, views, wrong, .. }) in books {
         if let Some(wrong) = wrong {
             return Err(format!("{node}: {wrong}"));
         }
@@ -122,7 +126,7 @@ mod tests {
         let book = |(log, views): &Log<'_>| Book {
             entries: log.to_vec(),
             views: views.iter().map(|&(epoch, at)| (Epoch(epoch), at)).collect(),
-            wrong: None,
+            ..Book::default()
         };
         let books: Vec<(NodeId, Book)> = (1..).map(NodeId).zip(logs.iter().map(book)).collect();
         same_order(books.iter().map(|(node, book)| (*node, book)))
@@ -145,6 +149,15 @@ mod tests {
     #[test]
     fn a_state_of_another_order_is_found() {
         let mut book = Book { entries: vec![entry(1, 0), entry(2, 0)], ..Book::default() };
+        book.replace(vec![entry(2, 0)], BTreeMap::new());
+        assert!(book.wrong.is_some());
+    }
+
+    #[test]
+    fn a_durable_group_may_undo_what_it_has_not_shown() {
+        let mut book = Book { entries: vec![entry(1, 0), entry(2, 0)], told: Some(1), ..Book::default() };
+        book.replace(vec![entry(1, 0), entry(1, 1)], BTreeMap::new());
+        assert_eq!(book.wrong, None);
         book.replace(vec![entry(2, 0)], BTreeMap::new());
         assert!(book.wrong.is_some());
     }

@@ -10,16 +10,15 @@ use std::{
 };
 
 use fastrand::Rng;
-use squall_fabric::{
-    NodeId, Time,
-    sim::{SimConfig, SimNet},
-};
+use squall_fabric::{NodeId, Time, sim::SimNet};
 use squall_membership::{EndReason, Incarnation, Layout, Member, ShardId, View, VoterId};
 use squall_ordered::BulkPath;
 
 use super::{
     clock::Clock,
+    disks::Disks,
     node::{Act, Launch, Node, State},
+    options::{Decider, Options},
     raft::Raft,
     view_log::{Pace, Script},
 };
@@ -31,52 +30,6 @@ use crate::{
     replicated::Replicated,
     sharded::Sharded,
 };
-
-/// What a simulated cluster is like.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The network.
-    pub net: SimConfig,
-    /// A node acts on what it sees within this time, at random: threads don't run at once.
-    pub step_delay: Duration,
-    /// An application is called within this time after a message may be delivered, at random.
-    pub delivery_delay: Duration,
-    /// A replica's state takes within this time from one node to another, at random.
-    pub transfer_delay: Duration,
-    /// By how much the rate of a node's clock is off at most, in millionths; clocks also begin anywhere within a minute.
-    pub clock_drift: u32,
-    /// The view log takes within this time for a question or an answer, at random.
-    pub log_delay: Duration,
-    /// What decides on views.
-    pub view_log: Decider,
-}
-
-/// What decides on views in a simulated cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Decider {
-    /// A script, that decides as long as a majority of voters reach each other: cheap, and harsher than Raft in what it tells
-    /// to whom and when.
-    #[default]
-    Scripted,
-    /// Raft, as in earnest. A node's part ends with its process.
-    Raft,
-    /// Raft. Each node has a disk, which loses what it had not synced when the node crashes.
-    RaftOnDisks,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            net: SimConfig::fast(),
-            step_delay: Duration::from_micros(1),
-            delivery_delay: Duration::from_micros(3),
-            transfer_delay: Duration::from_micros(500),
-            clock_drift: 83_000,
-            log_delay: Duration::from_micros(100),
-            view_log: Decider::Scripted,
-        }
-    }
-}
 
 /// Why a simulated cluster did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +43,14 @@ pub enum NotStarted {
     /// The first view took too long.
     #[error("the first view was not formed within {0:?}")]
     Late(Duration),
+    /// A durable group can't be taken up from the node's disk, for this reason.
+    #[error("{node} can't start from its disk: {why}")]
+    Disk {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        why: String,
+    },
 }
 
 /// A cluster of simulated nodes that run real services over the real protocols; only time, the network and the order in
@@ -100,7 +61,7 @@ pub enum NotStarted {
 /// such as `Submit::wait` would wait for ever.
 ///
 /// Nodes [crash](Cluster::crash), [leave](Cluster::leave) and come back, and others join: [declare](Cluster::declare) their
-/// groups, then [launch](Cluster::launch) them.
+/// groups, then [launch](Cluster::launch) them. What durable groups have on disk is there again.
 pub struct Cluster {
     pub(super) config: Config,
     pub(super) options: Options,
@@ -113,6 +74,9 @@ pub struct Cluster {
     entries: u64,
     pub(super) script: Option<Script>,
     pub(super) raft: Raft,
+    pub(super) disks: Disks,
+    /// Nodes whose disks made them crash.
+    pub(super) fallen: Vec<NodeId>,
     /// When the script looks again.
     look_at: Time,
     /// Which nodes were started before.
@@ -143,6 +107,8 @@ impl Cluster {
             entries: 0,
             script: None,
             raft: Raft::default(),
+            disks: Disks::default(),
+            fallen: Vec::new(),
             look_at: Time::MAX,
             known: Vec::new(),
             past: Vec::new(),
@@ -228,7 +194,19 @@ impl Cluster {
             Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
             decider => self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng),
         };
-        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs });
+        let logs = match self.open_logs(&me, &plan, &specs) {
+            Ok(logs) => logs,
+            Err(error) => {
+                self.raft.crash(id);
+                self.net.crash(id);
+                if self.disks.has_crashed(id) {
+                    self.fallen.push(id);
+                }
+                self.disks.lose_power(id);
+                return Err(NotStarted::Disk { node: id, why: error.to_string() });
+            }
+        };
+        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs, logs });
         self.nodes.insert(id, node);
         // Nodes don't start at the same moment.
         self.step_within(id, Duration::from_micros(100));
@@ -254,6 +232,7 @@ impl Cluster {
     pub fn wipe(&mut self, node: NodeId) {
         assert!(!self.nodes.contains_key(&node), "{node} runs");
         self.raft.wipe(node);
+        self.disks.wipe(node);
     }
 
     /// Virtual time.
@@ -330,8 +309,15 @@ impl Cluster {
         self.step_within(node, self.options.step_delay);
     }
 
-    /// Ends a node's process at once. What its callers wait for fails.
+    /// Ends a node's process at once, by taking its power away. What its callers wait for fails; and what its disk had not synced
+    /// may be lost.
     pub fn crash(&mut self, node: NodeId) {
+        self.kill(node);
+        self.disks.lose_power(node);
+    }
+
+    /// Ends a node's process at once. What it has written to its logs stays there, synced or not.
+    pub fn kill(&mut self, node: NodeId) {
         let Some(crashed) = self.nodes.remove(&node) else { return };
         self.net.crash(node);
         if let Some(script) = &self.script {
@@ -467,8 +453,11 @@ impl Cluster {
             Act::Restore(shard) => self.restore(id, shard),
             Act::Log => self.run_log(id),
             Act::Letter(number) => self.take_letter(id, number),
+            Act::Write(shard) => self.write(id, shard),
+            Act::Cut(shard) => self.cut(id, shard),
             Act::Look => unreachable!("no node's"),
         }
+        self.look_at_disk(id);
     }
 
     /// Lets the script look at what is pending.

@@ -22,6 +22,12 @@ impl Cluster {
         takes_part && me.is_some_and(|me| (me.incarnation, me.voter) == (member.incarnation, member.voter))
     }
 
+    /// Whether a member's node runs with the disk that it had.
+    pub(super) fn is_back(&self, member: &Member) -> bool {
+        let takes_part = self.nodes.get(&member.node).is_some_and(|node| node.ended.is_none());
+        takes_part && self.raft.me(member.node).is_some_and(|me| me.voter == member.voter)
+    }
+
     /// Who leads the last view that a node has installed, or the log that decides on views, as some node that runs knows it.
     pub(super) fn leader(&self, of_log: bool) -> Option<NodeId> {
         let known =

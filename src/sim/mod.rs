@@ -32,7 +32,9 @@
 //! # }
 //! ```
 //!
-//! Views are decided by a script, or by Raft as in earnest: [`Options::view_log`].
+//! Views are decided by a script, or by Raft as in earnest: [`Options::view_log`]. Durable groups need [`Decider::RaftOnDisks`]: the
+//! disks lose what was not synced, tear what was being written, fill up, fail and rot, as a test asks for, and nodes start again
+//! with what is left.
 //!
 //! [`scenario`] is what Squall is tested with: random clusters, loads and faults, and what must hold after each.
 
@@ -41,11 +43,14 @@ mod check;
 mod clock;
 mod cluster;
 mod decided;
+mod disks;
 mod node;
+mod options;
 mod raft;
 pub mod scenario;
 mod transfer;
 mod view_log;
 
-pub use cluster::{Cluster, Decider, NotStarted, Options};
+pub use cluster::{Cluster, NotStarted};
+pub use options::{Decider, Options};
 pub use squall_fabric::sim::{SimConfig, SimNet};

@@ -10,15 +10,18 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
-use squall_membership::{EndReason, Member, ShardId, View, ViewLog};
+use squall_membership::{End, EndReason, Held, Member, ShardId, View, ViewLog};
 
-use super::{clock::Clock, cluster::Cluster, transfer::Cargo};
+use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
 use crate::{
     clock::Now,
     delivery::{Installed, Task},
+    error::Unavailable,
     group::{GroupControl, GroupSpec},
+    journal::DiskLog,
     node_core::{CoreEffect, NodeCore},
     plan::Plan,
+    recovery::Rebuilt,
     transfer::Standing,
 };
 
@@ -35,6 +38,10 @@ pub(super) enum Act {
     Log,
     /// A message for it arrives.
     Letter(u64),
+    /// What was appended to a shard's log is written.
+    Write(ShardId),
+    /// A shard's log is cut.
+    Cut(ShardId),
     /// The scripted view log looks at what is pending.
     Look,
 }
@@ -48,6 +55,8 @@ pub(super) enum State {
 pub(super) struct Node {
     pub(super) core: NodeCore<SimFabric>,
     pub(super) groups: BTreeMap<ShardId, Home>,
+    /// It has durable groups, and a disk for them.
+    has_disk: bool,
     /// Somebody woke its engine from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: State,
@@ -80,6 +89,23 @@ pub(super) struct Home {
     pub(super) cargo: Option<Cargo>,
     /// A fetch is on the agenda.
     pub(super) fetches: bool,
+    /// Its log is another one than its last source's.
+    pub(super) differs: bool,
+    /// The log, of a durable group.
+    pub(super) logging: Option<Logging>,
+    /// A write is on the agenda.
+    pub(super) writes: bool,
+    /// Where its log is to be cut, and whether its replica must then be what is left.
+    pub(super) cut: Option<(End, bool)>,
+    /// That is on the agenda.
+    pub(super) cuts: bool,
+}
+
+/// What was found on a durable group's disk.
+pub(super) struct Found {
+    pub(super) log: DiskLog,
+    pub(super) rebuilt: Rebuilt,
+    pub(super) held: Option<Held>,
 }
 
 /// What a node is launched with.
@@ -92,11 +118,13 @@ pub(super) struct Launch {
     pub(super) view_log: Box<dyn ViewLog>,
     /// In the order of the groups' names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
+    /// Of durable groups.
+    pub(super) logs: BTreeMap<ShardId, Found>,
 }
 
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
-        let Launch { fabric, now, clock, me, plan, view_log, specs } = launch;
+        let Launch { fabric, now, clock, me, plan, view_log, specs, mut logs } = launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
         let poked = Arc::new(AtomicBool::new(false));
@@ -104,15 +132,40 @@ impl Node {
             let poked = Arc::clone(&poked);
             Waker::new(move || poked.store(true, Ordering::Relaxed))
         };
+        let mut held = BTreeMap::new();
+        let has_disk = !logs.is_empty();
         let attach = |(index, spec): (usize, Box<dyn GroupSpec>)| {
-            let (task, control) = spec.attach(me.node, waker.clone(), Now::Virtual(Arc::clone(&reads)));
-            let home = Home { task, control, due_at: None, over: false, cargo: None, fetches: false };
-            (ShardId(index as u32), home)
+            let shard = ShardId(index as u32);
+            let logging = logs.remove(&shard).map(|found| {
+                held.extend(found.held.map(|held| (shard, held)));
+                Logging::new(found.log, &found.rebuilt, waker.clone())
+            });
+            let journal = logging.as_ref().map(|logging| Arc::clone(&logging.journal));
+            let (task, control) = spec.attach(me.node, waker.clone(), Now::Virtual(Arc::clone(&reads)), journal);
+            let home = Home {
+                task,
+                control,
+                due_at: None,
+                over: false,
+                cargo: None,
+                fetches: false,
+                differs: false,
+                logging,
+                writes: false,
+                cut: None,
+                cuts: false,
+            };
+            (shard, home)
         };
         let groups = specs.into_iter().enumerate().map(attach).collect();
+        let mut core = NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, view_log);
+        if has_disk {
+            core.hold(held, &mut Vec::new());
+        }
         Node {
-            core: NodeCore::new(fabric, me, plan.settings, plan.shards, view_log),
+            core,
             groups,
+            has_disk,
             poked,
             state: State::Running,
             missed: Vec::new(),
@@ -171,20 +224,30 @@ impl Node {
                 CoreEffect::Deliver(_) => {}
                 CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
-                CoreEffect::Dropped { shard, epoch, undelivered } => {
+                CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
                     group.cargo = None;
-                    self.disturbed = true;
-                    group.task.dropped(undelivered, epoch);
-                    if self.core.view().is_none() {
-                        self.installed = None;
+                    if matches!(why, Unavailable::Dropped { .. }) {
+                        (self.disturbed, self.installed) = (true, None);
+                    }
+                    group.task.outside(undelivered, why);
+                }
+                CoreEffect::CutTo { shard, end, complete } => {
+                    let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
+                    group.cargo = None;
+                    group.task.outside(Vec::new(), Unavailable::Joining);
+                    group.cut = Some((end, complete));
+                }
+                CoreEffect::Returns => {
+                    let me = self.core.membership().me().node;
+                    if self.has_disk {
+                        let held =
+                            self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held(me)?)));
+                        let held = held.collect();
+                        self.core.hold(held, &mut Vec::new());
                     }
                 }
-                CoreEffect::Elsewhere { shard, members } => {
-                    if let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) {
-                        group.task.elsewhere(members);
-                    }
-                }
+                CoreEffect::WaitsFor(_) => self.disturbed = true,
                 CoreEffect::Stalled(_) => {
                     self.disturbed = true;
                     for group in self.groups.values_mut().filter(|group| !group.over) {
@@ -206,6 +269,14 @@ impl Node {
                     self.ended = Some(reason);
                 }
             }
+        }
+    }
+
+    /// Ends its part if a disk has failed.
+    fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) {
+        let journals = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.journal));
+        if let Some(why) = journals.filter_map(|journal| journal.failure()).next().filter(|_| !self.core.is_ended()) {
+            self.core.fail(EndReason::Storage(why.to_owned()), effects);
         }
     }
 
@@ -242,6 +313,7 @@ impl Cluster {
         let mut busy = node.core.step(node.stale.take().unwrap_or(node.clock.at(now)), &mut effects);
         busy |= !effects.is_empty();
         node.carry_out(&mut effects);
+        node.watch_disks(&mut effects);
         node.complete(&mut effects);
         node.carry_out(&mut effects);
         self.effects = effects;
@@ -263,6 +335,11 @@ impl Cluster {
         let node = self.nodes.get_mut(&id).expect("the caller has looked");
         let mut puts = Vec::new();
         for (&shard, group) in node.groups.iter_mut().filter(|(_, group)| !group.over) {
+            if group.cut.is_some() && !group.cuts {
+                group.cuts = true;
+                let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
+                puts.push((now + Duration::from_nanos(delay), Act::Cut(shard)));
+            }
             let is_lacking = matches!(group.control.standing(), Standing::Incomplete { .. });
             if is_lacking && group.cargo.is_none() && !group.fetches {
                 group.fetches = true;
@@ -284,6 +361,7 @@ impl Cluster {
         for (at, act) in puts {
             self.put(at, id, act);
         }
+        self.schedule_writes(id);
     }
 
     pub(super) fn deliver(&mut self, id: NodeId, shard: ShardId) {

@@ -9,14 +9,10 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Layout, Member, Proposal, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Back, Epoch, Layout, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
 use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, Timing};
 
-use super::{
-    clock::Clock,
-    cluster::{Cluster, Decider},
-    node::Act,
-};
+use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
 use crate::{config::Config, view_log::end_reason};
 
 /// The parts of a cluster's view log.
@@ -176,6 +172,14 @@ impl ViewLog for Side {
 
     fn report(&mut self, to: &View, report: Report) {
         lock(&self.log).report(to, report);
+    }
+
+    fn back(&mut self, back: Back) {
+        lock(&self.log).back(back);
+    }
+
+    fn reopen(&mut self, reopen: Reopen) {
+        lock(&self.log).reopen(reopen);
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -12,8 +12,16 @@
 //!   while it stays one;
 //! - whatever waits gets an answer;
 //! - once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
+//!
+//! About half of the ordered groups are durable. Then all nodes also lose power at once, in the midst of writes too, and come back in
+//! any order, some late, some never; and one disk fills up, fails a sync, rots, or is replaced. After that:
+//!
+//! - what was acknowledged, or shown by a linearizable read, is in every replica;
+//! - all logs on disk agree with each other, version by version, and with the replicas;
+//! - a group comes back by itself if enough disks do.
 
 mod client;
+mod disks;
 mod faults;
 mod ledger;
 mod verify;
@@ -39,7 +47,8 @@ use self::{
 };
 use super::{
     check::Applied,
-    cluster::{Cluster, Decider, Options},
+    cluster::Cluster,
+    options::{Decider, Options},
 };
 use crate::{config::Config, group::Group, sim::SimConfig};
 
@@ -137,6 +146,8 @@ struct Scenario<'a> {
     /// The logs of those lives of nodes that are over.
     past: Vec<(NodeId, Log)>,
     senders: Vec<NodeId>,
+    /// The group keeps a log on disk.
+    durable: bool,
     /// In ordered mode; else each sender's messages have only their own order, there are no reads, and nobody joins.
     ordered: bool,
     /// By sender and client: the next number.
@@ -149,6 +160,8 @@ struct Scenario<'a> {
     unknown: BTreeSet<Applied>,
     /// The longest log that any completed operation has shown.
     seen: u64,
+    /// In durable mode, that log.
+    shown: Vec<Applied>,
     reads: usize,
     faults: Faults,
     /// Nothing is expected to break, so everything must come through.
@@ -158,11 +171,17 @@ struct Scenario<'a> {
     digest: squall_sst::Fingerprint,
 }
 
+/// Of a seed, whether its group is durable.
+const DURABLE: u64 = 0xd1_5c00_0000;
+
 /// The one group's shard.
 const SHARD: ShardId = ShardId(0);
 
 /// Whatever waits must have an answer, and whoever can serve must, within this time after the last fault.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Nodes of a durable group that come back wait so long for the others. Not all come before.
+const RESTART_WAIT: Duration = Duration::from_millis(50);
 
 /// How often nodes are asked, in this time, whether they serve.
 const ATTEMPTS: u32 = 50;
@@ -197,13 +216,25 @@ impl<'a> Scenario<'a> {
         let lease = [0, 200, 15_000, 20_000][rng.usize(0..4)];
         // The script tells nodes things in ways that Raft hardly would.
         let view_log = [Decider::Scripted, Decider::Raft, Decider::Raft, Decider::RaftOnDisks][rng.usize(0..4)];
-        let options = Options { net, view_log, ..Options::default() };
+        // Drawn apart, so that the other scenarios don't depend on it.
+        let mut apart = Rng::with_seed(seed ^ DURABLE);
+        let durable = ordered && apart.bool();
+        let view_log = if durable { Decider::RaftOnDisks } else { view_log };
+        // Even the smallest batch takes all views of a run.
+        let (segment_bytes, batch_bytes) = (8192 << apart.u32(0..4), 4096 << apart.u32(0..5));
+        let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
         let config = Config::builder("scenario", 1)
             .members(ids.iter().copied())
             .failure_timeout(Duration::from_millis(20))
             .read_lease(Duration::from_micros(lease))
+            .restart_wait(if durable { RESTART_WAIT } else { PATIENCE * 2 })
+            .storage("simulated")
             .group("ledger", |group| {
-                let mode = if ordered { Mode::Ordered } else { Mode::Unordered };
+                let mode = match ordered {
+                    _ if durable => Mode::Durable,
+                    true => Mode::Ordered,
+                    false => Mode::Unordered,
+                };
                 group.mode(mode).ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(reserve);
                 group.max_waiting(64);
                 if !all_send {
@@ -214,7 +245,7 @@ impl<'a> Scenario<'a> {
             .expect("the scenario's configuration is valid");
         let nodes: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
         let mut cluster = Cluster::new(config, options, rng.u64(..));
-        let logs: Vec<Log> = nodes.iter().map(|_| Log::default()).collect();
+        let logs: Vec<Log> = nodes.iter().map(|_| Log::new(durable)).collect();
         let mut replicas = logs.iter();
         let groups = cluster.group("ledger", |_| Ledger(replicas.next().expect("a log for each node").clone()));
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -232,6 +263,7 @@ impl<'a> Scenario<'a> {
             peers: nodes.into_iter().zip(groups).zip(logs).map(peer).collect(),
             past: Vec::new(),
             senders: senders.into_iter().map(NodeId).collect(),
+            durable,
             ordered,
             numbers: BTreeMap::new(),
             waiting: Vec::new(),
@@ -239,6 +271,7 @@ impl<'a> Scenario<'a> {
             refused: BTreeSet::new(),
             unknown: BTreeSet::new(),
             seen: 0,
+            shown: Vec::new(),
             reads: 0,
             faults: Faults::default(),
             calm,
@@ -280,6 +313,9 @@ impl<'a> Scenario<'a> {
         self.settle()?;
         self.serve_again()?;
         self.verify()?;
+        if self.durable {
+            self.verify_disks()?;
+        }
         Ok(Report {
             seed: self.seed,
             members,
@@ -316,7 +352,10 @@ impl<'a> Scenario<'a> {
             waited += if over { slice } else { Duration::ZERO };
         }
         match self.waiting.first() {
-            Some(w) => Err(format!("{}: {:?} has no answer after {PATIENCE:?}", w.node, w.what)),
+            Some(w) => {
+                let (node, what) = (w.node, w.what);
+                Err(format!("{node}: {what:?} has no answer after {PATIENCE:?}: {}", self.standings()))
+            }
             None => Err(format!("the members have not come to the same after {PATIENCE:?}: {}", self.standings())),
         }
     }
@@ -338,11 +377,24 @@ impl<'a> Scenario<'a> {
     fn is_lost(&self) -> bool {
         let Some(view) = self.last_view() else { return !self.cluster.has_quorum() };
         let left = view.members.iter().filter(|member| self.cluster.lives(member)).count();
-        let suspended = |state: &ShardState| matches!(state, ShardState::Suspended { .. });
-        !self.cluster.has_quorum()
-            || 2 * left < view.members.len()
-            || left == 0
-            || view.shard(SHARD).is_none_or(|shard| suspended(&shard.state))
+        let goes_on = left > 0 && 2 * left >= view.members.len() || self.durable && self.restarts(&view);
+        let is_suspended = match view.shard(SHARD).map(|shard| &shard.state) {
+            Some(ShardState::Suspended { last_holders }) => !self.durable || !self.reopens(last_holders),
+            state => state.is_none(),
+        };
+        !self.cluster.has_quorum() || !goes_on || is_suspended
+    }
+
+    /// Whether enough members of a view run, again or still, with what they have on disk.
+    fn restarts(&self, view: &View) -> bool {
+        let back = view.members.iter().filter(|member| self.cluster.is_back(member)).count();
+        2 * back > view.members.len()
+    }
+
+    /// Whether a suspended state must go on: all who had it last run, and none of their disks was lost.
+    fn reopens(&self, last_holders: &[NodeId]) -> bool {
+        let has_lost = |node: &NodeId| self.faults.has_lost && self.faults.victim == Some(*node);
+        last_holders.iter().all(|node| self.cluster.is_up(*node) && !has_lost(node))
     }
 
     fn last_view(&self) -> Option<Arc<View>> {
@@ -367,6 +419,7 @@ impl<'a> Scenario<'a> {
             && last.members.len() == self.living().count()
             && self.living().all(is_in)
             && (lens.len() <= 1 || !self.ordered)
+            && (!self.durable || self.living().all(|peer| self.cluster.is_written(peer.node)))
             && self.cluster.log_leader().is_none_or(|leader| voters_follow(&leader, &last))
     }
 
@@ -375,6 +428,7 @@ impl<'a> Scenario<'a> {
         let (mut asked, mut answered) = (0, 0);
         for _ in 0..ATTEMPTS {
             if self.is_lost() {
+                self.tell(|| "too few have come back to go on, or nobody with the state".to_owned());
                 return Ok(());
             }
             let before = self.acknowledged.len() + self.reads;

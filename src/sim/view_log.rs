@@ -13,8 +13,8 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
-    ViewEvent, ViewLog, VoterId,
+    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Reopen, Report,
+    View, ViewEvent, ViewLog, VoterId,
 };
 
 use super::clock::Clock;
@@ -455,6 +455,11 @@ impl ViewLog for ScriptedLog {
         shared.reports.push((self.node, to.nodes(), report));
         shared.is_fresh = true;
     }
+
+    /// Nodes come back without a disk, and members that still run are proposed by their reports.
+    fn back(&mut self, _back: Back) {}
+
+    fn reopen(&mut self, _reopen: Reopen) {}
 
     fn peer_gone(&mut self, _node: NodeId) {}
 

@@ -10,7 +10,7 @@ use squall_fabric::NodeId;
 
 use super::{
     Scenario,
-    ledger::{Append, Ledger, padding},
+    ledger::{Append, Ledger, Log, padding},
 };
 use crate::{error::SubmitError, sim::check::Applied};
 
@@ -39,6 +39,8 @@ pub(super) struct Waiting {
     /// The longest log that anybody had seen when it began.
     floor: u64,
     answer: Answer,
+    /// What the replica that answers has applied.
+    log: Log,
     /// Its node was a member like any other when it began, and has been since.
     served: bool,
 }
@@ -72,10 +74,10 @@ impl Scenario<'_> {
     pub(super) fn read(&mut self, node: NodeId) {
         let (served, floor) = (self.cluster.serves(node), self.seen);
         let Some(peer) = self.peer(node) else { return };
-        let read = peer.group.read(Ledger::len);
+        let (read, log) = (peer.group.read(Ledger::len), peer.log.clone());
         let answer =
             Box::pin(async move { read.await.map_err(|error| Failed { not_applied: false, why: error.to_string() }) });
-        self.waiting.push(Waiting { node, what: What::Read, floor, answer, served });
+        self.waiting.push(Waiting { node, what: What::Read, floor, answer, log, served });
     }
 
     /// Returns whether the client was free to submit something.
@@ -91,9 +93,9 @@ impl Scenario<'_> {
         let what = What::Append { client, number: *number };
         *number += 1;
         let Some(peer) = self.peer(node) else { return false };
-        let submit = peer.group.submit(&append);
+        let (submit, log) = (peer.group.submit(&append), peer.log.clone());
         let answer = Box::pin(async move { submit.await.map_err(Failed::from) });
-        self.waiting.push(Waiting { node, what, floor, answer, served });
+        self.waiting.push(Waiting { node, what, floor, answer, log, served });
         true
     }
 
@@ -134,6 +136,7 @@ impl Scenario<'_> {
             (What::Read, Err(_)) => {}
             (What::Append { client, number }, Ok(len)) => {
                 self.acknowledged.push((len, entry(client, number)));
+                self.show(waiting, len)?;
                 self.note(node, len);
             }
             (What::Read, Ok(len)) if len < floor => {
@@ -141,9 +144,32 @@ impl Scenario<'_> {
             }
             (What::Read, Ok(len)) => {
                 self.reads += 1;
+                self.show(waiting, len)?;
                 self.note(node, len);
             }
         }
+        Ok(())
+    }
+
+    /// A durable group's answer shows a log of so many entries: nothing may undo it, so it is part of all that others were shown, or
+    /// goes on from that.
+    fn show(&mut self, Waiting { node, log, .. }: &Waiting, len: u64) -> Result<(), String> {
+        if !self.durable {
+            return Ok(());
+        }
+        let mut book = log.book();
+        book.told = book.told.max(Some(len as usize));
+        let (has, len) = (book.entries.len(), len as usize);
+        let Some(entries) = book.entries.get(..len) else {
+            return Err(format!("{node} showed a log of {len} entries, and has only {has}"));
+        };
+        let both = len.min(self.shown.len());
+        // Each was compared with the one before when it came.
+        if both > 0 && entries[both - 1] != self.shown[both - 1] {
+            let (other, this) = (self.shown[both - 1], entries[both - 1]);
+            return Err(format!("{node} showed {this:?} at {}, where {other:?} had been shown", both - 1));
+        }
+        self.shown.extend_from_slice(&entries[both..]);
         Ok(())
     }
 

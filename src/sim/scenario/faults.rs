@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use squall_fabric::{NodeId, Time, sim::Link};
 
 use super::{
+    super::cluster::Cluster,
     Peer, Scenario,
+    disks::DiskFault,
     ledger::{Ledger, Log},
 };
 
@@ -13,7 +15,7 @@ use super::{
 pub(super) const LAST_JOINER: u32 = 9;
 
 #[derive(Clone, Debug)]
-enum Fault {
+pub(super) enum Fault {
     Pause(NodeId),
     /// Only its engine stands still: its clients go on.
     PauseEngine(NodeId),
@@ -39,6 +41,7 @@ enum Fault {
     Leave(NodeId),
     /// The process of a node ends, if it has left.
     Exit(NodeId),
+    Disk(DiskFault),
 }
 
 /// The faults of a scenario.
@@ -48,6 +51,10 @@ pub(super) struct Faults {
     injected: usize,
     /// Nodes that crashed, left, stood still, or could not be reached.
     met: BTreeSet<NodeId>,
+    /// In a durable scenario, the one node whose disk may lose what was synced.
+    pub(super) victim: Option<NodeId>,
+    /// It has.
+    pub(super) has_lost: bool,
 }
 
 impl Faults {
@@ -71,17 +78,22 @@ impl Faults {
         self.met.contains(&node)
     }
 
-    fn plan(&mut self, at: Time, fault: Fault) {
+    pub(super) fn plan(&mut self, at: Time, fault: Fault) {
         self.planned.push((at, fault));
+    }
+
+    /// When the last is planned for.
+    pub(super) fn last(&self) -> Time {
+        self.planned.iter().map(|(at, _)| *at).max().unwrap_or(Time::ZERO)
     }
 }
 
 impl Scenario<'_> {
-    fn any_node(&mut self) -> NodeId {
+    pub(super) fn any_node(&mut self) -> NodeId {
         self.peers[self.rng.usize(0..self.peers.len())].node
     }
 
-    fn millis(&mut self, from: u64, to: u64) -> Duration {
+    pub(super) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_micros(self.rng.u64(from * 1000..=to * 1000))
     }
 
@@ -94,6 +106,9 @@ impl Scenario<'_> {
             let over = at + self.millis(0, 8);
             self.faults.plan(at, Fault::Pause(node));
             self.faults.plan(over, Fault::Resume(node));
+        }
+        if self.durable && self.calm {
+            self.plan_disk_faults(begin, within);
         }
         if self.calm {
             return;
@@ -131,7 +146,8 @@ impl Scenario<'_> {
                     self.faults.plan(at, Fault::Crash(node));
                     if self.ordered && self.rng.bool() {
                         let again = at + self.millis(0, 60);
-                        if self.rng.u8(0..4) == 0 {
+                        // Else all copies of a durable group's log could be wiped.
+                        if self.rng.u8(0..4) == 0 && !self.durable {
                             self.faults.plan(again, Fault::Wipe(node));
                         }
                         self.faults.plan(again, Fault::Launch(node));
@@ -140,6 +156,9 @@ impl Scenario<'_> {
             }
             // Many at some step of what the group does about the one before.
             at = if self.rng.bool() { at + self.millis(0, 5) } else { begin + self.within(lasts) };
+        }
+        if self.durable {
+            self.plan_disk_faults(begin, lasts);
         }
     }
 
@@ -156,7 +175,7 @@ impl Scenario<'_> {
         }
     }
 
-    fn within(&mut self, most: Duration) -> Duration {
+    pub(super) fn within(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.rng.u64(0..=most.as_nanos() as u64))
     }
 
@@ -200,6 +219,9 @@ impl Scenario<'_> {
 
     /// Carries out the faults that are due.
     pub(super) fn inject(&mut self) -> Result<(), String> {
+        if self.durable {
+            self.bury();
+        }
         let now = self.cluster.now();
         let mut due: Vec<(Time, Fault)> = self.faults.planned.extract_if(.., |(at, _)| *at <= now).collect();
         due.sort_by_key(|(at, _)| *at);
@@ -244,6 +266,12 @@ impl Scenario<'_> {
                 let link = Link { latency: Some(by), ..Link::default() };
                 self.cluster.net().set_link(a, b, link);
             }
+            // Of half of the processes only: what they wrote and did not sync is still there.
+            Fault::Crash(node) if self.durable && self.rng.bool() => {
+                if self.note_crash(node) {
+                    self.cluster.kill(node);
+                }
+            }
             Fault::Crash(node) => self.crash(node),
             Fault::CrashLeader { of_log } => {
                 if let Some(leader) = self.cluster.leader(of_log) {
@@ -258,10 +286,12 @@ impl Scenario<'_> {
             }
             Fault::Wipe(node) => {
                 if !self.cluster.is_up(node) {
+                    self.faults.has_lost |= self.durable;
                     self.cluster.wipe(node);
                 }
             }
             Fault::Launch(node) => self.launch(node)?,
+            Fault::Disk(fault) => self.carry_out_on_disk(fault),
             Fault::Exit(node) => {
                 if self.cluster.end_reason(node).is_some() {
                     self.crash(node);
@@ -280,26 +310,53 @@ impl Scenario<'_> {
 
     /// Nodes of the list that are all new and know of no group begin another one, as they must.
     fn would_found_anew(&self, node: NodeId) -> bool {
+        // At least one disk still has its part of the view log.
+        if self.durable {
+            return false;
+        }
         let is_new =
             |other: &NodeId| *other == node || self.cluster.is_up(*other) && self.cluster.view(*other).is_none();
         self.cluster.founders().iter().all(is_new)
     }
 
-    fn crash(&mut self, node: NodeId) {
-        if let Some(peer) = self.peer(node).filter(|peer| peer.is_up) {
-            (peer.is_up, peer.is_paused, peer.leaves) = (false, false, false);
-            self.faults.met.insert(node);
+    pub(super) fn crash(&mut self, node: NodeId) {
+        if self.note_crash(node) {
             self.cluster.crash(node);
         }
+    }
+
+    /// Takes note that a node is down. Returns whether it was up.
+    pub(super) fn note_crash(&mut self, node: NodeId) -> bool {
+        let Some(peer) = self.peer(node).filter(|peer| peer.is_up) else { return false };
+        (peer.is_up, peer.is_paused, peer.leaves) = (false, false, false);
+        self.faults.met.insert(node);
+        true
     }
 
     fn launch(&mut self, node: NodeId) -> Result<(), String> {
         if self.cluster.is_up(node) || self.would_found_anew(node) {
             return Ok(());
         }
-        let log = Log::default();
-        let group = self.cluster.declare(node, "ledger", Ledger(log.clone()));
-        self.cluster.launch(node).map_err(|error| format!("{node} did not start: {error}"))?;
+        let durable = self.durable;
+        let declare = |cluster: &mut Cluster| {
+            let log = Log::new(durable);
+            (cluster.declare(node, "ledger", Ledger(log.clone())), log)
+        };
+        let (mut group, mut log) = declare(&mut self.cluster);
+        if let Err(error) = self.cluster.launch(node) {
+            self.tell(|| format!("{node} did not start: {error}"));
+            if self.cluster.fallen().contains(&node) {
+                self.plan_return(node);
+                return Ok(());
+            }
+            if self.faults.victim != Some(node) {
+                return Err(format!("{node} did not start: {error}"));
+            }
+            // As an operator would who reads that.
+            self.cluster.wipe(node);
+            (group, log) = declare(&mut self.cluster);
+            self.cluster.launch(node).map_err(|error| format!("{node} did not start with an empty disk: {error}"))?;
+        }
         let peer = Peer { node, group, log, is_up: true, is_paused: false, leaves: false };
         match self.peer(node) {
             Some(before) => {

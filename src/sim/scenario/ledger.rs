@@ -34,10 +34,15 @@ pub(super) fn padding(sender: NodeId, client: u32, number: u64, len: usize) -> V
 }
 
 /// Everything that one replica has seen; it outlives the replica.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Book>>);
 
 impl Log {
+    /// Of a group that is durable or not.
+    pub(super) fn new(durable: bool) -> Log {
+        Log(Arc::new(Mutex::new(Book { told: durable.then_some(0), ..Book::default() })))
+    }
+
     pub(super) fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,10 +1,14 @@
 //! What must hold once a scenario is over.
 
+use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Member, Proposal, ShardState};
 
-use super::{Peer, SHARD, Scenario, ledger::Log};
-use crate::sim::check;
+use super::{
+    Peer, SHARD, Scenario,
+    ledger::{Append, Log, padding},
+};
+use crate::sim::check::{self, Applied, Book};
 
 impl Scenario<'_> {
     /// All that can be said when everything is over.
@@ -27,7 +31,10 @@ impl Scenario<'_> {
         check::one_view_per_epoch(history.iter().map(|next| &next.view), installed.iter().map(|(n, v)| (*n, v)))?;
         let present = self.peers.iter().map(|peer| (peer.node, peer.log.clone()));
         let logs: Vec<(NodeId, Log)> = self.past.iter().cloned().chain(present).collect();
-        let books: Vec<_> = logs.iter().map(|(node, log)| (*node, log.book().clone())).collect();
+        let mut books: Vec<_> = logs.iter().map(|(node, log)| (*node, log.book().clone())).collect();
+        if self.durable {
+            self.forget_what_is_void(&mut books);
+        }
         for (node, book) in &books {
             check::order_of_clients(*node, &book.entries, |entry| {
                 self.refused.contains(entry) || self.unknown.contains(entry)
@@ -55,6 +62,54 @@ impl Scenario<'_> {
             Some(entry) => Err(format!("{entry:?} was said not to be delivered, and is applied")),
             None => Ok(()),
         }
+    }
+
+    /// What a durable group's members applied, and showed to nobody, may be undone when all lose power: only those that are members at
+    /// the end are sure to have nothing of that.
+    fn forget_what_is_void(&self, books: &mut [(NodeId, Book)]) {
+        let goes_on = !self.is_lost();
+        let present = books.len() - self.peers.len();
+        for (index, (node, book)) in books.iter_mut().enumerate() {
+            let is_member = index >= present && goes_on && self.living().any(|peer| peer.node == *node);
+            if !is_member {
+                let told = book.told.unwrap_or(0);
+                book.entries.truncate(told);
+                book.views.retain(|_, at| *at <= told);
+            }
+        }
+    }
+
+    /// What all disks have of a durable group at the end.
+    pub(super) fn verify_disks(&mut self) -> Result<(), String> {
+        if self.is_lost() {
+            return Ok(());
+        }
+        for peer in self.living() {
+            let (node, book) = (peer.node, peer.log.book());
+            if !book.entries.starts_with(&self.shown) {
+                let (has, shown) = (book.entries.len(), self.shown.len());
+                return Err(format!("{node} has {has} entries, and not the {shown} that were shown"));
+            }
+            let mut aligned = AlignedVec::<16>::new();
+            let last = self.cluster.logged(node, SHARD, |version, sender, payload| {
+                aligned.clear();
+                aligned.extend_from_slice(payload);
+                let append = rkyv::access::<Archived<Append>, rancor::Error>(&aligned);
+                let append = append.map_err(|error| format!("{node} has logged no command as {version}: {error}"))?;
+                let (client, number) = (append.client.to_native(), append.number.to_native());
+                let intact = append.padding == padding(sender, client, number, append.padding.len());
+                let (entry, applied) =
+                    (Applied { sender, client, number, intact }, book.entries.get(version as usize - 1));
+                if applied == Some(&entry) {
+                    return Ok(());
+                }
+                Err(format!("{node} has logged {entry:?} as version {version}, and has applied {applied:?}"))
+            })?;
+            if last != book.entries.len() as u64 {
+                return Err(format!("{node} has applied {} messages, and its log ends at {last}", book.entries.len()));
+            }
+        }
+        Ok(())
     }
 
     /// Of three or more, one that is disturbed does not have others dropped, whatever he holds against them.

@@ -35,7 +35,8 @@ enum What {
 /// repetition, no stale read, nothing acknowledged is lost, nothing hangs, and who can serve does when the faults are over.
 ///
 /// Each scenario is a cluster of 2 to 9 nodes with its view log, on the worst network that the contract permits, with clients,
-/// and with pauses, cuts, crashes, joins and leaves. The first seed that fails is printed, and `squall sim replay SEED` tells
+/// and with pauses, cuts, crashes, joins and leaves. About half of the groups with one order are durable: then all nodes also lose
+/// power at once, and disks tear, fill up, fail and rot. The first seed that fails is printed, and `squall sim replay SEED` tells
 /// what happened in it.
 #[derive(Debug, Args)]
 struct Check {

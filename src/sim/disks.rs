@@ -1,0 +1,288 @@
+//! The disks that simulated nodes keep durable groups' logs on. They outlive the nodes' processes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use squall_fabric::{NodeId, Waker};
+use squall_membership::{EndReason, Member, ShardId, VoterId};
+use squall_ordered::{
+    Mode,
+    log::{self, Body, Position, SimStorage},
+};
+
+use super::{
+    cluster::Cluster,
+    node::{Act, Found},
+    options::Options,
+};
+use crate::{
+    disk::Disk,
+    group::GroupSpec,
+    journal::{DiskLog, Journal},
+    plan::Plan,
+    recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
+};
+
+/// What the shards of a cluster's nodes have on disk.
+#[derive(Default)]
+pub(super) struct Disks(BTreeMap<NodeId, NodeDisk>);
+
+/// A node's disk.
+struct NodeDisk {
+    shards: BTreeMap<ShardId, OnDisk>,
+    /// A write and its sync take up to this, at random.
+    pace: Duration,
+}
+
+/// What a shard has on its node's disk.
+struct OnDisk {
+    storage: SimStorage,
+    /// What the node's store remembers of its log.
+    remembered: Option<Remembered>,
+}
+
+/// A disk's usual pace.
+const PACE: Duration = Duration::from_micros(50);
+
+impl Default for NodeDisk {
+    fn default() -> NodeDisk {
+        NodeDisk { shards: BTreeMap::new(), pace: PACE }
+    }
+}
+
+impl Disks {
+    fn storages(&self, node: NodeId) -> impl Iterator<Item = &SimStorage> {
+        self.0.get(&node).into_iter().flat_map(|disk| disk.shards.values()).map(|on_disk| &on_disk.storage)
+    }
+
+    /// Opens a shard's log, or begins one.
+    pub(super) fn open(
+        &mut self,
+        node: NodeId,
+        voter: VoterId,
+        options: log::Options,
+        rng: &mut Rng,
+    ) -> Result<OpenedLog, RecoverError> {
+        let disk = self.0.entry(node).or_default();
+        let fresh = || OnDisk { storage: SimStorage::new(rng.u64(..)), remembered: None };
+        let on_disk = disk.shards.entry(options.shard).or_insert_with(fresh);
+        let storage = Disk::Simulated(on_disk.storage.clone());
+        let opened = recovery::open(storage, options, voter, on_disk.remembered, rng)?;
+        on_disk.remembered = Some(opened.remembered);
+        Ok(opened)
+    }
+
+    /// A node has lost power: what was not synced may be lost.
+    pub(super) fn lose_power(&mut self, node: NodeId) {
+        self.storages(node).for_each(SimStorage::restart);
+    }
+
+    /// Whether a node's disk has failed in the midst of a change, and with it its power.
+    pub(super) fn has_crashed(&self, node: NodeId) -> bool {
+        self.storages(node).any(SimStorage::has_crashed)
+    }
+
+    pub(super) fn wipe(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    pub(super) fn pace(&self, node: NodeId) -> Duration {
+        self.0.get(&node).map_or(PACE, |disk| disk.pace)
+    }
+}
+
+/// A log, as the thread that writes it would have it, and what others have of it.
+#[derive(Clone)]
+pub(super) struct Logging {
+    log: Arc<Mutex<DiskLog>>,
+    pub(super) journal: Arc<Journal>,
+}
+
+impl Logging {
+    /// `writer` is called when there is something to write.
+    pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, writer: Waker) -> Logging {
+        let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), writer));
+        journal.set_stale(!rebuilt.is_whole());
+        let log = Arc::new(Mutex::new(log));
+        let pump = {
+            let (log, journal) = (Arc::clone(&log), Arc::downgrade(&journal));
+            move || {
+                let Some(journal) = journal.upgrade() else { return };
+                journal.write(&mut lock(&log));
+            }
+        };
+        journal.pump(Box::new(pump));
+        Logging { log, journal }
+    }
+
+    pub(super) fn log(&self) -> MutexGuard<'_, DiskLog> {
+        lock(&self.log)
+    }
+}
+
+fn lock(log: &Mutex<DiskLog>) -> MutexGuard<'_, DiskLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cluster {
+    /// Opens what a node has of its durable groups, and takes their replicas to where it ends.
+    pub(super) fn open_logs(
+        &mut self,
+        me: &Member,
+        plan: &Plan,
+        specs: &[Box<dyn GroupSpec>],
+    ) -> Result<BTreeMap<ShardId, Found>, RecoverError> {
+        let cluster = recovery::cluster_id(self.config.cluster());
+        let Options { segment_bytes, batch_bytes, .. } = self.options;
+        let mut found = BTreeMap::new();
+        for ((&shard, config), spec) in plan.shards.iter().zip(specs) {
+            if config.mode != Mode::Durable {
+                continue;
+            }
+            let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
+            let OpenedLog { log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
+            let rebuilt = spec.recover(&log)?;
+            let held = recovery::held(&rebuilt, is_kept, me.node);
+            found.insert(shard, Found { log, rebuilt, held });
+        }
+        Ok(found)
+    }
+}
+
+/// What befalls disks.
+impl Cluster {
+    /// From now on, a write to a node's disk takes up to so long. 50 µs if nothing is said.
+    pub fn slow_disk(&mut self, node: NodeId, pace: Duration) {
+        self.disks.0.entry(node).or_default().pace = pace;
+    }
+
+    /// Has a node lose power in the midst of a change to its disk: of all that are to come, the one with this number, from 0, in
+    /// one of its shards. See [`fallen`](Cluster::fallen).
+    pub fn crash_in_write(&mut self, node: NodeId, shard: u32, change: u64) {
+        if let Some(storage) = self.storage(node, shard) {
+            storage.crash_at(storage.changes() + change);
+        }
+    }
+
+    /// Lets a node's disk take only so many bytes more for a shard; or any number.
+    pub fn limit_disk(&mut self, node: NodeId, shard: u32, more: Option<u64>) {
+        if let Some(storage) = self.storage(node, shard) {
+            storage.limit(more.map_or(u64::MAX, |more| storage.used() + more));
+        }
+    }
+
+    /// Fails one of the syncs that are to come for a shard of a node: the one with this number, from 0.
+    pub fn fail_sync(&mut self, node: NodeId, shard: u32, nth: u64) {
+        if let Some(storage) = self.storage(node, shard) {
+            storage.fail_sync(nth);
+        }
+    }
+
+    /// Flips a bit of what a node that does not run has on disk of a shard, at random. Says which; None if it has nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the node runs.
+    pub fn rot(&mut self, node: NodeId, shard: u32) -> Option<String> {
+        assert!(!self.nodes.contains_key(&node), "{node} runs");
+        let storage = self.storage(node, shard)?;
+        let image = storage.image();
+        let files: Vec<_> = image.iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+        let &(name, bytes) = files.get(self.rng.usize(0..files.len().max(1)))?;
+        // Rather where something is than in the space for what is to come.
+        let used = bytes.iter().rposition(|&byte| byte != 0).map_or(bytes.len(), |last| last + 1);
+        let (offset, bit) = (self.rng.u64(0..used as u64), self.rng.u8(0..8));
+        storage.flip(name, offset, bit);
+        Some(format!("bit {bit} of byte {offset} of {name}"))
+    }
+
+    /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last call.
+    pub fn fallen(&mut self) -> Vec<NodeId> {
+        std::mem::take(&mut self.fallen)
+    }
+
+    fn storage(&self, node: NodeId, shard: u32) -> Option<SimStorage> {
+        Some(self.disks.0.get(&node)?.shards.get(&ShardId(shard))?.storage.clone())
+    }
+
+    /// Whether all that a node's durable groups have appended is on its disk.
+    pub(super) fn is_written(&self, node: NodeId) -> bool {
+        let is_written = |logging: &Logging| logging.journal.on_disk() == logging.journal.end();
+        let Some(node) = self.nodes.get(&node) else { return false };
+        node.groups.values().filter_map(|group| group.logging.as_ref()).all(is_written)
+    }
+
+    /// The messages that a node that runs has on disk of a shard: of each its version, its sender and its bytes. Returns the last
+    /// version.
+    pub(super) fn logged(
+        &self,
+        node: NodeId,
+        shard: ShardId,
+        mut each: impl FnMut(u64, NodeId, &[u8]) -> Result<(), String>,
+    ) -> Result<u64, String> {
+        let logging = self.nodes.get(&node).and_then(|node| node.groups.get(&shard)?.logging.clone());
+        let logging = logging.ok_or_else(|| format!("{node} has no log of {shard}"))?;
+        let log = logging.log();
+        let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
+        while let Some(record) = reader.next_record().map_err(|error| format!("{node}: {error}"))? {
+            if let Body::Message { sender, payload } = record.body {
+                each(record.version, sender, payload)?;
+            }
+        }
+        Ok(log.persisted().version)
+    }
+
+    /// Puts on the agenda what is to be written.
+    pub(super) fn schedule_writes(&mut self, id: NodeId) {
+        let now = self.net.now();
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let mut puts = Vec::new();
+        for (&shard, group) in &mut node.groups {
+            let is_due = group.logging.as_ref().is_some_and(|logging| logging.journal.is_due());
+            if is_due && !group.writes {
+                group.writes = true;
+                let pace = self.disks.pace(id).as_nanos() as u64;
+                puts.push((now + Duration::from_nanos(self.rng.u64(0..=pace)), Act::Write(shard)));
+            }
+        }
+        for (at, act) in puts {
+            self.put(at, id, act);
+        }
+    }
+
+    /// Writes what was appended to a log, and does what else was asked for.
+    pub(super) fn write(&mut self, id: NodeId, shard: ShardId) {
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
+        group.writes = false;
+        let Some(logging) = &group.logging else { return };
+        if logging.journal.write(&mut logging.log()) {
+            self.step_within(id, self.options.step_delay);
+        }
+        self.schedule_writes(id);
+    }
+
+    /// Cuts a log, on a thread of its own.
+    pub(super) fn cut(&mut self, id: NodeId, shard: ShardId) {
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
+        group.cuts = false;
+        let Some((end, rebuilds)) = group.cut.take() else { return };
+        let cut = group.control.cut(end, rebuilds);
+        self.with_core(id, |core, effects| match cut {
+            Ok(()) => core.cut_done(shard),
+            Err(error) => core.fail(EndReason::Storage(error.to_string()), effects),
+        });
+        self.schedule_deliveries(id);
+    }
+
+    /// Ends a node whose disk has lost power.
+    pub(super) fn look_at_disk(&mut self, id: NodeId) {
+        if self.nodes.contains_key(&id) && self.disks.has_crashed(id) {
+            self.crash(id);
+            self.fallen.push(id);
+        }
+    }
+}

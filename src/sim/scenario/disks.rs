@@ -1,0 +1,144 @@
+//! What befalls the disks of a durable scenario's nodes, and all nodes at once.
+//!
+//! Any number of nodes lose power, in the midst of a write too, and come back with what was synced. One at most, the *victim*, loses
+//! more: its disk fills up, fails a sync, rots or is replaced.
+
+use std::time::Duration;
+
+use squall_fabric::{NodeId, Time};
+use squall_membership::EndReason;
+
+use super::{Scenario, faults::Fault};
+
+/// What befalls a disk.
+#[derive(Clone, Debug)]
+pub(super) enum DiskFault {
+    /// All nodes lose power at once.
+    PowerLoss,
+    /// A node loses power in the midst of a change to its disk: after so many more.
+    CrashInWrite(NodeId, u64),
+    /// A disk has room for so many bytes more.
+    Full(NodeId, u64),
+    /// One of the next syncs fails.
+    FailSync(NodeId, u64),
+    /// Writes take up to so many microseconds.
+    Slow(NodeId, u64),
+    /// Some bit of a disk flips, while its node is down.
+    Rot(NodeId),
+}
+
+/// The one group's shard.
+const SHARD: u32 = 0;
+
+impl Scenario<'_> {
+    /// Plans random ones from now on, within a time.
+    pub(super) fn plan_disk_faults(&mut self, begin: Time, within: Duration) {
+        for _ in 0..self.rng.usize(0..=2) {
+            let (node, at, micros) = (self.any_node(), begin + self.within(within), self.rng.u64(100..=5000));
+            self.faults.plan(at, Fault::Disk(DiskFault::Slow(node, micros)));
+        }
+        if self.calm {
+            return;
+        }
+        for _ in 0..self.rng.usize(0..=2) {
+            let (node, at, change) = (self.any_node(), begin + self.within(within), self.rng.u64(0..=60));
+            self.faults.plan(at, Fault::Disk(DiskFault::CrashInWrite(node, change)));
+        }
+        let victim = self.any_node();
+        if self.rng.bool() {
+            let at = begin + self.within(within);
+            let fault = match self.rng.u8(0..3) {
+                0 => DiskFault::Full(victim, self.rng.u64(0..=200_000)),
+                1 => DiskFault::FailSync(victim, self.rng.u64(0..=20)),
+                _ => DiskFault::Rot(victim),
+            };
+            if let DiskFault::Rot(_) = fault {
+                let again = at + self.millis(1, 20);
+                self.faults.plan(at, Fault::Crash(victim));
+                self.faults.plan(at, Fault::Disk(fault));
+                self.faults.plan(again, Fault::Launch(victim));
+            } else {
+                self.faults.plan(at, Fault::Disk(fault));
+            }
+            self.faults.victim = Some(victim);
+        }
+        for _ in 0..self.rng.usize(0..=2) {
+            let at = begin + self.within(within);
+            self.plan_power_loss(at, victim);
+        }
+        // Once all that was planned is over, most are there again.
+        if self.rng.u8(0..4) > 0 {
+            let last = self.faults.last().max(begin + within);
+            let at = last + self.millis(0, 100);
+            self.faults.plan(at, Fault::LaunchAll);
+        }
+    }
+
+    /// All lose power at once; they come back in any order, some late, some not at all.
+    fn plan_power_loss(&mut self, at: Time, victim: NodeId) {
+        self.faults.plan(at, Fault::Disk(DiskFault::PowerLoss));
+        // Some start while others still do.
+        let spread = [1, 20, 60][self.rng.usize(0..3)];
+        for node in self.peers.iter().map(|peer| peer.node).collect::<Vec<_>>() {
+            let late = if self.rng.u8(0..6) == 0 { self.millis(60, 300) } else { self.millis(0, spread) };
+            if self.rng.u8(0..8) > 0 {
+                self.faults.plan(at + late, Fault::Launch(node));
+            }
+            if self.rng.u8(0..4) == 0 {
+                let change = self.rng.u64(0..=40);
+                self.faults.plan(at + late / 2, Fault::Disk(DiskFault::CrashInWrite(node, change)));
+            }
+        }
+        let is_free = self.faults.victim.is_none_or(|other| other == victim);
+        if is_free && self.rng.u8(0..3) == 0 {
+            self.faults.victim = Some(victim);
+            self.faults
+                .plan(at, if self.rng.bool() { Fault::Wipe(victim) } else { Fault::Disk(DiskFault::Rot(victim)) });
+        }
+    }
+
+    pub(super) fn carry_out_on_disk(&mut self, fault: DiskFault) {
+        match fault {
+            DiskFault::PowerLoss => {
+                for node in self.peers.iter().map(|peer| peer.node).collect::<Vec<_>>() {
+                    self.crash(node);
+                }
+            }
+            DiskFault::CrashInWrite(node, change) => self.cluster.crash_in_write(node, SHARD, change),
+            DiskFault::Full(node, more) => self.cluster.limit_disk(node, SHARD, Some(more)),
+            DiskFault::FailSync(node, nth) => self.cluster.fail_sync(node, SHARD, nth),
+            DiskFault::Slow(node, micros) => self.cluster.slow_disk(node, Duration::from_micros(micros)),
+            DiskFault::Rot(node) => {
+                if !self.cluster.is_up(node)
+                    && let Some(what) = self.cluster.rot(node, SHARD)
+                {
+                    self.faults.has_lost = true;
+                    self.tell(|| format!("{node}: {what} flips"));
+                }
+            }
+        }
+    }
+
+    /// Takes note of nodes that their disks have ended, and has them start again.
+    pub(super) fn bury(&mut self) {
+        for node in self.cluster.fallen() {
+            self.tell(|| format!("{node} loses power in the midst of a write"));
+            self.note_crash(node);
+            self.plan_return(node);
+        }
+        let ended = |node: NodeId| matches!(self.cluster.end_reason(node), Some(EndReason::Storage(_)));
+        let failed = self.faults.victim.filter(|&victim| ended(victim));
+        if let Some(node) = failed {
+            let why = self.cluster.end_reason(node).map(ToString::to_string).unwrap_or_default();
+            self.tell(|| format!("{node} has ended: {why}"));
+            self.cluster.limit_disk(node, SHARD, None);
+            self.crash(node);
+            self.plan_return(node);
+        }
+    }
+
+    pub(super) fn plan_return(&mut self, node: NodeId) {
+        let again = self.cluster.now() + self.millis(0, 60);
+        self.faults.plan(again, Fault::Launch(node));
+    }
+}
