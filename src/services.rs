@@ -1,8 +1,7 @@
 //! What a node offers to other nodes, and to operators, at its port or under its name.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use crossbeam::channel::bounded;
 use squall_membership::ShardId;
 
 use crate::{
@@ -12,8 +11,9 @@ use crate::{
         transfer::{self, Ask, StateSource},
     },
     group::GroupControl,
+    log_service::{self, Logs},
     operator::Operator,
-    serve,
+    recovery, serve,
 };
 
 /// A node's groups, as other threads than the engine's see them.
@@ -27,10 +27,12 @@ pub(crate) fn handlers(
 ) -> Vec<(Service, Handler)> {
     let (messenger, operator) = (Arc::clone(messenger), Arc::clone(operator));
     let states = States(Arc::clone(controls));
+    let logs = Logs { controls: Arc::clone(controls), outside: Arc::clone(&operator.outside) };
     vec![
         (Service::ViewLog, Arc::new(move |stream: ControlStream| messenger.serve(stream))),
         (Service::State, Arc::new(move |stream| transfer::serve(stream, &states))),
         (Service::Admin, Arc::new(move |stream| admin::serve(stream, &*operator))),
+        (Service::Log, Arc::new(move |stream| log_service::serve(stream, &logs))),
     ]
 }
 
@@ -43,20 +45,9 @@ pub(crate) fn clients(clients: &Arc<serve::Server>) -> (Service, Handler) {
 /// The states of a node's replicas, for those who join.
 struct States(Arc<Controls>);
 
-/// How long a replica may be busy with one call.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 impl StateSource for States {
     fn capture(&self, ask: Ask) -> Result<transfer::Captured, String> {
         let control = self.0.get(&ask.shard).ok_or_else(|| format!("this node has no {}", ask.shard))?;
-        let (reply, answer) = bounded(1);
-        control.capture(Box::new(move |captured| {
-            // Who asked may have gone.
-            let _ = reply.send(captured);
-        }));
-        let captured = answer.recv_timeout(PATIENCE).map_err(|_| format!("it is not there within {PATIENCE:?}"))?;
-        let captured = captured.map_err(|error| error.to_string())?;
-        let (epoch, seq, bytes) = (captured.epoch, captured.seq, captured.bytes);
-        Ok(transfer::Captured { epoch, seq, bytes, write: Box::new(move |to| captured.write(to)) })
+        recovery::offer(&**control, ask.want)
     }
 }

@@ -1,11 +1,12 @@
 //! The `squall` command: keys for a cluster and a look at what a machine can do, a look at a cluster that runs and orders to
-//! it, benchmarks, copies to many nodes, simulated clusters, and multicast schedules to look at.
+//! it, benchmarks, copies to many nodes, replicated logs, simulated clusters, and multicast schedules to look at.
 
 mod bench;
 mod cp;
 mod doctor;
 mod keys;
 mod leave;
+mod log;
 mod plot;
 mod rdmc;
 mod recover;
@@ -46,6 +47,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Keys(keys::KeysCommand),
     Leave(leave::LeaveArgs),
+    Log(log::LogCommand),
     Rdmc(rdmc::RdmcCommand),
     Recover(recover::RecoverArgs),
     Sim(sim::SimCommand),
@@ -78,9 +80,12 @@ fn main() -> ExitCode {
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
         Command::Bench(_) | Command::Cp(_) | Command::Doctor(_) | Command::Keys(_) | Command::Rdmc(_) => "warn",
-        Command::Leave(_) | Command::Recover(_) | Command::Status(_) | Command::Suspect(_) | Command::Witness(_) => {
-            "warn"
-        }
+        Command::Leave(_)
+        | Command::Log(_)
+        | Command::Recover(_)
+        | Command::Status(_)
+        | Command::Suspect(_)
+        | Command::Witness(_) => "warn",
     };
     // What matters of what Raft says, the view log says itself.
     let quiet = format!("{quiet},openraft=off");
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Keys(keys) => keys.run(),
         Command::Sim(sim) => sim.run(),
         Command::Leave(leave) => leave.run(),
+        Command::Log(log) => log.run(),
         Command::Recover(recover) => recover.run(),
         Command::Status(status) => status.run(),
         Command::Suspect(suspect) => suspect.run(),

@@ -1,0 +1,69 @@
+//! How far a long append is: a bar on a terminal, else a line a second.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+
+/// How often something is shown.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Shows how many records, and how many bytes, were acknowledged, and how fast.
+pub(super) enum Meter {
+    Bar { bar: ProgressBar, began: Instant },
+    Lines { began: Instant, last: Instant, total: Option<u64> },
+    Nothing,
+}
+
+impl Meter {
+    /// On a terminal; `total` is all there is, in bytes, if that is known.
+    pub(super) fn bar(total: Option<u64>) -> Meter {
+        let (bar, style) = match total {
+            Some(total) => (
+                ProgressBar::new(total),
+                "{bar:30} {bytes:>10} of {total_bytes} {bytes_per_sec:>12} {eta:>6} left; {msg}",
+            ),
+            None => (ProgressBar::no_length(), "{spinner} {bytes:>10} {bytes_per_sec:>12}; {msg}"),
+        };
+        let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = bar.with_style(style);
+        // So that one sees it wait.
+        bar.enable_steady_tick(PAUSE / 4);
+        Meter::Bar { bar, began: Instant::now() }
+    }
+
+    /// Elsewhere.
+    pub(super) fn lines(total: Option<u64>) -> Meter {
+        let now = Instant::now();
+        Meter::Lines { began: now, last: now, total }
+    }
+
+    pub(super) fn show(&mut self, records: u64, bytes: u64) {
+        match self {
+            Meter::Bar { bar, began } => {
+                bar.set_position(bytes);
+                bar.set_message(format!("{records} records, {:.0}/s", rate(records, *began)));
+            }
+            Meter::Lines { began, last, total } if last.elapsed() >= PAUSE => {
+                *last = Instant::now();
+                let of = total.map_or(String::new(), |total| format!(" of {}", HumanBytes(total)));
+                eprintln!(
+                    "squall: {records} records, {}{of}, {:.0} records/s, {}/s",
+                    HumanBytes(bytes),
+                    rate(records, *began),
+                    HumanBytes(rate(bytes, *began) as u64)
+                );
+            }
+            Meter::Lines { .. } | Meter::Nothing => {}
+        }
+    }
+
+    pub(super) fn end(&self) {
+        if let Meter::Bar { bar, .. } = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn rate(count: u64, began: Instant) -> f64 {
+    count as f64 / began.elapsed().as_secs_f64().max(1e-9)
+}

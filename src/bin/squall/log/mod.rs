@@ -1,0 +1,101 @@
+//! `squall log`: a replicated log as a service, from the command line.
+
+mod append;
+mod at;
+mod input;
+mod meter;
+mod reach;
+mod read;
+mod serve;
+mod show;
+mod stat;
+mod tail;
+mod time;
+mod verify;
+
+use std::io;
+
+use clap::{Args, Subcommand};
+use squall::log_service::LogError;
+
+use crate::CommandError;
+
+const HELP: &str = "\
+Try it on this host. This goes into log.toml:
+
+  cluster = \"audit\"
+  members = [1, 2, 3]
+  storage = \"audit/{id}\"          # each node's directory, with its part of the log
+  [groups.log]
+  mode = \"durable\"
+
+Then, each in a terminal of its own,
+
+  squall log serve --config log.toml --id 1
+  squall log serve --config log.toml --id 2
+  squall log serve --config log.toml --id 3
+
+and, from anywhere on this host,
+
+  seq 1 100000 | squall log append --config log.toml -q
+  squall log tail -f --config log.toml
+  squall log read --from 500 --limit 10 --with-time --config log.toml
+  squall log at --time 2026-11-22T12:00:00Z --config log.toml
+  squall log verify --config log.toml
+  squall log stat --config log.toml
+
+A record is acknowledged once all members have it on disk. Kill any member, or all of them, and start them again: what was
+acknowledged is there, once, and `append` and `tail -f` go on by themselves at whichever member serves.
+
+Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); who only appends and reads
+may have the file too, or say `--cluster audit --address HOST:7700 --keys DIR`.
+
+A record's number is its version in the group's log: some numbers belong to clients' sessions and have no record.";
+
+/// A replicated log that survives everything: appends records to it, reads it, follows it, checks it, and serves it.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct LogCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Append(append::AppendArgs),
+    Read(read::ReadArgs),
+    Tail(tail::TailArgs),
+    At(at::AtArgs),
+    Verify(verify::VerifyArgs),
+    Stat(stat::StatArgs),
+    Serve(serve::ServeArgs),
+}
+
+impl LogCommand {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self.what {
+            What::Append(args) => args.run(),
+            What::Read(args) => args.run(),
+            What::Tail(args) => args.run(),
+            What::At(args) => args.run(),
+            What::Verify(args) => args.run(),
+            What::Stat(args) => args.run(),
+            What::Serve(args) => args.run(),
+        }
+    }
+}
+
+/// The log was not read.
+fn failed(error: LogError) -> CommandError {
+    CommandError::Failed(error.to_string())
+}
+
+/// What was to be shown was not. Who closes a pipe has seen enough.
+fn shown(result: io::Result<()>) -> Result<(), CommandError> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CommandError::Failed(format!("the output could not be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,166 @@
+//! The check of a log at all members of a group that runs.
+
+use std::{
+    io::IsTerminal,
+    thread,
+    time::{Duration, Instant},
+};
+
+use indicatif::HumanBytes;
+use squall::{
+    LogStatus, NodeId,
+    log_service::{Checked, LogClient, LogError},
+};
+
+use super::super::{
+    failed,
+    reach::{MEMBER_PATIENCE, ReachArgs},
+};
+use crate::{CommandError, say};
+
+/// How often it says how far it is.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A member, and what was found there.
+struct Member {
+    node: NodeId,
+    log: LogClient,
+    first: u64,
+    messages: u64,
+    bytes: u64,
+    damage: Vec<String>,
+    /// Why it could not be checked to the end.
+    silent: Option<String>,
+}
+
+impl Member {
+    /// Checks a part, which is `least` versions long at least.
+    fn check(&mut self, from: u64, to: u64, least: u64) -> Option<Checked> {
+        match self.log.check(from, to) {
+            Ok(checked) if checked.to + 1 < from + least => {
+                let last = from + least - 1;
+                self.silent = Some(format!("it does not show version {last} any more: it was started again meanwhile"));
+                None
+            }
+            Ok(checked) => {
+                self.messages += checked.messages;
+                self.bytes += checked.bytes;
+                self.damage.extend_from_slice(&checked.damage);
+                Some(checked)
+            }
+            // It let go of some while it was looked at.
+            Err(LogError::Trimmed { first }) => {
+                self.first = self.first.max(first);
+                None
+            }
+            Err(error) => {
+                self.silent = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn has(&self, version: u64) -> bool {
+        self.silent.is_none() && self.first <= version
+    }
+}
+
+/// Checks what is safe as it begins.
+pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError> {
+    let mut log = reach.log()?;
+    let nodes = log.members().map_err(failed)?;
+    let (mut members, silent) = greet(&log, &nodes);
+    let Some(last) = members.iter().map(|(_, status)| status.safe).min() else {
+        return Err(CommandError::Failed(silent.join("; ")));
+    };
+    let mut members: Vec<Member> = members.drain(..).map(|(member, _)| member).collect();
+    let mut different: Option<(u64, u64)> = None;
+    let mut shown = Instant::now();
+    let mut from = members.iter().map(|member| member.first).min().unwrap_or(1);
+    while from <= last {
+        // Where one begins later than others, a part of its own ends before.
+        let later = members.iter().map(|member| member.first).filter(|&first| first > from).min();
+        let to = last.min(later.map_or(u64::MAX, |later| later - 1));
+        let Some(part) = check_part(&mut members, from, to) else { break };
+        if part.differs && different.is_none() {
+            different = Some((from, part.to));
+        }
+        from = part.to + 1;
+        if !quiet && shown.elapsed() >= PAUSE {
+            shown = Instant::now();
+            let bytes = members.iter().map(|member| member.bytes).sum();
+            let end = if std::io::stderr().is_terminal() { '\r' } else { '\n' };
+            eprint!("squall: checked up to version {} of {last}, {} in all    {end}", part.to, HumanBytes(bytes));
+        }
+    }
+    report(&members, silent, different, last, quiet)
+}
+
+/// Asks each member how its log is; and who does not say.
+fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<String>) {
+    let (mut members, mut silent) = (Vec::new(), Vec::new());
+    for &node in nodes {
+        let mut log = log.at_member(node);
+        log.set_timeout(MEMBER_PATIENCE);
+        match log.status() {
+            Ok(status) => {
+                let (first, damage) = (status.first, Vec::new());
+                members.push((Member { node, log, first, messages: 0, bytes: 0, damage, silent: None }, status));
+            }
+            Err(error) => silent.push(format!("{node}: {error}")),
+        }
+    }
+    (members, silent)
+}
+
+/// What a part came to.
+struct Part {
+    to: u64,
+    differs: bool,
+}
+
+/// Lets all members that have it check a part that begins with `from`: the first one says how long it is, the others do the same one
+/// at the same time. None if nobody has it.
+fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
+    let mut able = members.iter_mut().filter(|member| member.has(from));
+    let mut first = able.next()?;
+    let lead = loop {
+        match first.check(from, to, 1) {
+            Some(checked) => break checked,
+            None => first = able.next()?,
+        }
+    };
+    let to = lead.to;
+    let others = thread::scope(|scope| {
+        let checks: Vec<_> = able.map(|member| scope.spawn(move || member.check(from, to, to + 1 - from))).collect();
+        checks.into_iter().filter_map(|check| check.join().ok().flatten()).collect::<Vec<_>>()
+    });
+    let mut digests = others.iter().chain([&lead]).filter_map(|checked| checked.digest);
+    let one = digests.next();
+    let differs = digests.any(|other| Some(other) != one);
+    Some(Part { to, differs })
+}
+
+fn report(
+    members: &[Member],
+    mut wrong: Vec<String>,
+    different: Option<(u64, u64)>,
+    last: u64,
+    quiet: bool,
+) -> Result<(), CommandError> {
+    for Member { node, first, messages, bytes, damage, silent, .. } in members {
+        if !quiet {
+            say(format_args!("{node}: versions {first} to {last}: {messages} good, {}", HumanBytes(*bytes)));
+        }
+        wrong.extend(damage.iter().map(|damage| format!("{node}: {damage}")));
+        wrong.extend(silent.iter().map(|why| format!("{node}: {why}")));
+    }
+    if let Some((from, to)) = different {
+        wrong.push(format!("members have different records among versions {from} to {to}"));
+    }
+    if wrong.is_empty() {
+        say(format_args!("all records are good, and all {} members have the same up to version {last}", members.len()));
+        return Ok(());
+    }
+    Err(CommandError::Failed(wrong.join("\nsquall: ")))
+}

@@ -1,0 +1,75 @@
+//! What readers get.
+
+use std::fmt;
+
+use rkyv::{Archived, rancor, util::AlignedVec};
+use squall_fabric::NodeId;
+use squall_membership::Epoch;
+
+use super::LogError;
+use crate::{Hlc, replicated::Command};
+
+/// A command in a durable group's log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LogRecord {
+    /// Its number.
+    pub version: u64,
+    /// When it was submitted, or just behind the one before where that is later.
+    pub time: Hlc,
+    /// The view in which it was ordered.
+    pub epoch: Epoch,
+    /// The member through which it was submitted.
+    pub sender: NodeId,
+    /// The command, as rkyv has made it.
+    pub command: Vec<u8>,
+}
+
+impl LogRecord {
+    /// What was appended, in the log of a [`RecordLog`](super::RecordLog).
+    pub fn record(&self) -> Result<Vec<u8>, LogError> {
+        self.with_command::<Vec<u8>, _>(|record| record.to_vec())
+    }
+
+    /// Looks at the command, in the log of a service that has such.
+    pub fn with_command<C: Command, T>(&self, look: impl FnOnce(&Archived<C>) -> T) -> Result<T, LogError> {
+        let mut aligned: AlignedVec = AlignedVec::with_capacity(self.command.len());
+        aligned.extend_from_slice(&self.command);
+        let command = rkyv::access::<Archived<C>, rancor::Error>(&aligned);
+        command.map(look).map_err(|error| LogError::Command { version: self.version, why: error.to_string() })
+    }
+}
+
+impl fmt::Debug for LogRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LogRecord { version, time, epoch, sender, command } = self;
+        let mut shown = f.debug_struct("LogRecord");
+        shown.field("version", version).field("time", time).field("epoch", epoch).field("sender", sender);
+        shown.field("bytes", &command.len()).finish_non_exhaustive()
+    }
+}
+
+/// Some of a log, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The records; none where nothing has come yet, or where versions have no records.
+    pub records: Vec<LogRecord>,
+    /// Where the next page begins.
+    pub next: u64,
+    /// The last version that may be shown as yet, as far as the member knows that was asked.
+    pub safe: u64,
+}
+
+/// What a member's check of a part of its log has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The last version that was looked at.
+    pub to: u64,
+    /// How many messages are good.
+    pub messages: u64,
+    /// Their length, in bytes.
+    pub bytes: u64,
+    /// A digest (BLAKE3) of all of them, the same at all members; None where something is damaged.
+    pub digest: Option<[u8; 32]>,
+    /// What is damaged: a sentence for each, up to a hundred.
+    pub damage: Vec<String>,
+}

@@ -1,0 +1,95 @@
+//! A log of records as a replicated service.
+
+use std::io::{self, Read};
+
+use rkyv::{Archive, Archived, Deserialize, Serialize};
+
+use crate::{Answers, Applied, Config, Replicated, ServeOptions, Snapshot};
+
+/// Appends records. Declare it in a durable group: its log on disk holds the records, and the replica only counts them.
+///
+/// The command is the record, whatever bytes it is; the reply says [where](Appended) it is. A query, `()`, gives the
+/// [counts](RecordCounts).
+#[derive(Clone, Debug, Default)]
+pub struct RecordLog {
+    counts: RecordCounts,
+}
+
+/// Where a record was appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
+pub struct Appended {
+    /// Its number; 0 if the group is not durable.
+    pub version: u64,
+    /// Its time, as [`Hlc`](crate::Hlc) has it: nanoseconds since 1970 (UTC).
+    pub time_ns: u64,
+}
+
+/// What a log of records holds, with what was trimmed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Archive, Serialize, Deserialize)]
+pub struct RecordCounts {
+    /// How many records.
+    pub records: u64,
+    /// Their length, in bytes.
+    pub bytes: u64,
+    /// The last one's number; 0 if there is none.
+    pub last: u64,
+}
+
+/// Clients may have so many appends under way.
+const WINDOW: u32 = 4096;
+
+impl RecordLog {
+    /// How a group of this name serves clients, so that they may append records as long as the group's configuration permits.
+    pub fn options(config: &Config, group: &str) -> ServeOptions {
+        let request_bytes = config.group(group).max_message_bytes();
+        ServeOptions { window: WINDOW, request_bytes, ..ServeOptions::default() }
+    }
+}
+
+impl Replicated for RecordLog {
+    type Command = Vec<u8>;
+    type Reply = Appended;
+
+    fn apply(&mut self, record: &Archived<Vec<u8>>, at: &Applied) -> Appended {
+        let appended =
+            at.logged.map_or_else(Appended::default, |at| Appended { version: at.version, time_ns: at.time.0 });
+        self.counts.records += 1;
+        self.counts.bytes += record.len() as u64;
+        self.counts.last = appended.version;
+        appended
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let RecordCounts { records, bytes, last } = self.counts;
+        let words = [FORMAT, records, bytes, last].map(u64::to_le_bytes);
+        Snapshot::of_bytes(words.concat())
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut words = [0; 4];
+        for word in &mut words {
+            let mut bytes = [0; 8];
+            from.read_exact(&mut bytes)?;
+            *word = u64::from_le_bytes(bytes);
+        }
+        let [format, records, bytes, last] = words;
+        if format != FORMAT {
+            let problem = format!("the counts of a log of records are in format {format}, this program knows {FORMAT}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        self.counts = RecordCounts { records, bytes, last };
+        Ok(())
+    }
+}
+
+/// What a snapshot begins with; three words, as in [`RecordCounts`], follow. All are little-endian.
+const FORMAT: u64 = 1;
+
+impl Answers for RecordLog {
+    type Query = ();
+    type Answer = RecordCounts;
+
+    fn answer(&self, _query: &()) -> RecordCounts {
+        self.counts
+    }
+}

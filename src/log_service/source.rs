@@ -1,0 +1,45 @@
+//! A group's log, as those who ask from outside see it.
+
+use squall_ordered::log::Hlc;
+
+use crate::{
+    group::Group,
+    history::{HistoryError, LogFollower, LogReader},
+    read::Read,
+    replicated::Logged,
+    service::Service,
+};
+
+/// Whatever the group's commands are.
+pub(crate) trait LogSource: Send + Sync {
+    /// As [`Group::log`].
+    fn log(&self, from: u64, to: u64) -> Result<LogReader, HistoryError>;
+
+    /// As [`Group::follow`].
+    fn follow(&self, from: u64) -> Result<LogFollower, HistoryError>;
+
+    /// As [`Group::version_at`].
+    fn version_at(&self, time: Hlc) -> Result<Logged, HistoryError>;
+
+    /// Resolves once everything is safe here that anybody has been told of before the call.
+    fn catch_up(&self) -> Read<()>;
+}
+
+impl<S: Service> LogSource for Group<S> {
+    fn log(&self, from: u64, to: u64) -> Result<LogReader, HistoryError> {
+        Group::log(self, from..=to)
+    }
+
+    fn follow(&self, from: u64) -> Result<LogFollower, HistoryError> {
+        Group::follow(self, from)
+    }
+
+    fn version_at(&self, time: Hlc) -> Result<Logged, HistoryError> {
+        Group::version_at(self, time)
+    }
+
+    fn catch_up(&self) -> Read<()> {
+        // A linearizable read, whose answer is held until what it shows is safe.
+        self.read(|_| ())
+    }
+}

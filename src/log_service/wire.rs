@@ -1,0 +1,121 @@
+//! What readers of logs and nodes say to each other: [frames](crate::control::frame) of these, on a stream of
+//! [`Service::Log`](crate::control::Service). The reader asks, the node answers, one after the other.
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::NodeId;
+use squall_membership::Epoch;
+
+use super::{Checked, LogRecord, Page};
+use crate::{
+    Hlc, LogStatus,
+    serve::{Freshness, wire::Members},
+};
+
+/// The version of what is said.
+pub(super) const VERSION: u32 = 1;
+
+/// The longest question, in bytes.
+pub(super) const REQUEST_BYTES: usize = 64 << 10;
+
+/// The longest answer, in bytes: a page has a record at least, however long.
+pub(super) const REPLY_BYTES: usize = 1 << 30;
+
+/// What a reader says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Whose log it wants to read: that of a group's shard of this number. The first.
+    Hello { version: u32, group: String, shard: u32 },
+    /// Records from `from` to `to`. Where there is none yet, it waits for so long.
+    Read { from: u64, to: u64, max_bytes: u64, wait_ms: u64, freshness: Freshness },
+    /// Which version was the last at a time, in nanoseconds since 1970.
+    At { time_ns: u64, freshness: Freshness },
+    /// How the log is.
+    Status,
+    /// Checks records from `from` to `to`, or so many bytes of them.
+    Check { from: u64, to: u64, max_bytes: u64 },
+}
+
+/// What a node says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// It has that log. These are the members of its view.
+    Welcome(Members),
+    /// Records.
+    Page { rows: Vec<Row>, next: u64, safe: u64 },
+    /// The last version at that time, and its own; 0 if all are later.
+    At { version: u64, time_ns: u64 },
+    /// How the log is.
+    Status(Box<LogStatus>),
+    /// What a check has found.
+    Checked { to: u64, messages: u64, bytes: u64, digest: Option<[u8; 32]>, damage: Vec<String> },
+    /// What was asked for is on this node's disk no more.
+    Trimmed { first: u64 },
+    /// It can't answer, and another member may, or this one later.
+    Away(String),
+    /// It does not answer, nor would others.
+    Refused(String),
+}
+
+/// A record on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Row {
+    version: u64,
+    time_ns: u64,
+    epoch: u64,
+    sender: u32,
+    command: Vec<u8>,
+}
+
+impl From<LogRecord> for Row {
+    fn from(LogRecord { version, time, epoch, sender, command }: LogRecord) -> Row {
+        Row { version, time_ns: time.0, epoch: epoch.0, sender: sender.0, command }
+    }
+}
+
+impl From<Row> for LogRecord {
+    fn from(Row { version, time_ns, epoch, sender, command }: Row) -> LogRecord {
+        LogRecord { version, time: Hlc(time_ns), epoch: Epoch(epoch), sender: NodeId(sender), command }
+    }
+}
+
+impl From<Page> for Reply {
+    fn from(Page { records, next, safe }: Page) -> Reply {
+        Reply::Page { rows: records.into_iter().map(Row::from).collect(), next, safe }
+    }
+}
+
+impl From<Checked> for Reply {
+    fn from(Checked { to, messages, bytes, digest, damage }: Checked) -> Reply {
+        Reply::Checked { to, messages, bytes, digest, damage }
+    }
+}
+
+#[cfg(all(test, not(squall_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::frame;
+
+    #[test]
+    fn records_travel_as_they_are() {
+        let record =
+            LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender: NodeId(10), command: vec![1, 2, 3] };
+        let mut bytes = Vec::new();
+        let page = Reply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
+        frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();
+        let Reply::Page { rows, next: 8, safe: 9 } = frame::read(&mut &bytes[..], REPLY_BYTES).unwrap() else {
+            panic!("it is a page")
+        };
+        assert_eq!(rows.into_iter().map(LogRecord::from).collect::<Vec<_>>(), [record]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+            let _ = frame::read::<Request>(&mut &framed[..], REQUEST_BYTES);
+            let _ = frame::read::<Reply>(&mut &framed[..], REPLY_BYTES);
+        }
+    }
+}
