@@ -102,7 +102,7 @@ impl Store {
     fn head(&self) -> Writer {
         let mut out = Writer(MAGIC.to_vec());
         out.number(self.now_ms);
-        let at = self.applied.unwrap_or(Applied { epoch: Epoch(0), seq: Seq(0), sender: NodeId(0) });
+        let at = self.applied.unwrap_or(Applied { epoch: Epoch(0), seq: Seq(0), sender: NodeId(0), logged: None });
         [at.epoch.0, at.seq.0, u64::from(at.sender.0)].into_iter().for_each(|number| out.number(number));
         out
     }
@@ -116,7 +116,7 @@ impl Store {
         let sender = u32::try_from(sender).map(NodeId).map_err(|_| damaged("a node has too large a number"))?;
         self.keys.load(&mut from)?;
         self.now_ms = now_ms;
-        self.applied = (epoch.0 > 0).then_some(Applied { epoch, seq, sender });
+        self.applied = (epoch.0 > 0).then_some(Applied { epoch, seq, sender, logged: None });
         Ok(())
     }
 

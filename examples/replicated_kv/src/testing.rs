@@ -50,7 +50,7 @@ impl Shell {
     /// Applies a message, as a replica does.
     pub(crate) fn apply(&mut self, command: &Command) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1) };
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), logged: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived = rkyv::access::<rkyv::Archived<Command>, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)

@@ -49,10 +49,11 @@ type Section = fn(&Facts<'_>, &mut Lines);
 
 /// Writes these sections; all of them if there are none, or if "all", "default" or "everything" is among them.
 pub(super) fn text(sections: &[String], facts: &Facts<'_>) -> String {
-    let known: [(&str, Section); 7] = [
+    let known: [(&str, Section); 8] = [
         ("Server", server),
         ("Clients", clients),
         ("Memory", memory),
+        ("Persistence", persistence),
         ("Stats", stats),
         ("Replication", replication),
         ("Squall", squall),
@@ -127,6 +128,28 @@ fn human(bytes: u64) -> String {
         0..=0xfffff => format!("{:.2}K", bytes as f64 / f64::from(1 << 10)),
         0x10_0000..=0x3fff_ffff => format!("{:.2}M", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.2}G", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// In Redis' terms a log is an append-only file; `log_` are what they have no terms for.
+fn persistence(facts: &Facts<'_>, lines: &mut Lines) {
+    let group = facts.member.as_ref().and_then(|member| member.status.as_ref()).and_then(group);
+    let log = group.and_then(|group| group.log.as_ref());
+    lines.add("loading", 0);
+    lines.add("aof_enabled", u8::from(log.is_some()));
+    let Some(log) = log else { return };
+    lines.add("aof_last_write_status", if log.failure.is_some() { "err" } else { "ok" });
+    lines.add("aof_current_size", log.bytes);
+    lines.add("log_first", log.first);
+    lines.add("log_last", log.last);
+    lines.add("log_safe", log.safe);
+    lines.add("log_image", log.image.unwrap_or(0));
+    lines.add("log_image_bytes", log.image_bytes);
+    lines.add("log_records_written", log.records);
+    lines.add("log_bytes_written", log.written_bytes);
+    lines.add("log_syncs", log.syncs);
+    if let Some(failure) = &log.failure {
+        lines.add("log_failure", failure);
     }
 }
 

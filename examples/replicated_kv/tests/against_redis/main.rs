@@ -196,7 +196,7 @@ impl Both {
 
     fn apply(&mut self, command: &Command) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1) };
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), logged: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)

@@ -4,6 +4,7 @@ mod bank;
 mod beside_redis;
 mod clients;
 mod connections;
+mod durable;
 mod failures;
 mod front_end;
 mod fuzz;
@@ -22,6 +23,18 @@ use machine::{TemporaryFile, free_ports, has, one_at_a_time, until};
 use process::{Cluster, Replica};
 use wire::Client;
 
+/// Runs redis-benchmark to its end, without an error.
+fn redis_benchmark(port: u16, requests: u32) {
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-p", &port.to_string(), "-t", "set,get,incr,mset", "-n", &requests.to_string()]);
+    command.args(["-c", "50", "-P", "16", "-d", "100", "-r", "10000", "-q"]);
+    let output = command.output().expect("redis-benchmark starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("rror"), "{said}");
+    assert!(said.contains("MSET"), "it ran to its end: {said}");
+}
+
 #[test]
 fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
     let _turn = one_at_a_time();
@@ -29,20 +42,10 @@ fn redis_benchmark_runs_against_one_replica_and_against_all_at_once() {
         return;
     }
     let cluster = Cluster::start();
-    let benchmark = |port: u16| {
-        let mut command = Command::new("redis-benchmark");
-        command.args(["-p", &port.to_string(), "-t", "set,get,incr,mset", "-n", "100000", "-c", "50", "-P", "16"]);
-        command.args(["-d", "100", "-r", "10000", "-q"]);
-        let output = command.output().expect("redis-benchmark starts");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert!(!said.contains("rror"), "{said}");
-        assert!(said.contains("MSET"), "it ran to its end: {said}");
-    };
-    benchmark(cluster.replicas[0].port);
+    redis_benchmark(cluster.replicas[0].port, 100_000);
     thread::scope(|scope| {
         for replica in &cluster.replicas {
-            scope.spawn(|| benchmark(replica.port));
+            scope.spawn(|| redis_benchmark(replica.port, 100_000));
         }
     });
     target::until_all_hold_the_same(cluster.replicas.iter().map(Replica::connect).collect());

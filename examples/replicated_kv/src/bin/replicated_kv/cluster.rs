@@ -1,9 +1,11 @@
 //! All replicas as processes of this host, and the one that watches them.
 
 use std::{
+    fs,
     future::poll_fn,
     io,
     net::SocketAddr,
+    path::{Path, PathBuf},
     pin::Pin,
     process::{ExitStatus, Stdio},
     task::Poll,
@@ -39,11 +41,15 @@ pub(crate) enum ClusterError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error("the directory {} could not be used: {error}", directory.display())]
+    Directory { directory: PathBuf, error: io::Error },
     #[error("this program could not be started again as replica {id}: {error}")]
     Spawn { id: u32, error: io::Error },
     #[error("replica {id} did not come up ({status}): see above for what it said, or set RUST_LOG=info")]
     NotUp { id: u32, status: String },
-    #[error("all replicas have died, and the data with them: start the cluster again")]
+    #[error(
+        "all replicas have died, and the data with them: start the cluster again (--durable DIR keeps the data on disk)"
+    )]
     AllDied,
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -120,7 +126,11 @@ impl Cluster {
             drop(listen(address)?);
             places.push((id, address));
         }
-        let name = args.cluster.clone().unwrap_or_else(fresh_name);
+        let name = match &args.durable {
+            Some(directory) => kept_name(directory, args.cluster.as_deref())
+                .map_err(|error| ClusterError::Directory { directory: directory.clone(), error })?,
+            None => args.cluster.clone().unwrap_or_else(fresh_name),
+        };
         let network = Network::make(&name, args)?;
         let mut replicas = Vec::new();
         for (id, address) in places {
@@ -150,7 +160,9 @@ impl Cluster {
     /// Starts replicas again that die, and says so, until none is left that has the data.
     async fn watch(&mut self, args: &Args) -> ClusterError {
         loop {
-            if self.replicas.iter().all(|replica| replica.state != State::Serving) {
+            let has_data =
+                args.durable.is_some() || self.replicas.iter().any(|replica| replica.state == State::Serving);
+            if !has_data {
                 return ClusterError::AllDied;
             }
             let replicas = self.replicas.iter_mut().enumerate();
@@ -194,6 +206,21 @@ impl Cluster {
         let replica = &mut self.replicas[index];
         replica.state = State::Ended;
         replica.child.kill().await
+    }
+
+    /// Starts all again that were killed, and waits until they serve.
+    pub(crate) async fn start_again(&mut self, args: &Args) -> Result<(), ClusterError> {
+        for index in 0..self.replicas.len() {
+            if self.replicas[index].state == State::Ended {
+                self.restart(args, index)?;
+            }
+        }
+        let starting = self.replicas.iter_mut().filter(|replica| replica.state == State::Starting);
+        let mut waits: Vec<_> = starting.map(|replica| Box::pin(replica.until_ready())).collect();
+        while !waits.is_empty() {
+            first(&mut waits).await?;
+        }
+        Ok(())
     }
 
     /// Asks all replicas to stop, and waits until they have. Returns the ids of those that did not end well.
@@ -309,6 +336,22 @@ async fn first<F: Future>(waits: &mut Vec<Pin<Box<F>>>) -> F::Output {
 fn fresh_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("kv-{}-{:x}", std::process::id(), now.as_nanos())
+}
+
+/// The name of the cluster whose data is in a directory, which has it in a file: the given one if it is new.
+fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
+    let file = directory.join("cluster");
+    let kept = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let name = given.map_or_else(fresh_name, str::to_owned);
+            fs::create_dir_all(directory)?;
+            fs::write(file, &name)?;
+            name
+        }
+        kept => kept?.trim().to_owned(),
+    };
+    // One that is not the directory's is refused by the replicas, who say why.
+    Ok(given.map_or(kept, str::to_owned))
 }
 
 /// Tells the user. Without an output there is nobody to tell.

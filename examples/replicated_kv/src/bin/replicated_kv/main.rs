@@ -46,6 +46,8 @@ it stops.
   replicated_kv --smoke                    three replicas on free ports, a check of everything, and the end
   replicated_kv --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
   replicated_kv --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
+  replicated_kv --durable DIR              three replicas whose data is on disk, in DIR, and there again after a restart
+  replicated_kv --smoke --durable DIR      the check, with one more: all replicas are killed (-9), and nothing acknowledged is lost
   replicated_kv --soak 10m                 three replicas on free ports under a mixed load, with a report
   replicated_kv --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
   replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
@@ -81,12 +83,15 @@ copy ca.pem and its own node-N.pem and node-N.key to each machine's /etc/kv/keys
   key = \"keys/node-{id}.key\"
   [groups.kv]
   bulk_reserve = \"528MiB\"
+  # mode = \"durable\", and above, before [addresses], storage = \"/var/lib/kv/{id}\": the data is on each machine's disk, too
 
 Then `squall doctor --config /etc/kv/kv.toml --id N` says whether replica N can run on its machine, and
 `replicated_kv --id N --config /etc/kv/kv.toml --listen 0.0.0.0 --password-file FILE` runs it there: port 7700 is for replicas,
 ports 7001 to 7003 are for clients, who are not protected by TLS.
 
-Data lives in memory only. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
+Data lives in memory only, unless --durable says where it is kept: then a write is answered once all replicas have it on disk, a
+read shows nothing that a crash could undo, and replicas that were all killed go on where they were once they are started
+again, in any order. INFO persistence tells how the log is. Without a password (--password-file, or REPLICATED_KV_PASSWORD in the environment) whoever reaches a
 port can read and write. Keys expire by the clock of the replica that is asked or that was written to: keep the hosts' clocks
 in step. RUST_LOG sets what is logged to standard error, for example RUST_LOG=squall=debug. The exit code is 0, 1 if
 something failed, 2 if the arguments make no sense."
@@ -128,6 +133,11 @@ struct Args {
     /// memory. With a file, its `storage` says so
     #[arg(long, value_name = "DIR", requires = "id", conflicts_with = "config")]
     storage: Option<PathBuf>,
+
+    /// Keep the data on disk, replica N's in DIR/N, and go on with what is there. With a file, its `storage`, and `mode =
+    /// "durable"` in `[groups.kv]`, say so
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "storage"])]
+    durable: Option<PathBuf>,
 
     /// What carries the replicas' messages
     #[arg(long, value_enum, default_value_t = Fabric::Shm, conflicts_with = "id")]

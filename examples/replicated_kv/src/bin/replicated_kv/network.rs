@@ -34,12 +34,15 @@ pub(crate) enum NetworkError {
 pub(crate) struct Network {
     directory: PathBuf,
     file: Option<PathBuf>,
+    /// The data is in it, too, and it stays.
+    is_durable: bool,
 }
 
 impl Network {
     /// For replicas that listen at free ports, unless they share memory.
     pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
-        let mut network = Network { directory: std::env::temp_dir().join(cluster), file: None };
+        let directory = args.durable.clone().unwrap_or_else(|| std::env::temp_dir().join(cluster));
+        let mut network = Network { directory, file: None, is_durable: args.durable.is_some() };
         let written = |path: &Path, written: io::Result<()>| {
             written.map_err(|error| NetworkError::Write { path: path.to_owned(), error })
         };
@@ -50,12 +53,19 @@ impl Network {
             // A device locks all of it.
             Fabric::Verbs => ("verbs", LOCKED_BULK_RESERVE),
         };
+        let path = network.directory.join(if args.tls { "kv-tls.toml" } else { "kv.toml" });
+        if network.is_durable && path.exists() {
+            // The disks remember the replicas' addresses.
+            network.file = Some(path);
+            return Ok(network);
+        }
         // All at once, so that no port comes twice. Somebody else could take one before its replica does, which then says so.
         let held =
             args.members().map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
         let held = held.collect::<Vec<_>>();
+        let storage = if network.is_durable { "{id}" } else { "node-{id}" };
         let mut text = format!(
-            "cluster = \"{cluster}\"\nstorage = \"node-{{id}}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n"
+            "cluster = \"{cluster}\"\nstorage = \"{storage}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n"
         );
         for (id, held) in args.members().zip(&held) {
             let (address, _) =
@@ -63,6 +73,9 @@ impl Network {
             text += &format!("{id} = \"{address}\"\n");
         }
         text += &format!("[groups.{GROUP}]\nbulk_reserve = {bulk_reserve}\n");
+        if network.is_durable {
+            text += "mode = \"durable\"\n";
+        }
         let files = Files::in_directory(&network.directory);
         if args.tls {
             let authority = Authority::create(cluster)?;
@@ -72,7 +85,6 @@ impl Network {
             }
             text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
         }
-        let path = network.directory.join("kv.toml");
         written(&path, fs::write(&path, text))?;
         network.file = Some(path);
         Ok(network)
@@ -82,6 +94,9 @@ impl Network {
     pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
         match &self.file {
             Some(file) => vec!["--config".into(), file.into()],
+            None if self.is_durable => {
+                vec!["--cluster".into(), cluster.into(), "--durable".into(), self.directory.clone().into()]
+            }
             None => {
                 let storage = self.directory.join(format!("node-{id}"));
                 vec!["--cluster".into(), cluster.into(), "--storage".into(), storage.into()]
@@ -92,7 +107,9 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Nothing in it is of use to anybody else.
-        let _ = fs::remove_dir_all(&self.directory);
+        if !self.is_durable {
+            // Nothing in it is of use to anybody else.
+            let _ = fs::remove_dir_all(&self.directory);
+        }
     }
 }

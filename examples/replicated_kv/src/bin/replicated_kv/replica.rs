@@ -26,6 +26,9 @@ pub(crate) const CLUSTER: &str = "replicated_kv";
 /// How long a replica that is stopped may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 
+/// So much of the log before the newest state on disk is kept, in bytes; who lacks more gets the state.
+const RETAIN_BYTES: usize = 1 << 30;
+
 /// Where the environment has the password.
 pub(crate) const PASSWORD: &str = "REPLICATED_KV_PASSWORD";
 
@@ -34,7 +37,9 @@ pub(crate) const PASSWORD: &str = "REPLICATED_KV_PASSWORD";
 pub(crate) enum ReplicaError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("[groups.{GROUP}] has mode = \"unordered\", in which replicas differ: give \"ordered\", or leave it out")]
+    #[error(
+        "[groups.{GROUP}] has mode = \"unordered\", in which replicas differ: give \"ordered\" or \"durable\", or leave it out"
+    )]
     Unordered,
     #[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
     NoPort { base: u16, id: u32 },
@@ -53,7 +58,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     let io = |error| ReplicaError::Io { id, error };
     let stop = stop_asked(args.supervised).map_err(io)?;
     let config = configure(args, id)?;
-    if config.group(GROUP).mode != Mode::Ordered {
+    if config.group(GROUP).mode == Mode::Unordered {
         return Err(ReplicaError::Unordered);
     }
     let address = args.address(id).ok_or(ReplicaError::NoPort { base: args.port, id })?;
@@ -111,8 +116,14 @@ fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
         if let Some(directory) = &args.storage {
             config = config.storage(directory);
         }
+        if let Some(directory) = &args.durable {
+            config = config.storage(directory.join(id.to_string()));
+        }
         let options = |group: &mut GroupBuilder<'_>| {
             group.bulk_reserve(BULK_RESERVE);
+            if args.durable.is_some() {
+                group.mode(Mode::Durable).retain(RETAIN_BYTES);
+            }
         };
         return Ok(config.group(GROUP, options).build()?);
     };

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod data;
+mod durable;
 mod features;
 mod group;
 
@@ -75,6 +76,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), String> {
     check!("too many clients", abuse::too_many_clients(&bench, MAX_CLIENTS));
     check!("same state", group::replicas_hold_the_same(&bench));
     check!("a replica dies", group::the_others_go_on(&bench, &mut cluster));
+    if args.durable.is_some() {
+        check!("all are killed", durable::nothing_acknowledged_is_lost(&bench, &mut cluster, &args));
+    }
     check!("stop", stop(&bench, cluster));
     match report.failed {
         0 => Ok(()),
