@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
-use squall::{Group, Read, Service, Submit};
+use squall::{Group, Read, Service, Submit, SubmitError};
 use squall_fabric::Time;
 
 use super::{
@@ -25,17 +25,25 @@ where
 {
     let mut latencies = latency::histogram();
     let mut rng = Rng::new();
-    let payload = vec![0; size_bytes];
+    let mut payload = vec![0; size_bytes];
+    // Not what a disk could tell from nothing.
+    rng.fill(&mut payload);
     let mut under_way = VecDeque::with_capacity(calls.in_flight as usize);
     loop {
         let now = Time::boot_clock().as_nanos();
         while now < go.until && under_way.len() < calls.in_flight as usize {
+            let began = Time::boot_clock().as_nanos();
             let call = if rng.u32(0..100) < calls.reads_percent {
                 Call::Read(group.read(|service| size_of_val(service)))
             } else {
-                Call::Submit(group.submit_bytes(&payload))
+                match group.try_submit_bytes(&payload) {
+                    // One that waits for room is handed over only while it is waited for, which the oldest is.
+                    Err(SubmitError::Full) if !under_way.is_empty() => break,
+                    Err(SubmitError::Full) => Call::Submit(group.submit_bytes(&payload)),
+                    submitted => Call::Submit(submitted.map_err(|error| error.to_string())?),
+                }
             };
-            under_way.push_back((Time::boot_clock().as_nanos(), call));
+            under_way.push_back((began, call));
         }
         let Some((began, call)) = under_way.pop_front() else { return Ok(latencies) };
         match call {

@@ -126,6 +126,7 @@ impl CallsArgs {
             rate: None,
             spin: self.spin,
             calls: Some(calls),
+            storage: None,
         };
         (0..self.nodes).map(job).collect()
     }

@@ -3,7 +3,11 @@
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -29,6 +33,9 @@ const NANOS_PER_BYTE_AT_WORST: u64 = 10;
 /// The same where a link of 100 Mbit/s may be on the way.
 const NANOS_PER_BYTE_OF_SLOW_LINKS: u64 = 80;
 
+/// How long it may go on when it is to stop.
+const STOP_AFTER: Duration = Duration::from_millis(100);
+
 /// Why a run gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
@@ -40,18 +47,31 @@ pub(crate) enum RunError {
     Failed { node: usize, why: String },
     #[error("the process of node {node} ended too early ({how}): see above for what it said, or set RUST_LOG=info")]
     Died { node: usize, how: String },
+    #[error("it was told to stop, and what it had written is removed")]
+    Stopped,
     #[error("the nodes did not answer within {0:?}: the host may be overloaded, try fewer --nodes")]
     Silent(Duration),
 }
 
 /// Runs a job for each node in a process of its own, and returns what they measured, by node.
 pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Vec<Outcome>, RunError> {
+    run_unless(&Arc::default(), jobs, places, measure)
+}
+
+/// As [`run`], unless it is to stop meanwhile.
+pub(crate) fn run_unless(
+    stop: &Arc<AtomicBool>,
+    jobs: &[Job],
+    places: &Places,
+    measure: Duration,
+) -> Result<Vec<Outcome>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(Work::Ordered), places)?;
+    workers.stop = Arc::clone(stop);
     workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
     let from = Time::boot_clock() + WARM_UP;
     workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
     workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
-        Said::Done(outcome) => Some(outcome),
+        Said::Done(outcome) => Some(*outcome),
         _ => None,
     })
 }
@@ -74,6 +94,8 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Roun
 /// The processes of one run. Those that still run when it is dropped are stopped.
 pub(crate) struct Workers {
     workers: Vec<Worker>,
+    /// Somebody wants no more of it.
+    stop: Arc<AtomicBool>,
     /// What a process has said, or None once it says nothing more.
     said: Receiver<(Life, Option<Said>)>,
     say: Sender<(Life, Option<Said>)>,
@@ -94,7 +116,7 @@ impl Workers {
     /// Starts a process for each of these works, which are those of the nodes from 0 on.
     pub(crate) fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
-        let mut workers = Workers { workers: Vec::new(), said, say };
+        let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say };
         for (node, work) in works.enumerate() {
             let worker = workers.spawn((node, 0), &work, places)?;
             workers.workers.push(worker);
@@ -179,7 +201,11 @@ impl Workers {
         let until = Instant::now() + limit;
         let mut taken: Vec<Option<T>> = self.workers.iter().map(|_| None).collect();
         while taken.iter().enumerate().any(|(node, taken)| those(node) && taken.is_none()) {
-            match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(RunError::Stopped);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left.min(STOP_AFTER)) {
                 Ok(((node, life), _)) if self.workers[node].killed || self.workers[node].life != life => {}
                 Ok(((node, _), Some(Said::Failed(why)))) => return Err(self.cause(node, why)),
                 Ok(((node, _), Some(said))) => {
@@ -188,6 +214,7 @@ impl Workers {
                     }
                 }
                 Ok(((node, _), None)) => return Err(self.died(node)),
+                Err(RecvTimeoutError::Timeout) if left > STOP_AFTER => {}
                 Err(RecvTimeoutError::Timeout) => return Err(RunError::Silent(limit)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died(0)),
             }

@@ -4,6 +4,8 @@
 //! answers with a [`Go`], and the worker says how it went: one line of JSON each. A worker whose input ends, stops. (Workers
 //! that move bulk data agree among themselves when to go.)
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::Spin;
@@ -90,6 +92,8 @@ pub(crate) struct Job {
     pub(crate) place: Option<Place>,
     /// What it does instead of sending messages whose replies nobody waits for.
     pub(crate) calls: Option<Calls>,
+    /// This node's directory, if the group is durable.
+    pub(crate) storage: Option<PathBuf>,
 }
 
 /// Threads that wait for their answers.
@@ -123,7 +127,7 @@ pub(crate) struct Go {
 pub(crate) enum Said {
     /// Its group is formed.
     Ready,
-    Done(Outcome),
+    Done(Box<Outcome>),
     /// What it saw of each round of bulk data.
     Moved(Vec<Round>),
     /// All nodes are full members of a view.
@@ -151,4 +155,16 @@ pub(crate) struct Outcome {
     pub(crate) latencies: Vec<(u64, u64)>,
     /// The same, of how late the sending thread itself was.
     pub(crate) lateness: Vec<(u64, u64)>,
+    /// What this node wrote to its log within the time.
+    pub(crate) written: Written,
+}
+
+/// What a node wrote to its log; nothing if the group is not durable.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Written {
+    pub(crate) records: u64,
+    /// On disk.
+    pub(crate) bytes: u64,
+    /// Batches, each written and synced.
+    pub(crate) syncs: u64,
 }

@@ -9,6 +9,7 @@ mod failover;
 mod job;
 mod latency;
 mod load;
+mod log;
 mod ordered;
 mod places;
 mod report;
@@ -33,6 +34,7 @@ enum Bench {
     Ordered(ordered::OrderedArgs),
     Bulk(bulk::BulkArgs),
     Calls(calls::CallsArgs),
+    Log(log::LogArgs),
     Failover(failover::FailoverArgs),
     Yardsticks(YardsticksArgs),
     #[command(hide = true)]
@@ -59,6 +61,7 @@ impl BenchCommand {
             Bench::Ordered(args) => args.run(),
             Bench::Bulk(args) => args.run(),
             Bench::Calls(args) => args.run(),
+            Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),
             Bench::Yardsticks(args) => yardsticks::run(&mut Report::new(args.json)),
             Bench::Worker(args) => args.run(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use hdrhistogram::Histogram;
 use squall_sst::ring::{MAX_BYTES, MIN_BYTES};
 
@@ -10,6 +10,7 @@ use super::{
     cluster,
     job::{Job, Outcome, Senders, Spinning},
     latency,
+    log::{DiskArgs, appends},
     places::{FabricKind, Place, PlaceArgs, Places, fabric_of, fresh_cluster},
     report::{OrderedRow, Report},
     yardsticks,
@@ -21,6 +22,7 @@ Examples:
   squall bench ordered --nodes 3 --size 100
   squall bench ordered --nodes 2,3 --size 1,100,1024 --seconds 5 --json
   squall bench ordered --nodes 3 --senders one --rate 1000
+  squall bench ordered --delivery durable --dir /mnt/disk
   squall bench ordered --fabric tcp --tls
   squall bench ordered --fabric verbs --device mlx5_0             over RDMA, if it was built with the feature `verbs`
   squall bench ordered --fabric tcp --addresses host{host} --wrap 'ip netns exec host{host}'   each node in a network namespace
@@ -41,7 +43,10 @@ What the figures mean:
             part of the latency
   cpu s     processor time of all nodes together, while wall s passed
 
-The lines before the table say what the machine itself can do; hold the figures against them.";
+The lines before the table say what the machine itself can do; hold the figures against them.
+
+With --delivery durable a message is answered once all nodes have it on disk: so many of each sender are under way as the
+window lets through, and the figures are those of `squall bench log`, whose --help explains them.";
 
 /// Measures atomic multicast: each message is delivered by every node, in one order, once all have received it.
 #[derive(Debug, Args)]
@@ -62,6 +67,11 @@ pub(crate) struct OrderedArgs {
     /// How long to measure, after half a second of warm-up
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
+    /// What a message's answer waits for
+    #[arg(long, value_enum, default_value = "ordered")]
+    delivery: Delivery,
+    #[command(flatten, next_help_heading = "With --delivery durable")]
+    disk: DiskArgs,
     /// Messages per second of each sender [default: as many as the window lets through]
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
@@ -86,10 +96,22 @@ pub(crate) struct OrderedArgs {
     json: bool,
 }
 
+/// What a message's answer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Delivery {
+    /// All nodes have received it
+    Ordered,
+    /// All nodes have it on disk
+    Durable,
+}
+
 impl OrderedArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
         let mut report = Report::new(self.json);
+        if self.delivery == Delivery::Durable {
+            return self.run_durable(&mut report);
+        }
         yardsticks::run(&mut report)?;
         for &nodes in &self.nodes {
             for &size in &self.size {
@@ -101,6 +123,23 @@ impl OrderedArgs {
                 let row = row(&jobs[0], &outcomes);
                 warn_of_overload(&row);
                 report.ordered(&row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_durable(&self, report: &mut Report) -> Result<(), CommandError> {
+        let rounds = self.disk.rounds(self.seconds)?;
+        for &nodes in &self.nodes {
+            for &size in &self.size {
+                let jobs = |cluster: &str, places: &Places| {
+                    let mut jobs = self.jobs(cluster, nodes, size, places);
+                    for job in &mut jobs {
+                        job.calls = Some(appends(if job.sends() { job.window as u32 } else { 0 }));
+                    }
+                    jobs
+                };
+                report.log(&rounds.run("ordered", &self.places, nodes, jobs)?)?;
             }
         }
         Ok(())
@@ -133,6 +172,9 @@ impl OrderedArgs {
         {
             return Err(format!("--rate {rate} is not possible: give more than 0, at most 100000000 per second"));
         }
+        if self.delivery == Delivery::Durable && self.rate.is_some() {
+            return Err("--rate is for --delivery ordered: durable messages are sent as the window lets through".into());
+        }
         match self.window {
             Some(0) => Err("--window 0 lets nothing through: give at least 1".into()),
             Some(window) if window > MAX_WINDOW => {
@@ -158,6 +200,7 @@ impl OrderedArgs {
             rate: self.rate,
             spin: self.spin,
             calls: None,
+            storage: None,
         };
         (0..nodes).map(job).collect()
     }

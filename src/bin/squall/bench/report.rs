@@ -60,6 +60,38 @@ pub(crate) struct CallsRow {
     pub(crate) cpu_us_per_call: Option<f64>,
 }
 
+/// What one run of `bench log`, or of `bench ordered` with durable delivery, came to. Medians of its rounds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LogRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    /// Appends under way at a time, at all nodes together.
+    pub(crate) writers: u32,
+    pub(crate) size_bytes: usize,
+    pub(crate) spin: Spinning,
+    pub(crate) rounds: u32,
+    pub(crate) appends_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) latency_p50_us: f64,
+    pub(crate) latency_p99_us: f64,
+    pub(crate) latency_p999_us: f64,
+    /// Of all nodes together.
+    pub(crate) fsyncs_per_second: f64,
+    /// Records for each sync.
+    pub(crate) batch_mean: f64,
+    /// Bytes for each sync.
+    pub(crate) batch_bytes_mean: f64,
+    /// What all nodes together wrote to their logs.
+    pub(crate) log_bytes_per_second: f64,
+    /// What as many plain writers as there are nodes wrote, in batches of that size.
+    pub(crate) disk_bytes_per_second: f64,
+    pub(crate) share_of_disk: f64,
+    /// Processor time of all nodes together, in each round.
+    pub(crate) cpu_seconds: f64,
+}
+
 /// What one run of `bench bulk` came to.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkRow {
@@ -175,6 +207,35 @@ impl Report {
             figure(row.lateness_p50_us),
             row.cpu_seconds,
             row.wall_seconds,
+        ))
+    }
+
+    pub(crate) fn log(&mut self, row: &LogRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print(
+                "nodes  writers  size B  appends/s     MB/s   p50 us   p99 us p99.9 us  fsyncs/s  batch        KiB  log MB/s  \
+                 disk MB/s  share",
+            )?;
+        }
+        print(&format!(
+            "{:>5} {:>8} {:>7} {:>10.0} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>6.1} {:>10.1} {:>9.1} {:>10.1} {:>6.2}",
+            row.nodes,
+            row.writers,
+            row.size_bytes,
+            row.appends_per_second,
+            row.bytes_per_second / 1e6,
+            row.latency_p50_us,
+            row.latency_p99_us,
+            row.latency_p999_us,
+            row.fsyncs_per_second,
+            row.batch_mean,
+            row.batch_bytes_mean / 1024.0,
+            row.log_bytes_per_second / 1e6,
+            row.disk_bytes_per_second / 1e6,
+            row.share_of_disk,
         ))
     }
 

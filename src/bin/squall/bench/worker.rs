@@ -3,7 +3,7 @@
 use std::{
     fs,
     hint::black_box,
-    io::{self, Write},
+    io::{self, Read, Write},
     path::PathBuf,
     sync::{
         Arc,
@@ -20,13 +20,16 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use serde::de::DeserializeOwned;
-use squall::{Config, FabricError, Group, Invalid, Message, Node, Service, SubmitError, config::Backend};
+use squall::{
+    Config, FabricError, Group, Invalid, LogCounts, Logged, Message, Mode, Node, Service, Snapshot, SubmitError,
+    config::Backend,
+};
 use squall_fabric::{NodeId, Time};
 
 use super::{
     bulk::{BulkJob, Carrier, Mover},
     caller, failover,
-    job::{Go, Job, Outcome, Said, Work},
+    job::{Go, Job, Outcome, Said, Work, Written},
     latency, load,
     tally::Tally,
 };
@@ -138,10 +141,10 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
         })
         .collect();
     let sender = (job.sends() && job.calls.is_none()).then(|| {
-        let (job, tally) = (job.clone(), Arc::clone(&tally));
+        let (job, tally, group) = (job.clone(), Arc::clone(&tally), group.clone());
         thread::spawn(move || load::run(&job, go, &tally, |payload| send(&group, payload)))
     });
-    let mut outcome = measure(&tally, go, told)?;
+    let mut outcome = measure(&tally, go, told, || written(&group))?;
     let called: Vec<_> =
         callers.into_iter().map(|caller| caller.join().expect("the calling thread does not panic")).collect();
     let lateness = sender.map(|sender| sender.join().expect("the sending thread does not panic"));
@@ -163,7 +166,7 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
         }
         (outcome.answered, outcome.latencies) = (latencies.len(), latency::recorded(&latencies));
     }
-    say(&Said::Done(outcome));
+    say(&Said::Done(Box::new(outcome)));
     Ok(node)
 }
 
@@ -195,9 +198,15 @@ fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String>
         .group(GROUP, |group| {
             group.ring_bytes(job.ring_bytes).bulk_threshold(job.bulk_threshold).bulk_reserve(job.bulk_reserve);
             group.senders(0..job.senders.of(job.nodes));
-        })
-        .build()
-        .map_err(|error| error.to_string())?;
+            if job.storage.is_some() {
+                group.mode(Mode::Durable);
+            }
+        });
+    let config = match &job.storage {
+        Some(directory) => config.storage(directory),
+        None => config,
+    };
+    let config = config.build().map_err(|error| error.to_string())?;
     let mut builder = Node::builder(config);
     let expected = vec![0; job.nodes as usize];
     // Messages of several threads have no order among each other.
@@ -236,7 +245,12 @@ struct Reader {
 impl Service for Reader {
     type Reply = ();
 
-    fn take(&mut self, message: &Message<'_>, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
+    fn take(
+        &mut self,
+        message: &Message<'_>,
+        _logged: Option<Logged>,
+        _scratch: &mut AlignedVec,
+    ) -> Result<Option<()>, Invalid> {
         let payload = &message.payload;
         let first = payload.word(0);
         self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));
@@ -252,21 +266,39 @@ impl Service for Reader {
         }
         Ok(Some(()))
     }
+
+    // What is durable has a state that can be kept.
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.sum.to_ne_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        let mut sum = [0; 8];
+        from.read_exact(&mut sum)?;
+        self.sum = u64::from_ne_bytes(sum);
+        Ok(())
+    }
+}
+
+/// What this node has written to its log.
+fn written(group: &Group<Reader>) -> Written {
+    let LogCounts { records, bytes, syncs, .. } = group.log_counts().unwrap_or_default();
+    Written { records, bytes, syncs }
 }
 
 /// Counts what is delivered within the time.
-fn measure(tally: &Tally, go: Go, told: &Receiver<Go>) -> Result<Outcome, Stopped> {
+fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Written) -> Result<Outcome, Stopped> {
     let at = |nanos: u64| {
         let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
         match told.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => {
-                Ok((Time::boot_clock(), tally.delivered(), processor_seconds(), switches()))
+                Ok((Time::boot_clock(), tally.delivered(), processor_seconds(), switches(), written()))
             }
             Ok(_) | Err(RecvTimeoutError::Disconnected) => Err(Stopped::Told),
         }
     };
-    let (began, delivered_before, processor_before, switches_before) = at(go.from)?;
-    let (ended, delivered, processor, switches) = at(go.until)?;
+    let (began, delivered_before, processor_before, switches_before, before) = at(go.from)?;
+    let (ended, delivered, processor, switches, after) = at(go.until)?;
     Ok(Outcome {
         delivered: delivered - delivered_before,
         answered: 0,
@@ -275,6 +307,11 @@ fn measure(tally: &Tally, go: Go, told: &Receiver<Go>) -> Result<Outcome, Stoppe
         switches: switches.saturating_sub(switches_before),
         latencies: Vec::new(),
         lateness: Vec::new(),
+        written: Written {
+            records: after.records - before.records,
+            bytes: after.bytes - before.bytes,
+            syncs: after.syncs - before.syncs,
+        },
     })
 }
 

@@ -7,9 +7,10 @@ use std::{
 
 use bytesize::ByteSize;
 use squall::{
-    Fetching, NodeId,
+    Fetching, LogStatus, NodeId,
     admin::{MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport, ViewLogReport},
 };
+use time::OffsetDateTime;
 
 /// The page.
 pub(super) fn of(report: &StatusReport) -> String {
@@ -35,7 +36,10 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
             let of = bytes.map_or(String::new(), |bytes| format!(" of about {}", ByteSize(bytes)));
             writeln!(page, "its state comes from {source}: {}{of} so far", ByteSize(received))?;
         }
-        table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "LAG"], rows(shard))?;
+        if let Some(log) = &shard.log {
+            writeln!(page, "{}", self::log(log))?;
+        }
+        table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))?;
     }
     if let Some(log) = &report.view_log {
         writeln!(page, "\n{}", view_log(log))?;
@@ -99,7 +103,30 @@ fn member(report: &StatusReport, member: &MemberReport) -> [String; 6] {
     ]
 }
 
-fn rows(shard: &ShardReport) -> Vec<[String; 6]> {
+fn log(log: &LogStatus) -> String {
+    let LogStatus { first, last, safe, bytes, image_bytes, records, written_bytes, syncs, .. } = log;
+    let what =
+        if last < first { format!("empty, behind version {last}") } else { format!("versions {first} to {last}") };
+    let ends = if log.ends_at_ns == 0 { String::new() } else { format!(", the last of {}", utc(log.ends_at_ns)) };
+    let image = log.image.map_or("no image".to_owned(), |image| format!("image at {image}"));
+    let failure = log.failure.as_ref().map_or(String::new(), |why| format!("; FAILED: {why}"));
+    format!(
+        "log: {what}{ends}; all members have {safe} on disk; {} here, {image} ({}); since its start {records} records, {} \
+         with {syncs} syncs{failure}",
+        ByteSize(*bytes),
+        ByteSize(*image_bytes),
+        ByteSize(*written_bytes)
+    )
+}
+
+/// A time in nanoseconds since 1970.
+fn utc(ns: u64) -> String {
+    let time = OffsetDateTime::from_unix_timestamp_nanos(ns.into()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, (hour, minute, second)) = (time.date(), time.to_hms());
+    format!("{date} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+fn rows(shard: &ShardReport) -> Vec<[String; 7]> {
     let role = |row: &RowReport| match (row.complete, row.sender) {
         (false, _) => "gets the state",
         (true, true) => "sends",
@@ -108,7 +135,8 @@ fn rows(shard: &ShardReport) -> Vec<[String; 6]> {
     let row = |row: &RowReport| {
         let counts = [row.sent, row.received, row.delivered, row.lag].map(|count| count.to_string());
         let [sent, received, delivered, lag] = counts;
-        [row.node.0.to_string(), role(row).to_owned(), sent, received, delivered, lag]
+        let persisted = row.persisted.map_or(String::new(), |version| version.to_string());
+        [row.node.0.to_string(), role(row).to_owned(), sent, received, delivered, persisted, lag]
     };
     shard.rows.iter().map(row).collect()
 }
@@ -175,6 +203,7 @@ mod tests {
             sent: 4,
             received: 12,
             delivered,
+            persisted: Some(3),
             lag,
         };
         let report = StatusReport {
@@ -192,6 +221,20 @@ mod tests {
                 group: "accounts".into(),
                 condition: ShardCondition::Inadequate,
                 fetching: Some(Fetching { source: NodeId(3), received: 12 << 20, bytes: Some(64 << 20) }),
+                log: Some(LogStatus {
+                    first: 101,
+                    begins_at_ns: 1_795_000_000_000_000_000,
+                    last: 4096,
+                    ends_at_ns: 1_795_334_400_000_000_000,
+                    safe: 4090,
+                    bytes: 96 << 20,
+                    image: Some(4000),
+                    image_bytes: 3 << 20,
+                    records: 64,
+                    written_bytes: 1 << 20,
+                    syncs: 9,
+                    failure: None,
+                }),
                 rows: vec![row(1, true, 12, 0), row(3, false, 5, 7)],
             }],
             view_log: Some(ViewLogReport {
@@ -214,9 +257,10 @@ MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12.0 MiB of about 64.0 MiB so far
-MEMBER  ROLE            SENT  RECEIVED  DELIVERED  LAG
-1       sends           4     12        12         0
-3       gets the state  4     12        5          7
+log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96.0 MiB here, image at 4000 (3.0 MiB); since its start 64 records, 1.0 MiB with 9 syncs
+MEMBER  ROLE            SENT  RECEIVED  DELIVERED  PERSISTED  LAG
+1       sends           4     12        12         3          0
+3       gets the state  4     12        5          3          7
 
 view log: no leader is known, term 2; voters 1, 3; learners none, 9 entries applied; kept in memory
 node 5 asks to join
