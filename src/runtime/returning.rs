@@ -126,6 +126,8 @@ fn carry_out(me: NodeId, controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, jo
 
 /// For whom a group waits that lies in pieces, in a sentence.
 pub(crate) fn waits_for(nodes: &[NodeId]) -> String {
+    let mut nodes = nodes.to_vec();
+    nodes.sort_unstable();
     let nodes = nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ");
     format!(
         "the group was interrupted, and waits for {nodes} to come back: start them. More than half of its members go on without \
