@@ -37,7 +37,15 @@ pub(crate) struct Returning {
     waker: Waker,
     /// In this order, one after the other.
     jobs: VecDeque<Job>,
-    running: Option<(mpsc::Receiver<Done>, JoinHandle<()>)>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    done: mpsc::Receiver<Done>,
+    thread: JoinHandle<()>,
+    /// What it comes to if the thread can't do it.
+    otherwise: Done,
 }
 
 impl Returning {
@@ -59,16 +67,16 @@ impl Returning {
 
     /// Begins what can begin, and returns what is done.
     pub(super) fn step(&mut self, me: NodeId, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
-        if let Some((done, _)) = &self.running {
-            match done.try_recv() {
-                Err(mpsc::TryRecvError::Empty) => return None,
+        if let Some(running) = &self.running {
+            return match running.done.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => None,
                 Ok(done) => {
                     self.end_running();
-                    return Some(done);
+                    Some(done)
                 }
-                // Its thread has panicked, which was logged.
+                // It has panicked. A view may wait for it, and it has a log in its hands.
                 Err(mpsc::TryRecvError::Disconnected) => self.end_running(),
-            }
+            };
         }
         let is_ready = match self.jobs.front()? {
             Job::Gather => groups.values_mut().all(GroupSlot::is_still),
@@ -76,13 +84,21 @@ impl Returning {
         };
         if is_ready && let Some(job) = self.jobs.pop_front() {
             let controls = groups.iter().map(|(&shard, group)| (shard, Arc::clone(&group.control))).collect();
-            self.start(me, controls, job);
+            return self.start(me, controls, job);
         }
         None
     }
 
-    fn start(&mut self, me: NodeId, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) {
-        let (tell, told) = mpsc::channel();
+    /// Returns what comes of it at once, if there is no thread for it.
+    fn start(&mut self, me: NodeId, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) -> Option<Done> {
+        let otherwise = match &job {
+            // Then the node joins as one that has nothing.
+            Job::Gather => Done::Held(BTreeMap::new()),
+            Job::Cut { shard, .. } => {
+                Done::Cut(*shard, Err("its log could not be cut, since its thread failed".to_owned()))
+            }
+        };
+        let (tell, done) = mpsc::channel();
         let waker = self.waker.clone();
         let body = move || {
             // The engine may have ended.
@@ -91,17 +107,24 @@ impl Returning {
             waker.wake();
         };
         match thread::Builder::new().name("squall-return".to_owned()).spawn(body) {
-            Ok(thread) => self.running = Some((told, thread)),
-            Err(error) => tracing::error!(%error, "there is no thread to take a part in the group's restart"),
+            Ok(thread) => {
+                self.running = Some(Running { done, thread, otherwise });
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "there is no thread to take a part in the group's restart");
+                Some(otherwise)
+            }
         }
     }
 
-    fn end_running(&mut self) {
-        if let Some((_, thread)) = self.running.take()
-            && thread.join().is_err()
-        {
+    /// Waits for the thread. Returns what it comes to if it panicked.
+    fn end_running(&mut self) -> Option<Done> {
+        let Running { thread, otherwise, .. } = self.running.take()?;
+        thread.join().is_err().then(|| {
             tracing::error!("a thread that took a part in the group's restart panicked");
-        }
+            otherwise
+        })
     }
 }
 
