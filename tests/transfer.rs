@@ -95,7 +95,8 @@ fn who_joins_gets_the_state_though_one_source_after_the_other_dies_in_the_middle
     let (dying, in_the_middle) = mpsc::channel();
     let fate = Arc::new(Fate { captured: AtomicU32::new(0), dying });
     let cluster = format!("transfer-{}", std::process::id());
-    let builder = |id| Config::builder(&cluster, id).formation_timeout(PATIENCE);
+    // Who dies is missed at once; who only gets no turn for long stays a member.
+    let builder = |id| Config::builder(&cluster, id).formation_timeout(PATIENCE).failure_timeout(PATIENCE);
     // As many as have five voters, of whom two may die at once.
     let mut nodes: Vec<_> = thread::scope(|scope| {
         let config = |id| builder(id).members(1..=5).build().expect("it is valid");

@@ -71,12 +71,18 @@ impl Plan {
 
     /// What it gets, once that was captured.
     pub(crate) fn give(self, captured: state::Captured) -> Result<Captured, String> {
-        let most = captured.bytes.unwrap_or(LARGE_BYTES).max(SMALL_BYTES).max(self.retains);
+        let worth = worth(captured.bytes, self.retains);
         match (&self.journal, self.common) {
-            (Some(journal), Some(Common { cut, bytes })) if bytes <= most => suffix(journal, cut, captured, bytes),
+            (Some(journal), Some(Common { cut, bytes })) if bytes <= worth => suffix(journal, cut, captured, bytes),
             (journal, _) => whole(journal.as_ref(), captured),
         }
     }
+}
+
+/// So many bytes of records a member gives rather than a state of so many, if it is known how many: a state in their place
+/// costs the other the history that its group means to keep.
+fn worth(state: Option<u64>, retains: u64) -> u64 {
+    state.unwrap_or(LARGE_BYTES).max(SMALL_BYTES).max(retains)
 }
 
 /// A state, as it travels; and the chain of signatures that the log had there.
@@ -98,7 +104,8 @@ pub(super) fn plan(
     retains: u64,
 ) -> Result<Plan, String> {
     let common = journal.zip(have).map(|(journal, have)| common(journal, position(have))).transpose()?.flatten();
-    let is_small = common.as_ref().is_some_and(|common| common.bytes <= SMALL_BYTES.max(retains));
+    // Whatever the state's length: it is not captured in vain.
+    let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
     Ok(Plan { wanted, journal: journal.cloned(), common, retains })
 }
@@ -172,5 +179,23 @@ fn write_records(reader: &mut Reader<Disk>, to: &mut dyn Write) -> std::io::Resu
         }
         to.write_all(&(records.len() as u32).to_le_bytes())?;
         to.write_all(&records)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_a_group_keeps_are_given_however_short_the_state_is() {
+        assert_eq!(worth(Some(1), u64::MAX), u64::MAX);
+        assert_eq!(worth(Some(1), 4 * LARGE_BYTES), 4 * LARGE_BYTES);
+    }
+
+    #[test]
+    fn records_that_a_group_need_not_keep_are_given_if_they_are_few_or_fewer_than_the_state() {
+        assert_eq!(worth(Some(1), 0), SMALL_BYTES);
+        assert_eq!(worth(Some(2 * SMALL_BYTES), 0), 2 * SMALL_BYTES);
+        assert_eq!(worth(None, 0), LARGE_BYTES);
     }
 }

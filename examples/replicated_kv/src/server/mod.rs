@@ -27,7 +27,7 @@ mod wake;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use squall::{Config, Node, ServeOptions, ServedGroup};
+use squall::{Config, Node, ReadError, ServeOptions, ServedGroup, Unavailable};
 use tokio::net::TcpListener;
 
 pub use self::{
@@ -69,6 +69,9 @@ pub fn serve_options(max_command_bytes: usize) -> ServeOptions {
 /// After how long a silent client is asked by the system whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
+/// How often a replica that lacks what the group has looks whether it still does.
+const CATCHING_UP: Duration = Duration::from_millis(5);
+
 /// What may be chosen of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -106,6 +109,15 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.reception.listen
+    }
+
+    /// Waits while this replica lacks what the group has: one that comes to a running group, or back to it with an older log, gets
+    /// that from the others first.
+    pub async fn until_caught_up(&self) {
+        let joining = ReadError::Unavailable { why: Unavailable::Joining };
+        while self.group.read(|_| ()).await == Err(joining.clone()) {
+            tokio::time::sleep(CATCHING_UP).await;
+        }
     }
 
     /// Serves clients for ever, on a runtime of one thread.

@@ -84,8 +84,16 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     };
     let options = Options { listen: address, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
     let server = Arc::new(Server::new(node, group, config, hub, options));
-    announce(args, &server).map_err(io)?;
+    // Clients are answered from now on: while the replica lacks what the others have, that it is joining.
+    let announced = async {
+        server.until_caught_up().await;
+        match announce(args, &server) {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
     tokio::select! {
+        error = announced => return Err(io(error)),
         () = Arc::clone(&server).serve(listener) => {}
         () = &mut stop => tracing::info!("asked to stop"),
     }
