@@ -61,9 +61,9 @@ impl Storage for Disk {
         on!(self, file, disk, of => disk.read_at(of, offset, into))
     }
 
-    fn will_read(&self, file: &DiskFile, offset: u64, bytes: u64) {
+    fn read_through(&self, file: &DiskFile) {
         if let (Disk::Real(files), DiskFile::Real(file)) = (self, file) {
-            files.will_read(file, offset, bytes);
+            files.read_through(file);
         }
     }
 

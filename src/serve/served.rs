@@ -4,11 +4,18 @@ use std::{
     collections::VecDeque,
     fmt,
     io::{self, BufReader, Read},
+    mem,
     ops::Deref,
     sync::Arc,
 };
 
-use rkyv::{Archived, Deserialize, api::high::HighDeserializer, rancor, rancor::Source, util::AlignedVec};
+use rkyv::{
+    Archived, Deserialize,
+    api::high::{HighDeserializer, to_bytes_in},
+    rancor,
+    rancor::Source,
+    util::AlignedVec,
+};
 use squall_ordered::Message;
 
 use super::{
@@ -76,11 +83,13 @@ pub struct Served<R> {
     clients: Arc<Clients>,
     /// In a durable group, what clients are told once it can't be undone: by version, and the key of the session.
     held: VecDeque<(u64, u64, ToClient)>,
+    /// Memory for the reply that is being encoded.
+    encoded: AlignedVec,
 }
 
 impl<R> Served<R> {
     pub(crate) fn new(replica: R, clients: Arc<Clients>) -> Served<R> {
-        Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new() }
+        Served { replica, sessions: Sessions::default(), clients, held: VecDeque::new(), encoded: AlignedVec::new() }
     }
 
     /// One that no client is connected to: for [earlier states](crate::Group::at_version) of a group that serves clients.
@@ -214,8 +223,7 @@ impl<R: Answers> Served<R> {
         let answer = match self.sessions.admit(session, number, acknowledged) {
             Admission::New => {
                 let answer = match self.apply(command, at) {
-                    Ok(reply) => rkyv::to_bytes::<rancor::Error>(&reply)
-                        .map_or(Answer::NoReply, |bytes| Answer::Reply(Arc::from(bytes.as_slice()))),
+                    Ok(reply) => self.encode(&reply),
                     Err(_) => Answer::NoCommand,
                 };
                 self.sessions.keep(session, number, answer)
@@ -225,5 +233,14 @@ impl<R: Answers> Served<R> {
             Admission::Refused(why) => return self.tell(at.logged, session.key, || ToClient::Refused { number, why }),
         };
         self.tell(at.logged, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+    }
+
+    fn encode(&mut self, reply: &R::Reply) -> Answer {
+        self.encoded.clear();
+        // A failure costs the memory, and no more.
+        let into = mem::take(&mut self.encoded);
+        let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return Answer::NoReply };
+        self.encoded = encoded;
+        Answer::Reply(Arc::from(self.encoded.as_slice()))
     }
 }

@@ -280,6 +280,7 @@ impl<S: Storage> Log<S> {
         }
         let failed = |source| ReadError::Io { path: path.clone(), source };
         let file = self.storage.open(&name(last.header.index)).map_err(failed)?;
+        self.storage.read_through(&file);
         let mut scanner = Scanner::new(file, last.header.id, RECORDS_AT, last.bytes);
         let (mut damages, mut torn, mut lost) = (Vec::new(), None, false);
         loop {

@@ -8,11 +8,9 @@ use super::{
     sim::SECTOR_BYTES,
 };
 
-/// How much is read at once, in bytes: so little that it is still in the cache of the processor when it is checked.
-const CHUNK_BYTES: usize = 256 << 10;
-
-/// How far ahead of that the disk fetches, in bytes, so that it is busy meanwhile.
-const AHEAD_BYTES: u64 = 2 << 20;
+/// How much is read at once, in bytes: at first, since some want a few records only, and later, twice as much each time.
+const LEAST_BYTES: usize = 64 << 10;
+const MOST_BYTES: usize = 1 << 20;
 
 /// What a file holds where nothing was written.
 const ZEROS: [u8; 4096] = [0; 4096];
@@ -24,6 +22,8 @@ struct Window {
     /// Where it begins in the file, and how much of it is filled.
     at: u64,
     len: usize,
+    /// How much to read next.
+    chunk: usize,
 }
 
 impl Window {
@@ -34,7 +34,8 @@ impl Window {
             let kept = if from >= self.at && from < filled { (filled - from) as usize } else { 0 };
             let begin = self.len - kept;
             self.bytes.copy_within(begin..begin + kept, 0);
-            let want = len.max(CHUNK_BYTES).min((end - from) as usize);
+            let want = len.max(self.chunk).min((end - from) as usize);
+            self.chunk = (2 * self.chunk).min(MOST_BYTES);
             if self.bytes.len() < want {
                 self.bytes.resize(want, 0);
             }
@@ -42,10 +43,6 @@ impl Window {
             (self.at, self.len) = (from, 0);
             storage.read_at(file, from + kept as u64, &mut self.bytes[kept..want])?;
             self.len = want;
-            let ahead = from + want as u64 + AHEAD_BYTES;
-            if ahead < end {
-                storage.will_read(file, ahead, want as u64);
-            }
         }
         let begin = (from - self.at) as usize;
         Ok(&self.bytes[begin..begin + len])
@@ -91,7 +88,8 @@ pub(crate) struct Scanner<F> {
 impl<F> Scanner<F> {
     /// Begins at the record at `at`. `end` is where the segment's records end, or at most can.
     pub(crate) fn new(file: F, segment: u64, at: u64, end: u64) -> Scanner<F> {
-        Scanner { file, segment, at, end, window: Window { bytes: Vec::new(), at: 0, len: 0 }, payload: (0, 0) }
+        let window = Window { bytes: Vec::new(), at: 0, len: 0, chunk: LEAST_BYTES };
+        Scanner { file, segment, at, end, window, payload: (0, 0) }
     }
 
     /// Goes on with another segment.
@@ -176,7 +174,7 @@ impl<F> Scanner<F> {
     ) -> io::Result<Option<(u64, Header)>> {
         let mut at = from.next_multiple_of(ALIGN as u64);
         while at + HEADER_BYTES as u64 <= self.end {
-            let len = CHUNK_BYTES.min((self.end - at) as usize);
+            let len = MOST_BYTES.min((self.end - at) as usize);
             let (file, segment) = (&self.file, self.segment);
             let bytes = self.window.get(storage, file, at, len, self.end)?;
             let mut place = 0;

@@ -32,8 +32,8 @@ pub trait Storage {
     /// Reads exactly what `into` has room for, from `offset` on.
     fn read_at(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Says that a part of a file will soon be read, so that it can be fetched meanwhile.
-    fn will_read(&self, _file: &Self::File, _offset: u64, _bytes: u64) {}
+    /// Says that an open file will be read from front to back, so that what comes next is fetched while the last is looked at.
+    fn read_through(&self, _file: &Self::File) {}
 
     /// Writes all of `bytes` from `offset` on.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;

@@ -227,6 +227,7 @@ impl<S: Storage> Walk<S> {
 
     fn enter(&mut self, storage: &S) -> Result<(), ReadError> {
         let (file, header) = open_segment(storage, self.segment)?;
+        storage.read_through(&file);
         let end = if self.segment == self.extent.last {
             self.segment_end = self.extent.end;
             self.extent.last_end
