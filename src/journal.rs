@@ -28,8 +28,9 @@ use crate::disk::Disk;
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
 
-/// What is done with a log between two batches.
-pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<(), WriteError> + Send>;
+/// What is done with a log between two batches. Who asked for it is told once what all may see of the log is up to date.
+pub(crate) type Job = Box<dyn FnOnce(&mut DiskLog) -> Result<Tell, WriteError> + Send>;
+type Tell = Box<dyn FnOnce()>;
 
 /// What a node's threads share of one shard's log. The [`DiskLog`] itself belongs to the thread that writes.
 pub(crate) struct Journal {
@@ -310,9 +311,10 @@ impl Journal {
     ) -> mpsc::Receiver<T> {
         let (answer, answers) = mpsc::channel();
         let job = move |log: &mut DiskLog| {
+            let done = job(log);
             // Who asked may have gone.
-            let _ = answer.send(job(log));
-            Ok(())
+            let tell = move || _ = answer.send(done);
+            Ok(Box::new(tell) as Tell)
         };
         self.push(Box::new(job));
         answers
@@ -343,10 +345,11 @@ impl Journal {
             journal.changes.fetch_add(1, Ordering::AcqRel);
             (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
             (filling.on_disk, filling.tip) = (log.persisted(), log.tip());
-            let _ = answer.send(filling.on_disk);
+            let end = filling.on_disk;
             drop(filling);
             journal.grown.notify(usize::MAX);
-            Ok(())
+            let tell = move || _ = answer.send(end);
+            Ok(Box::new(tell) as Tell)
         };
         self.push(Box::new(job));
         answers
@@ -368,14 +371,13 @@ impl Journal {
             if self.failure().is_some() {
                 return any;
             }
-            if let Err(error) = job(log) {
-                self.fail(error.to_string());
+            match job(log) {
+                Ok(tell) => {
+                    self.note_begin(log);
+                    tell();
+                }
+                Err(error) => self.fail(error.to_string()),
             }
-        }
-        if log.begin() != self.begin() {
-            let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
-            let mut filling = self.filling();
-            (filling.begin, filling.held) = (log.begin(), held);
         }
         self.call_if_due();
         // That there is no space for the next segment is no harm as yet.
@@ -390,6 +392,14 @@ impl Journal {
 }
 
 impl Journal {
+    fn note_begin(&self, log: &mut DiskLog) {
+        if log.begin() != self.begin() {
+            let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
+            let mut filling = self.filling();
+            (filling.begin, filling.held) = (log.begin(), held);
+        }
+    }
+
     /// Writes a batch, if there is one, and says so.
     fn write_batch(&self, log: &mut DiskLog) -> bool {
         if self.failure().is_some() {

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -287,6 +288,28 @@ fn appending_and_following_go_on_when_members_die_and_come_back() {
         let ended = tail.end();
         assert!(ended.status.success(), "{}", text(&ended.stderr));
         assert!(says(&cluster.run(&["verify"])).contains("all 3 members have the same"));
+    }
+}
+
+#[test]
+fn a_member_without_a_majority_says_so_and_shows_what_it_has_to_who_wants_that() {
+    for backend in ["shm", "tcp"] {
+        let cluster = Cluster::new("alone", backend);
+        let mut nodes = cluster.start(&NODES);
+        let lines = lines(0..20);
+        cluster.append(&lines);
+        nodes.truncate(1);
+        let begun = Instant::now();
+        let refused = loop {
+            let output = cluster.run(&["read", "--timeout", "1"]);
+            if !output.status.success() {
+                break output;
+            }
+            // Others may vouch for it until it misses them.
+            assert!(begun.elapsed() < Duration::from_secs(30), "it reads though nobody vouches for it");
+        };
+        assert!(complains(&refused, 1).contains("was not read"), "{}", text(&refused.stderr));
+        assert_eq!(says(&cluster.run(&["read", "--stale"])).lines().collect::<Vec<_>>(), lines);
     }
 }
 

@@ -63,7 +63,10 @@ pub enum HistoryError {
     /// The commands can't be applied to an image.
     #[error("an earlier state can't be built: {0}")]
     Replay(Box<dyn Error + Send + Sync>),
-    /// The service can't give its state away, or this node does not hold it now.
+    /// This node still gets the group's state from another member.
+    #[error("no image of the state can be taken while this node joins the group: try again, or ask another member")]
+    Joining,
+    /// The service can't give its state away.
     #[error("no image of the state can be taken: {0}")]
     Capture(String),
     /// The log was cut, or begun anew from another member's state, before the image was complete.

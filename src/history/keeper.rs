@@ -27,7 +27,7 @@ use crate::{
     journal::{DiskLog, Journal},
     recovery::Shelf,
     replicated::Logged,
-    state::{Captured, Snapshot},
+    state::{CaptureError, Captured, Snapshot},
     transfer::Wanted,
 };
 
@@ -109,7 +109,10 @@ impl History {
                 // With the node.
                 Err(HistoryError::Ended { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(group = history.group, %error, "no image of the state was taken, so no log is trimmed");
+                    // It is due as soon as a node starts with a long log and no image, which has then to join the group.
+                    if !matches!(error, HistoryError::Joining) {
+                        tracing::warn!(group = history.group, %error, "no image of the state was taken, so no log is trimmed");
+                    }
                     history.schedule(history.policy.snapshot_bytes / AGAIN_AFTER);
                 }
             }
@@ -177,7 +180,10 @@ impl History {
         };
         transfer.ask(Wanted::State, Box::new(reply));
         waker.wake();
-        answer(journal, &replies)?.map_err(|error| HistoryError::Capture(error.to_string()))
+        answer(journal, &replies)?.map_err(|error| match error {
+            CaptureError::NotComplete => HistoryError::Joining,
+            error => HistoryError::Capture(error.to_string()),
+        })
     }
 
     /// Removes the images that are not needed, and trims the log. Returns where it begins.

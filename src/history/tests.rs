@@ -7,7 +7,10 @@ mod reading;
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use rkyv::{Archive, Archived, Serialize, util::AlignedVec};
@@ -104,9 +107,15 @@ struct Live {
     replica: Mutex<Tape>,
     transfer: Arc<Transfer>,
     journal: Arc<Journal>,
+    captured: AtomicU32,
 }
 
 impl Live {
+    /// How many states were given away.
+    fn captured(&self) -> u32 {
+        self.captured.load(Ordering::Relaxed)
+    }
+
     fn replica(&self) -> MutexGuard<'_, Tape> {
         self.replica.lock().expect("no test panics holding it")
     }
@@ -117,6 +126,7 @@ impl Live {
         for (_, reply) in self.transfer.take() {
             let logged = Some((self.journal.end(), self.journal.view()));
             reply(Captured::new(Mark::begin(Epoch(1), 1), Service::snapshot(&*replica), logged));
+            self.captured.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -165,6 +175,7 @@ impl World {
             replica: Mutex::new(replica),
             transfer: Arc::clone(&transfer),
             journal: Arc::clone(&journal),
+            captured: AtomicU32::new(0),
         });
         let history = History::new("tape", Some(policy));
         let of_waker: Weak<Live> = Arc::downgrade(&live);

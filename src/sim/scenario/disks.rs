@@ -74,13 +74,25 @@ impl Scenario<'_> {
         }
     }
 
-    /// All lose power at once; they come back in any order, some late, some not at all.
+    /// All lose power at once; they come back in any order, some late, some not at all. One may have written more than all others
+    /// could, and come back when these have gone on without it.
     fn plan_power_loss(&mut self, at: Time, victim: NodeId) {
+        let nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
+        let ahead = (self.rng.u8(0..3) == 0).then(|| self.any_node());
+        let others = || nodes.iter().filter(|&&node| ahead.is_some_and(|ahead| node != ahead));
+        for &node in others() {
+            self.faults.plan(at, Fault::Disk(DiskFault::Slow(node, 20_000)));
+        }
+        let at = if ahead.is_some() { at + self.millis(5, 40) } else { at };
+        for &node in others() {
+            self.faults.plan(at, Fault::Disk(DiskFault::Slow(node, 0)));
+        }
         self.faults.plan(at, Fault::Disk(DiskFault::PowerLoss));
         // Some start while others still do.
         let spread = [1, 20, 60][self.rng.usize(0..3)];
-        for node in self.peers.iter().map(|peer| peer.node).collect::<Vec<_>>() {
-            let late = if self.rng.u8(0..6) == 0 { self.millis(60, 300) } else { self.millis(0, spread) };
+        for node in nodes {
+            let is_late = ahead == Some(node) || self.rng.u8(0..6) == 0;
+            let late = if is_late { self.millis(60, 300) } else { self.millis(0, spread) };
             if self.rng.u8(0..8) > 0 {
                 self.faults.plan(at + late, Fault::Launch(node));
             }
