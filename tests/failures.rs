@@ -6,7 +6,7 @@ mod sum;
 
 use std::time::{Duration, Instant};
 
-use process::{Cluster, FAILURE_TIMEOUT, Process};
+use process::{Cluster, FAILURE_TIMEOUT};
 
 #[test]
 #[ignore = "it is what the other tests start as processes"]
@@ -42,7 +42,7 @@ fn two_of_five_are_killed_at_once(backend: &'static str) {
         let mut nodes = cluster.start();
         assert_eq!(nodes[0].add(1), Ok(1));
         let (dead, mut living): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| victims.contains(&node.id));
-        dead.into_iter().for_each(Process::kill);
+        process::kill_all(dead);
         for (sum, node) in (2..).zip(&mut living) {
             assert_eq!(node.add(1), Ok(sum));
         }

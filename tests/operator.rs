@@ -160,7 +160,7 @@ fn two_survivors(test: &str) -> (String, [process::Process; 2]) {
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(5), Ok(5));
     let survivors = nodes.split_off(3);
-    nodes.into_iter().for_each(process::Process::kill);
+    process::kill_all(nodes);
     for node in &survivors {
         until("it says that it can't go on", || {
             says(&squall(&format!("status --cluster {} --node {}", cluster.name, node.id))).contains("can't go on")

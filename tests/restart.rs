@@ -39,10 +39,6 @@ fn launch(cluster: &Cluster, ids: &[u32]) -> Vec<Process> {
     nodes
 }
 
-fn kill(nodes: Vec<Process>) {
-    nodes.into_iter().for_each(Process::kill);
-}
-
 fn all_serve(nodes: &mut [Process], sum: u64, members: &[u32]) {
     for node in nodes {
         assert_eq!(node.serves(), sum, "at node {}", node.id);
@@ -60,7 +56,7 @@ fn all_are_killed_and_come_back_in_any_order() {
             sum += 1;
             assert_eq!(node.add(1), Ok(sum));
         }
-        kill(nodes);
+        process::kill_all(nodes);
         nodes = launch(&cluster, &order);
         all_serve(&mut nodes, sum, &[1, 2, 3]);
     }
@@ -74,7 +70,7 @@ fn two_of_three_are_rebooted_while_the_third_runs() {
         assert_eq!(node.add(1), Ok(sum));
     }
     let third = nodes.pop().expect("there are three");
-    kill(nodes);
+    process::kill_all(nodes);
     let mut nodes = launch(&cluster, &[1, 2]);
     nodes.push(third);
     all_serve(&mut nodes, 3, &[1, 2, 3]);
@@ -85,7 +81,7 @@ fn who_has_lost_its_disk_joins_empty() {
     let cluster = Cluster::durable("wiped", "shm", 3);
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(7), Ok(7));
-    kill(nodes);
+    process::kill_all(nodes);
     fs::remove_dir_all(cluster.directory(2)).expect("it was written");
     let mut nodes = launch(&cluster, &[1, 2, 3]);
     all_serve(&mut nodes, 7, &[1, 2, 3]);
@@ -120,7 +116,7 @@ fn who_comes_back_says_for_whom_it_waits_and_more_than_half_go_on() {
     let cluster = Cluster::durable("waits", "shm", 3);
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(5), Ok(5));
-    kill(nodes);
+    process::kill_all(nodes);
     let mut first = cluster.launch(1);
     waits_for(&cluster, 1, "node 2, node 3");
     let mut second = cluster.launch(2);
@@ -150,7 +146,7 @@ fn the_longest_log_wins_a_restart() -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::durable("longest", "shm", 3);
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(1), Ok(1));
-    kill(nodes);
+    process::kill_all(nodes);
     append_alone(&cluster, 3, 1000)?;
     let mut nodes = launch(&cluster, &[1, 2, 3]);
     all_serve(&mut nodes, 1001, &[1, 2, 3]);
@@ -162,7 +158,7 @@ fn what_a_late_comer_alone_had_is_cut() -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::durable("late", "shm", 3);
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(1), Ok(1));
-    kill(nodes);
+    process::kill_all(nodes);
     append_alone(&cluster, 3, 1000)?;
     let mut nodes = launch(&cluster, &[1, 2]);
     assert_eq!(nodes[0].serves(), 1);
@@ -170,7 +166,7 @@ fn what_a_late_comer_alone_had_is_cut() -> Result<(), Box<dyn Error>> {
     nodes.extend(launch(&cluster, &[3]));
     all_serve(&mut nodes, 11, &[1, 2, 3]);
     // Nor does it come back from the disk.
-    kill(nodes);
+    process::kill_all(nodes);
     let mut nodes = launch(&cluster, &[3, 1, 2]);
     all_serve(&mut nodes, 11, &[1, 2, 3]);
     Ok(())

@@ -59,7 +59,7 @@ fn a_log_can_be_shown_to_others_whatever_its_node_went_through() {
     let (log, is_live) = look(&cluster, 1);
     assert!(is_live);
     assert_eq!(check(&log, &keys).flaws, [], "while it runs");
-    nodes.into_iter().for_each(Process::kill);
+    process::kill_all(nodes);
     let mut nodes = cluster.start();
     nodes.iter_mut().for_each(|node| assert_eq!(node.serves(), 30));
     nodes.iter_mut().for_each(|node| node.wait_view(&ids));
@@ -72,7 +72,7 @@ fn a_log_can_be_shown_to_others_whatever_its_node_went_through() {
     nodes.iter_mut().for_each(|node| node.wait_view(&ids));
     assert_eq!(nodes[2].serves(), 60);
     add(&mut nodes);
-    nodes.into_iter().for_each(Process::kill);
+    process::kill_all(nodes);
 
     let logs = ids.map(|id| look(&cluster, id).0);
     let (from, to) = logs.iter().fold((Position::START, Position::MAX), |(from, to), log| {

@@ -263,6 +263,12 @@ impl Process {
     }
 }
 
+/// As `kill -9` of all at once: none lives long enough to go on without another.
+pub(crate) fn kill_all(mut processes: Vec<Process>) {
+    processes.iter_mut().for_each(|process| process.child.kill().expect("it runs"));
+    processes.iter_mut().for_each(|process| _ = process.child.wait().expect("it was killed"));
+}
+
 /// What a process answers next; None if it has ended.
 fn next_answer(stdout: &mut BufReader<ChildStdout>) -> Option<String> {
     let mut line = String::new();
