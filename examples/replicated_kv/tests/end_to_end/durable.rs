@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{
     load::{Load, Seen},
-    machine::{has, one_at_a_time, until},
+    machine::{DEADLINE, has, one_at_a_time, until},
     process::{self, Cluster, Replica},
     redis_benchmark,
     target::until_all_hold_the_same,
@@ -141,4 +141,14 @@ fn the_data_of_a_stopped_cluster_is_there_when_it_is_started_again() {
     let info = cluster.replicas[2].connect().ask(&["INFO", "persistence"]);
     assert!(info.contains("aof_enabled:1") && info.contains("log_safe:"), "{info}");
     cluster.stop();
+}
+
+#[test]
+fn the_smoke_test_does_not_touch_data_that_is_there() {
+    let data = Data::new("durable-smoke");
+    fs::create_dir_all(data.as_str()).expect("a directory can be made");
+    fs::write(format!("{}/precious", data.as_str()), "data").expect("a file can be written");
+    let (status, said) = process::run_for(&["--smoke", "--durable", data.as_str()], DEADLINE);
+    assert_eq!(status.and_then(|status| status.code()), Some(2), "{said}");
+    assert!(said.contains("give a new directory"), "{said}");
 }

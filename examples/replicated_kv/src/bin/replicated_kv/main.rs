@@ -25,7 +25,7 @@ mod usage;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -258,6 +258,13 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    if let Some(directory) = args.durable.as_deref().filter(|directory| args.smoke && has_files(directory)) {
+        eprintln!(
+            "replicated_kv: --smoke changes keys and empties the store, and {} has files: give a new directory",
+            directory.display()
+        );
+        return ExitCode::from(2);
+    }
     let done = runtime.block_on(async {
         match args.id {
             _ if let Some(Command::FrontEnd(front_end)) = &args.command => front_end::run(front_end).await,
@@ -276,4 +283,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn has_files(directory: &Path) -> bool {
+    directory.read_dir().is_ok_and(|mut files| files.next().is_some())
 }
