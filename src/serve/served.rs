@@ -76,6 +76,9 @@ pub trait Answers: Replicated<Reply: Portable> {
     fn answer(&self, query: &Archived<Self::Query>) -> Self::Answer;
 }
 
+/// Memory for replies that is kept, in bytes: a long one does not hold what it took.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// The replica of a group that serves clients. It derefs to the application's.
 pub struct Served<R> {
     replica: R,
@@ -236,11 +239,14 @@ impl<R: Answers> Served<R> {
     }
 
     fn encode(&mut self, reply: &R::Reply) -> Answer {
-        self.encoded.clear();
+        let mut into = mem::take(&mut self.encoded);
+        into.clear();
         // A failure costs the memory, and no more.
-        let into = mem::take(&mut self.encoded);
         let Ok(encoded) = to_bytes_in::<_, rancor::Error>(reply, into) else { return Answer::NoReply };
-        self.encoded = encoded;
-        Answer::Reply(Arc::from(self.encoded.as_slice()))
+        let answer = Answer::Reply(Arc::from(encoded.as_slice()));
+        if encoded.capacity() <= KEPT_BYTES {
+            self.encoded = encoded;
+        }
+        answer
     }
 }

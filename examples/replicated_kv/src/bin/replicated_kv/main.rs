@@ -47,7 +47,7 @@ it stops.
   replicated_kv --smoke --fabric tcp --tls the same, where replicas talk TCP over loopback, protected by TLS
   replicated_kv --smoke --fabric verbs     the same over RDMA, if it was built with `--features verbs`
   replicated_kv --durable DIR              three replicas whose data is on disk, in DIR, and there again after a restart
-  replicated_kv --smoke --durable DIR      the check, with one more: all replicas are killed (-9), and nothing acknowledged is lost
+  replicated_kv --smoke --durable NEW_DIR  the check, with one more: all replicas are killed (-9), and nothing acknowledged is lost
   replicated_kv --soak 10m                 three replicas on free ports under a mixed load, with a report
   replicated_kv --id 2                     one replica, on port 7002; run the others with --id 1 and --id 3
   replicated_kv --id 2 --config kv.toml    one replica of the cluster that the file describes
