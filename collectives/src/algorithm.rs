@@ -1,0 +1,98 @@
+//! The operations and how they can be carried out.
+
+use std::fmt;
+
+/// An operation in which all ranks take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// Nobody leaves before all have entered.
+    Barrier,
+    /// The root's vector goes to all.
+    Broadcast,
+    /// The vectors are combined, element by element, at the root.
+    Reduce,
+    /// The vectors are combined, and all get the result.
+    Allreduce,
+    /// Each rank's block goes to the root.
+    Gather,
+    /// The root gives each rank a block.
+    Scatter,
+    /// Each rank's block goes to all.
+    Allgather,
+    /// The vectors are combined, and each rank gets one block of the result.
+    ReduceScatter,
+    /// Each rank has a block for each.
+    AllToAll,
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Collective::Barrier => "barrier",
+            Collective::Broadcast => "broadcast",
+            Collective::Reduce => "reduce",
+            Collective::Allreduce => "allreduce",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
+            Collective::Allgather => "allgather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllToAll => "all-to-all",
+        })
+    }
+}
+
+/// How an operation is carried out among n ranks. Each says which operations it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Barrier and allgather: ⌈log₂ n⌉ steps; in step i, a rank writes to the one 2^i further on.
+    Dissemination,
+    /// Barrier and allreduce: pairwise exchange with recursive doubling, ⌊log₂ n⌋ steps, and 2 more where n is no power
+    /// of two (thesis, §4.1).
+    Exchange,
+    /// Broadcast: the binomial tree (thesis, §5.2).
+    Binomial,
+    /// Broadcast: each rank forwards to the next.
+    Chain,
+    /// Broadcast: by RDMC. Not carried out yet.
+    Rdmc,
+    /// Reduce and allreduce: trees in which a rank receives from at most `degree` others in a step (thesis, §6.2).
+    Tree {
+        /// 2^i − 1 for an i from 1 to 16.
+        degree: usize,
+    },
+    /// Allreduce: reduce-scatter by recursive halving, then allgather by recursive doubling.
+    Halving,
+    /// Allgather; and allreduce by commutative operations, whose operands it combines in another order than all others.
+    Ring,
+    /// Gather and scatter: between the root and each other rank.
+    Flat,
+    /// Reduce-scatter and all-to-all: each two ranks swap their blocks.
+    Pairwise,
+}
+
+impl Algorithm {
+    /// Whether its parameters are in their range.
+    pub(crate) fn is_sound(self) -> bool {
+        match self {
+            Algorithm::Tree { degree } => degree > 0 && degree < 1 << 16 && (degree + 1).is_power_of_two(),
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Algorithm::Dissemination => f.write_str("dissemination"),
+            Algorithm::Exchange => f.write_str("exchange"),
+            Algorithm::Binomial => f.write_str("binomial"),
+            Algorithm::Chain => f.write_str("chain"),
+            Algorithm::Rdmc => f.write_str("rdmc"),
+            Algorithm::Tree { degree } => write!(f, "tree-{degree}"),
+            Algorithm::Halving => f.write_str("halving"),
+            Algorithm::Ring => f.write_str("ring"),
+            Algorithm::Flat => f.write_str("flat"),
+            Algorithm::Pairwise => f.write_str("pairwise"),
+        }
+    }
+}

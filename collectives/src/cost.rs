@@ -1,0 +1,192 @@
+//! What an operation costs, and by which algorithm it is cheapest.
+//!
+//! Costs of reductions along trees are those of the thesis (§6.4). They are estimates: the thesis' own measurements lie
+//! between the best and the worst of them, or within 8 % of these (§6.5.3).
+
+use crate::{Algorithm, Collective};
+
+/// What costs are computed from: times in microseconds, named as in the thesis (§6.4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// `T_transmit_per_bytes`: one byte's time on the wire.
+    pub transmit_per_byte: f64,
+    /// `T_copy_rate`: copying one byte to or from registered memory.
+    pub copy_per_byte: f64,
+    /// `T_operation`, for one byte: combining it with another.
+    pub operation_per_byte: f64,
+    /// `T_startup`: starting a DMA.
+    pub startup: f64,
+    /// `T_nic`: the NIC's work on one message.
+    pub nic: f64,
+    /// `T_descriptor`: posting a message.
+    pub descriptor: f64,
+    /// `T_mpi`: the calling software's work on one message.
+    pub software: f64,
+    /// Vectors from this length on, in bytes, go by algorithms that send each byte seldom.
+    pub long_bytes: usize,
+}
+
+impl Parameters {
+    /// Those of the thesis' cluster (§6.5.3), which sums integers of 4 bytes.
+    ///
+    /// It does not say what one sum takes; with 10 ns its choices (Figure 6.30) come out.
+    pub const THESIS: Parameters = Parameters {
+        transmit_per_byte: 0.010,
+        copy_per_byte: 0.027,
+        operation_per_byte: 0.0025,
+        startup: 2.0,
+        nic: 1.52,
+        descriptor: 0.6,
+        software: 1.3,
+        long_bytes: 5 << 10,
+    };
+
+    /// The time before a message's first byte goes out.
+    fn sender(&self) -> f64 {
+        self.software + self.descriptor + self.startup + self.nic
+    }
+
+    /// The time from the beginning of one message to its end, with its copies on both sides.
+    fn message(&self, bytes: usize) -> f64 {
+        let per_byte = self.transmit_per_byte + 2.0 * self.copy_per_byte;
+        self.sender() + self.nic + self.startup + per_byte * bytes as f64
+    }
+}
+
+impl Default for Parameters {
+    /// [`THESIS`](Parameters::THESIS), until somebody measures.
+    fn default() -> Parameters {
+        Parameters::THESIS
+    }
+}
+
+/// The time of a reduction in microseconds, if all goes well and if nothing does.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Messages arrive in the order in which they are combined, and the NIC's work overlaps.
+    pub best: f64,
+    /// The message that is needed first comes last, and nothing overlaps.
+    pub worst: f64,
+}
+
+/// What a reduction of `bytes` along a tree costs (thesis, Figure 6.16), without the broadcast after it.
+///
+/// `ranks` counts as the power of two below it. Where the figure multiplies a long message's transmission by all nodes,
+/// this follows the text (§6.4.2): by those that send.
+pub fn tree(degree: usize, ranks: usize, bytes: usize, with: &Parameters) -> Estimate {
+    let size = 1usize << ranks.max(1).ilog2();
+    let mut estimate = Estimate::default();
+    let mut span = 1;
+    while span < size {
+        let width = (degree + 1).min(size / span);
+        let step = tree_step(width - 1, bytes, with);
+        estimate.best += step.best;
+        estimate.worst += step.worst;
+        span *= width;
+    }
+    let copies = 2.0 * with.copy_per_byte * bytes as f64;
+    Estimate { best: estimate.best + copies, worst: estimate.worst + copies }
+}
+
+/// A step in which `senders` ranks write to one.
+fn tree_step(senders: usize, bytes: usize, with: &Parameters) -> Estimate {
+    let &Parameters { startup, nic, .. } = with;
+    let (senders, others) = (senders as f64, senders as f64 - 1.0);
+    let transmit = with.transmit_per_byte * bytes as f64;
+    let operation = with.operation_per_byte * bytes as f64;
+    if transmit > startup + nic {
+        let best = with.sender() + transmit * senders + startup + nic + operation;
+        return Estimate { best, worst: best + operation * others };
+    }
+    let waits = (transmit - startup).max(0.0) * others;
+    let best = with.sender() + transmit + nic + startup * senders + waits + operation;
+    Estimate { best, worst: best + (nic + operation) * others }
+}
+
+/// The degree of the tree by which a reduction has the least best estimate: the choices of Figure 6.30.
+pub fn degree(ranks: usize, bytes: usize, with: &Parameters) -> usize {
+    let size = 1usize << ranks.max(1).ilog2();
+    let degrees = (1..=size.ilog2()).map(|i| (1 << i) - 1);
+    cheapest(degrees.map(|degree| (degree, tree(degree, ranks, bytes, with).best))).unwrap_or(1)
+}
+
+/// The first of those that cost the least.
+fn cheapest<T>(candidates: impl Iterator<Item = (T, f64)>) -> Option<T> {
+    let less = |least: (T, f64), other: (T, f64)| if other.1 < least.1 { other } else { least };
+    candidates.reduce(less).map(|(candidate, _)| candidate)
+}
+
+/// The algorithm for an operation on `bytes`, counted as [`Communicator::algorithm`](crate::Communicator::algorithm)
+/// does. It depends on nothing else, so all ranks choose alike.
+///
+/// `in_order` is whether operands must be combined in rank order by one tree.
+pub fn choose(collective: Collective, bytes: usize, ranks: usize, in_order: bool, with: &Parameters) -> Algorithm {
+    match collective {
+        Collective::Barrier => Algorithm::Dissemination,
+        Collective::Broadcast if bytes >= with.long_bytes && ranks > 2 => Algorithm::Chain,
+        Collective::Broadcast => Algorithm::Binomial,
+        Collective::Reduce => Algorithm::Tree { degree: degree(ranks, bytes, with) },
+        Collective::Allreduce => allreduce(bytes, ranks, in_order, with),
+        Collective::Gather | Collective::Scatter => Algorithm::Flat,
+        Collective::Allgather if bytes >= with.long_bytes => Algorithm::Ring,
+        Collective::Allgather => Algorithm::Dissemination,
+        Collective::ReduceScatter | Collective::AllToAll => Algorithm::Pairwise,
+    }
+}
+
+fn allreduce(bytes: usize, ranks: usize, in_order: bool, with: &Parameters) -> Algorithm {
+    let levels = f64::from(ranks.max(1).ilog2());
+    let broadcast_levels = f64::from(ranks.max(1).next_power_of_two().ilog2());
+    let excess = if ranks.is_power_of_two() { 0.0 } else { 2.0 };
+    let operation = with.operation_per_byte * bytes as f64;
+    let message = with.message(bytes);
+    let start = with.message(0);
+    let moved = message - start;
+    let degree = degree(ranks, bytes, with);
+    let candidates = [
+        (Algorithm::Exchange, (levels + excess) * message + (levels + excess / 2.0) * operation),
+        (Algorithm::Tree { degree }, tree(degree, ranks, bytes, with).best + broadcast_levels * message),
+        (Algorithm::Halving, 2.0 * levels * start + 2.0 * moved + operation + excess * message),
+        (Algorithm::Ring, 2.0 * (ranks as f64 - 1.0) * start + 2.0 * moved + operation),
+    ];
+    let permitted = candidates.into_iter().filter(|(algorithm, _)| !in_order || *algorithm != Algorithm::Ring);
+    cheapest(permitted).unwrap_or(Algorithm::Exchange)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_degrees_are_those_of_figure_6_30() {
+        let choices = |ranks| -> Vec<usize> { (2..=12).map(|i| degree(ranks, 1 << i, &Parameters::THESIS)).collect() };
+        // From 4 bytes to 4 KiB.
+        assert_eq!(choices(4), [3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 1]);
+        assert_eq!(choices(8), [7, 7, 7, 7, 7, 7, 7, 3, 3, 1, 1]);
+        assert_eq!(choices(16), [3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 1]);
+    }
+
+    #[test]
+    fn one_step_costs_what_the_equations_say() {
+        // T_sender = 5.42 µs. Short (§6.4.3, first case): transmit 0.04, operation 0.01, three senders.
+        let copies = 2.0 * 0.027 * 4.0;
+        let short = tree(3, 4, 4, &Parameters::THESIS);
+        assert!((short.best - (5.42 + 0.04 + 1.52 + 3.0 * 2.0 + 0.01 + copies)).abs() < 1e-9);
+        assert!((short.worst - (5.42 + 0.04 + 3.0 * (1.52 + 2.0 + 0.01) + copies)).abs() < 1e-9);
+        // Long (§6.4.2): transmit 40.96, operation 10.24.
+        let copies = 2.0 * 0.027 * 4096.0;
+        let long = tree(3, 4, 4096, &Parameters::THESIS);
+        assert!((long.best - (5.42 + 3.0 * 40.96 + 1.52 + 2.0 + 10.24 + copies)).abs() < 1e-9);
+        assert!((long.worst - (5.42 + 3.0 * 40.96 + 1.52 + 2.0 + 3.0 * 10.24 + copies)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn long_vectors_are_cut_and_only_out_of_order_go_around_a_ring() {
+        let choose =
+            |bytes, ranks, in_order| choose(Collective::Allreduce, bytes, ranks, in_order, &Parameters::THESIS);
+        assert_eq!(choose(8, 2, false), Algorithm::Exchange);
+        assert_eq!(choose(1 << 20, 8, true), Algorithm::Halving);
+        assert_eq!(choose(1 << 20, 6, false), Algorithm::Ring);
+        assert_ne!(choose(1 << 20, 6, true), Algorithm::Ring);
+    }
+}

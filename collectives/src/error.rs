@@ -1,0 +1,112 @@
+//! Why an operation, or a communicator, is refused or has ended.
+
+use squall_fabric::RegisterError;
+
+use crate::{Algorithm, Builtin, Collective};
+
+/// Why an operation was not started, or ended without a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CollectiveError {
+    /// A rank is lost. All operations of the communicator end with this, and so do those that are started later.
+    #[error("rank {rank} has failed: make a communicator of the ranks that are left")]
+    Failed {
+        /// The rank; if another has seen two fail, the one that it named first.
+        rank: usize,
+    },
+    /// The communicator was [disconnected](crate::Communicator::disconnect).
+    #[error("the communicator was disconnected: start operations before that")]
+    Disconnected,
+    /// As many operations are under way as can be.
+    #[error("the operation that was started {lanes} before this one is still under way: step until it is over")]
+    Busy {
+        /// How many operations can be under way.
+        lanes: usize,
+    },
+    /// The result of an operation was asked for before it was over.
+    #[error("the operation is still under way: step the communicator until its test is true")]
+    NotOver,
+    /// The result was not taken before another operation took its place.
+    #[error(
+        "the result was dropped when a later operation took its place: finish an operation before {lanes} \
+         others are started"
+    )]
+    Dropped {
+        /// How many operations can be under way.
+        lanes: usize,
+    },
+    /// There is no such rank.
+    #[error("rank {rank} can't be the root of a communicator of {ranks} ranks")]
+    Root {
+        /// What was asked for.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// A vector can't be cut into one block for each rank.
+    #[error(
+        "a vector of {len} elements has no {ranks} blocks of equal length for {collective}: pad it to a multiple \
+         of {ranks}"
+    )]
+    Blocks {
+        /// The operation.
+        collective: Collective,
+        /// The vector's elements.
+        len: usize,
+        /// How many blocks it takes.
+        ranks: usize,
+    },
+    /// The algorithm does not carry out this operation.
+    #[error(
+        "{collective} can't be carried out by {algorithm}: choose another algorithm, or leave the choice \
+         to the cost model"
+    )]
+    Algorithm {
+        /// The operation.
+        collective: Collective,
+        /// What was chosen.
+        algorithm: Algorithm,
+    },
+    /// The algorithm combines in another order than this operation permits.
+    #[error(
+        "the ring combines out of rank order, which a reproducible communicator and operations that are not \
+         commutative do not permit: choose another algorithm"
+    )]
+    Order,
+    /// The operation is not defined on these elements.
+    #[error("{builtin:?} is not defined on elements of type {element}: take integers")]
+    Undefined {
+        /// The operation.
+        builtin: Builtin,
+        /// The elements' type.
+        element: &'static str,
+    },
+}
+
+/// Why a communicator could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The ranks are no list of different nodes with this one among them.
+    #[error("the ranks must be different nodes, with {node} among them; {ranks} were given")]
+    Ranks {
+        /// This node.
+        node: squall_fabric::NodeId,
+        /// How many were given.
+        ranks: usize,
+    },
+    /// A size that the configuration can't have.
+    #[error(
+        "{lanes} lanes with {slots} slots of {slot_bytes} bytes can't be laid out: lanes and slots must be powers of \
+         two, at most 1024, and slots hold a multiple of 8 bytes, at most 16 MiB"
+    )]
+    Sizes {
+        /// Operations that may be under way.
+        lanes: usize,
+        /// Slots of each channel.
+        slots: usize,
+        /// Bytes of each slot.
+        slot_bytes: usize,
+    },
+    /// The memory could not be registered.
+    #[error("the memory of a communicator could not be registered; take fewer lanes or slots, or smaller slots")]
+    Memory(#[from] RegisterError),
+}

@@ -1,0 +1,127 @@
+//! Where things lie in a rank's region, which all its peers write into.
+//!
+//! ```text
+//! 0     abort            1 + the rank that has failed, or 0                        written by any rank
+//! 64    farewells        one word for each rank: not 0 once it needs nobody more   written by that rank
+//! ...   channels         for each lane, for each rank: what that rank writes
+//!         0    signals   how many messages without bytes came
+//!         64   freed     how many of this rank's messages to that rank were taken out of its slots
+//!         128  slots     each: the number of the message in it + 1 (8 bytes), then its bytes
+//! ```
+//!
+//! A slot's word lies before its bytes, in one cache line with a short message. All begins at cache lines.
+
+use squall_fabric::Target;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The offset of the abort word.
+pub(crate) const ABORT: usize = 0;
+
+/// The sizes that decide every offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) ranks: usize,
+    pub(crate) lanes: usize,
+    pub(crate) slots: usize,
+    pub(crate) slot_bytes: usize,
+}
+
+impl Layout {
+    /// Where the rank's farewell stands.
+    pub(crate) fn farewell(&self, rank: usize) -> usize {
+        LINE + 8 * rank
+    }
+
+    /// Where the channel from `rank` begins.
+    pub(crate) fn channel(&self, lane: usize, rank: usize) -> usize {
+        let channels = LINE + (8 * self.ranks).next_multiple_of(LINE);
+        channels + (lane * self.ranks + rank) * self.channel_bytes()
+    }
+
+    fn channel_bytes(&self) -> usize {
+        2 * LINE + self.slots * self.slot_stride()
+    }
+
+    fn slot_stride(&self) -> usize {
+        (8 + self.slot_bytes).next_multiple_of(LINE)
+    }
+
+    /// Where the count of signals stands in a channel.
+    pub(crate) fn signals(&self) -> usize {
+        0
+    }
+
+    /// Where the count of freed slots stands in a channel.
+    pub(crate) fn freed(&self) -> usize {
+        LINE
+    }
+
+    /// Where the slot of a message stands in a channel.
+    pub(crate) fn slot(&self, message: u64) -> usize {
+        2 * LINE + self.slot_index(message) * self.slot_stride()
+    }
+
+    fn slot_index(&self, message: u64) -> usize {
+        // A power of two, so numbers that wrap around go on with the next slot.
+        message as usize & (self.slots - 1)
+    }
+
+    /// The region's size in bytes.
+    pub(crate) fn region_bytes(&self) -> usize {
+        self.channel(self.lanes, 0)
+    }
+
+    /// Where the bytes of a message to `rank` wait in the staging region, which has as many slots.
+    pub(crate) fn staged(&self, lane: usize, rank: usize, message: u64) -> usize {
+        ((lane * self.ranks + rank) * self.slots + self.slot_index(message)) * self.slot_bytes
+    }
+
+    /// The staging region's size in bytes.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        self.lanes * self.ranks * self.slots * self.slot_bytes
+    }
+}
+
+/// A peer's region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) endpoint: squall_fabric::EndpointId,
+    pub(crate) region: squall_fabric::RegionKey,
+}
+
+impl Link {
+    pub(crate) fn target(&self, offset: usize) -> Target {
+        Target { region: self.region, offset }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        let layout = Layout { ranks: 9, lanes: 2, slots: 4, slot_bytes: 72 };
+        let mut ranges = vec![(ABORT, 8)];
+        ranges.extend((0..9).map(|rank| (layout.farewell(rank), 8)));
+        for (lane, rank) in (0..2).flat_map(|lane| (0..9).map(move |rank| (lane, rank))) {
+            let channel = layout.channel(lane, rank);
+            ranges.push((channel + layout.signals(), LINE));
+            ranges.push((channel + layout.freed(), LINE));
+            ranges.extend((0..4).map(|message| (channel + layout.slot(message), 8 + 72)));
+        }
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        let &(offset, bytes) = ranges.last().expect("a range");
+        assert!(offset + bytes <= layout.region_bytes());
+    }
+
+    #[test]
+    fn slots_follow_each_other_where_numbers_wrap() {
+        let layout = Layout { ranks: 2, lanes: 1, slots: 4, slot_bytes: 8 };
+        assert_eq!(layout.slot(u64::MAX), layout.slot(3));
+        assert_eq!(layout.slot(u64::MAX.wrapping_add(1)), layout.slot(0));
+    }
+}

@@ -1,0 +1,121 @@
+//! How two elements become one.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use crate::{CollectiveError, Element, schedule::Order};
+
+/// The operations that are there already. Integers wrap around. Of floats, `Min` and `Max` keep the first of two
+/// equals, and the first where they can't be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Builtin {
+    /// a + b
+    Sum,
+    /// a · b
+    Product,
+    /// The less of the two.
+    Min,
+    /// The greater of the two.
+    Max,
+    /// Bit by bit; integers only.
+    And,
+    /// Bit by bit; integers only.
+    Or,
+    /// Bit by bit; integers only.
+    Xor,
+}
+
+/// An operation on elements of type `T`, built in or the user's. It must be associative; floats, whose operations
+/// nearly are, get the same result on every rank nevertheless.
+#[derive(Clone)]
+pub struct Reduction<T> {
+    kind: Kind<T>,
+}
+
+#[derive(Clone)]
+enum Kind<T> {
+    Builtin(Builtin),
+    User { commutative: bool, combine: Arc<UserCombine>, of: PhantomData<T> },
+}
+
+/// Combines the elements of the second into those of the first: bytes of equal length, aligned to their type.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Combine(pub(crate) fn(&mut [u8], &[u8], Order));
+
+type UserCombine = dyn Fn(&mut [u8], &[u8], Order) + Send + Sync;
+
+/// What a lane calls: without the element's type.
+#[derive(Clone)]
+pub(crate) enum Operator {
+    Builtin(Combine),
+    User(Arc<UserCombine>),
+}
+
+impl Operator {
+    #[inline]
+    pub(crate) fn combine(&self, into: &mut [u8], with: &[u8], order: Order) {
+        match self {
+            Operator::Builtin(combine) => combine.0(into, with, order),
+            Operator::User(combine) => combine(into, with, order),
+        }
+    }
+}
+
+impl fmt::Debug for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Operator::Builtin(_)) { "Builtin" } else { "User" })
+    }
+}
+
+impl<T: Element> Reduction<T> {
+    /// An operation of the user's: `combine(a, b)`, where `a` comes from lower ranks than `b`.
+    ///
+    /// It must be associative, and give the same on every rank. An operation that is not `commutative` is never carried
+    /// out by the [ring](crate::Algorithm::Ring).
+    pub fn user(commutative: bool, combine: impl Fn(T, T) -> T + Send + Sync + 'static) -> Reduction<T> {
+        let combine: Arc<UserCombine> =
+            Arc::new(move |into: &mut [u8], with: &[u8], order| combine_by(into, with, order, &combine));
+        Reduction { kind: Kind::User { commutative, combine, of: PhantomData } }
+    }
+
+    pub(crate) fn is_commutative(&self) -> bool {
+        match self.kind {
+            Kind::Builtin(_) => true,
+            Kind::User { commutative, .. } => commutative,
+        }
+    }
+
+    pub(crate) fn operator(&self) -> Result<Operator, CollectiveError> {
+        match &self.kind {
+            Kind::Builtin(builtin) => T::builtin(*builtin)
+                .map(Operator::Builtin)
+                .ok_or(CollectiveError::Undefined { builtin: *builtin, element: T::NAME }),
+            Kind::User { combine, .. } => Ok(Operator::User(Arc::clone(combine))),
+        }
+    }
+}
+
+impl<T> From<Builtin> for Reduction<T> {
+    fn from(builtin: Builtin) -> Reduction<T> {
+        Reduction { kind: Kind::Builtin(builtin) }
+    }
+}
+
+impl<T> fmt::Debug for Reduction<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Builtin(builtin) => write!(f, "{builtin:?}"),
+            Kind::User { commutative, .. } => write!(f, "User {{ commutative: {commutative} }}"),
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn combine_by<T: Element>(into: &mut [u8], with: &[u8], order: Order, combine: impl Fn(T, T) -> T) {
+    let (into, with): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with));
+    let pairs = into.iter_mut().zip(with);
+    match order {
+        Order::MineFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*mine, *theirs)),
+        Order::TheirsFirst => pairs.for_each(|(mine, theirs)| *mine = combine(*theirs, *mine)),
+    }
+}

@@ -1,0 +1,113 @@
+//! Reductions whose result every rank gets, without a root.
+
+use std::ops::Range;
+
+use super::{
+    Action, Order, Place, Schedule, allgather,
+    fold::{Folding, Part},
+};
+
+/// Lets the ranks that take part run `body`, between folding the excess ranks in and giving them the result.
+fn folded(
+    out: &mut Schedule,
+    ranks: usize,
+    rank: usize,
+    range: &Range<usize>,
+    body: impl FnOnce(&mut Schedule, usize),
+) {
+    match Folding::new(ranks).part(rank) {
+        Part::Excess { behind } => {
+            out.phase(vec![Action::Send { to: behind, range: range.clone() }]);
+            out.phase(vec![Action::Recv { from: behind, range: range.clone(), into: Place::Vector }]);
+        }
+        Part::Active { number, stands_for } => {
+            let (into, order) = (Place::Vector, Order::MineFirst);
+            if let Some(from) = stands_for {
+                out.phase(vec![Action::Combine { from, range: range.clone(), into, order }]);
+            }
+            body(out, number);
+            if let Some(to) = stands_for {
+                out.phase(vec![Action::Send { to, range: range.clone() }]);
+            }
+        }
+    }
+}
+
+fn order(number: usize, partner: usize) -> Order {
+    if partner < number { Order::TheirsFirst } else { Order::MineFirst }
+}
+
+/// Recursive doubling: in each step a rank exchanges all it has with a partner. The fewest steps, for short vectors.
+pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize, range: Range<usize>) {
+    let folding = Folding::new(ranks);
+    folded(out, ranks, rank, &range, |out, number| {
+        let mut distance = 1;
+        while distance < folding.size {
+            let partner = number ^ distance;
+            let peer = folding.rank(partner);
+            out.phase(vec![
+                Action::Send { to: peer, range: range.clone() },
+                Action::Combine {
+                    from: peer,
+                    range: range.clone(),
+                    into: Place::Vector,
+                    order: order(number, partner),
+                },
+            ]);
+            distance *= 2;
+        }
+    });
+}
+
+/// Reduce-scatter by recursive halving, then allgather by recursive doubling: each rank sends the vector twice at most.
+///
+/// Neighbours come first, unlike in the usual form, so that values combine by the same tree as in [`exchange`].
+pub(crate) fn halving(out: &mut Schedule, ranks: usize, rank: usize, range: Range<usize>) {
+    let folding = Folding::new(ranks);
+    folded(out, ranks, rank, &range, |out, number| {
+        let mut mine = range.clone();
+        let mut halves = Vec::new();
+        let mut distance = 1;
+        while distance < folding.size {
+            let partner = number ^ distance;
+            let middle = mine.start + (mine.len() / 2).next_multiple_of(8).min(mine.len());
+            let (low, high) = (mine.start..middle, middle..mine.end);
+            let (keep, give) = if number < partner { (low, high) } else { (high, low) };
+            let peer = folding.rank(partner);
+            out.phase(vec![
+                Action::Send { to: peer, range: give.clone() },
+                Action::Combine { from: peer, range: keep.clone(), into: Place::Vector, order: order(number, partner) },
+            ]);
+            halves.push((peer, keep.clone(), give));
+            mine = keep;
+            distance *= 2;
+        }
+        for (peer, keep, give) in halves.into_iter().rev() {
+            out.phase(vec![
+                Action::Send { to: peer, range: keep },
+                Action::Recv { from: peer, range: give, into: Place::Vector },
+            ]);
+        }
+    });
+}
+
+/// The vector's block that is `block`-th of `ranks`, at multiples of 8 bytes.
+fn block_of(bytes: usize, ranks: usize, block: usize) -> Range<usize> {
+    let words = bytes / 8;
+    let start = |block: usize| if block == ranks { bytes } else { words * block / ranks * 8 };
+    start(block)..start(block + 1)
+}
+
+/// Reduce-scatter and allgather around a ring. Block b is combined from rank b + 1 on, so not in rank order.
+pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
+    let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);
+    let block = |index: usize| block_of(bytes, ranks, index % ranks);
+    for step in 1..ranks {
+        let (into, order) = (Place::Vector, Order::TheirsFirst);
+        out.phase(vec![
+            Action::Send { to: right, range: block(rank + ranks - step) },
+            Action::Combine { from: left, range: block(rank + 2 * ranks - step - 1), into, order },
+        ]);
+    }
+    allgather::ring(out, ranks, rank, block);
+}

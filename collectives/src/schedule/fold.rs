@@ -1,0 +1,43 @@
+//! Ranks in numbers that are no powers of two: the first pairs of neighbours act as one rank each.
+//!
+//! Neighbours, and not the last ranks, since operands stay in rank order then.
+
+/// The ranks that take part in an algorithm for powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Folding {
+    /// How many they are: a power of two.
+    pub(crate) size: usize,
+    /// How many of the first of them stand for a neighbour, too.
+    pairs: usize,
+}
+
+/// What a rank is to a [`Folding`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It takes part, under this number, and stands for that neighbour if it has one.
+    Active { number: usize, stands_for: Option<usize> },
+    /// That rank stands for it.
+    Excess { behind: usize },
+}
+
+impl Folding {
+    pub(crate) fn new(ranks: usize) -> Folding {
+        let size = 1 << ranks.ilog2();
+        Folding { size, pairs: ranks - size }
+    }
+
+    pub(crate) fn part(self, rank: usize) -> Part {
+        if rank >= 2 * self.pairs {
+            Part::Active { number: rank - self.pairs, stands_for: None }
+        } else if rank.is_multiple_of(2) {
+            Part::Active { number: rank / 2, stands_for: Some(rank + 1) }
+        } else {
+            Part::Excess { behind: rank - 1 }
+        }
+    }
+
+    /// The rank that takes part under a number.
+    pub(crate) fn rank(self, number: usize) -> usize {
+        if number < self.pairs { 2 * number } else { number + self.pairs }
+    }
+}
