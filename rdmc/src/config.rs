@@ -34,6 +34,10 @@ pub struct GroupConfig {
     /// How many steps a member's sends may be ahead of its receives, and of its earlier sends: with 1, what it sends in a
     /// step waits for what it sends and receives in the steps before. `u64::MAX` for no limit.
     pub steps_ahead: u64,
+    /// Whether a receiver keeps a block of memory for a message that comes before it has [provided](crate::Group::provide)
+    /// any. Without, the message's senders wait until it has; and its first block comes in place, where the memory is that of
+    /// so many blocks. Each member may have it as it likes.
+    pub first_block_memory: bool,
     /// Whether messages are [phantoms](crate::Buffer::phantom).
     pub phantom: bool,
 }
@@ -52,6 +56,7 @@ impl GroupConfig {
             receives_ahead: 1,
             sends_in_flight: 1,
             steps_ahead: 1,
+            first_block_memory: true,
             phantom: false,
         }
     }

@@ -120,7 +120,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine for messages from number 0 on. Who receives needs `scratch`, of a block's size.
+    /// An engine for messages from number 0 on. Who receives has `scratch`, of a block's size, or waits for memory that is
+    /// provided.
     pub(crate) fn new(limits: Limits, course: Course, links: Vec<Link>, scratch: Option<Buffer>) -> Engine {
         let lanes = (0..course.parts()).map(|_| Lane::default()).collect();
         let reports = course.receiving().is_some();
@@ -183,7 +184,8 @@ impl Engine {
 
     /// Whether it waits for nothing but a completion or a message.
     pub(crate) fn is_idle(&self) -> bool {
-        let waits = self.first.is_some() || self.course.first_block().is_none();
+        let cannot = self.course.first_block().is_none() || self.scratch.is_none() && self.provided.is_empty();
+        let waits = self.first.is_some() || cannot;
         let told = |link: &Link| link.published == link.posted || link.control.is_none();
         self.messages.is_empty() && waits && self.links.iter().all(told)
     }
@@ -280,17 +282,22 @@ impl Engine {
 
     /// Posts the receive for the next message's first block.
     fn post_first(&mut self, fabric: &mut impl Fabric) -> Result<bool, PostError> {
-        let (Some(from), None, Some(scratch)) = (self.course.first_block(), &self.first, &self.scratch) else {
-            return Ok(false);
-        };
+        let (Some(from), None) = (self.course.first_block(), &self.first) else { return Ok(false) };
         let block_bytes = self.limits.block_bytes;
-        let offset = from.block as usize * block_bytes;
+        let blocks = |buffer: &Buffer| u32::try_from(buffer.capacity() / block_bytes).unwrap_or(u32::MAX);
         // Where it will stay, if the message has so many blocks.
-        let fits = self.provided.front().is_some_and(|buffer| buffer.capacity() >= offset + block_bytes);
-        let first = match self.provided.pop_front_if(|_| fits) {
-            Some(buffer) => First { holder: Arc::new(buffer), offset, provided: true },
+        let fits = |buffer: &mut Buffer| match &self.scratch {
+            Some(_) => blocks(buffer) > from.block,
+            None => blocks(buffer) > 0,
+        };
+        let first = match (self.provided.pop_front_if(fits), &self.scratch) {
+            (Some(buffer), _) => {
+                let offset = from.of(blocks(&buffer)) as usize * block_bytes;
+                First { holder: Arc::new(buffer), offset, provided: true }
+            }
             // It is free: the receives of all messages before are posted, so these have memory of their own.
-            None => First { holder: Arc::clone(scratch), offset: 0, provided: false },
+            (None, Some(scratch)) => First { holder: Arc::clone(scratch), offset: 0, provided: false },
+            (None, None) => return Ok(false),
         };
         let link = link_to(&self.links, from.from);
         let link = &mut self.links[link];

@@ -110,7 +110,8 @@ impl Group {
         let me = schedule.rank();
         let control = Control::register(fabric, config.members.len(), me)?;
         let register = if config.phantom { Buffer::phantom } else { Buffer::register };
-        let scratch = schedule.receiving().map(|_| register(fabric, config.block_bytes)).transpose()?;
+        let scratch = schedule.receiving().filter(|_| config.first_block_memory);
+        let scratch = scratch.map(|_| register(fabric, config.block_bytes)).transpose()?;
         let mut group = Group::new(fabric, config, me, control, None);
         let course = Course::Schedule(schedule);
         let links = group.connect_links(fabric, &course);
@@ -229,6 +230,9 @@ impl Group {
     /// message that fits into the first of them (by its [`max_bytes`](Event::Incoming)) goes there without an
     /// [`Event::Incoming`], and where that holds whole blocks, its first block comes in place too. A message that does not
     /// fit is asked for, and the buffer is kept for another.
+    ///
+    /// Without [first-block memory](GroupConfig::first_block_memory), nothing comes before a buffer is here, of a block at
+    /// least.
     pub fn provide(&mut self, buffer: Buffer) {
         if let Some(engine) = &mut self.engine {
             engine.provide(buffer);

@@ -20,7 +20,8 @@
 //! - Before a block is sent, its target has posted a receive for it, and said so by a one-sided write of a counter. No block is
 //!   ever refused, retried, or acknowledged.
 //! - The only thing that a block says is the number of blocks of its message. Which block it is follows from the schedule.
-//! - A receiver uses the message's memory, and one block besides, for a first block that comes before there is any.
+//! - A receiver uses the message's memory, and one block besides, for a first block that comes before there is any. It may do
+//!   without: then its senders wait until it has [provided](Group::provide) memory (rendezvous).
 //!
 //! # What is promised
 //!

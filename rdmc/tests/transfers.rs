@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use squall_fabric::{Fabric, MIN_RECV_DEPTH, NodeId, sim::SimConfig};
 use squall_rdmc::{
-    Buffer, CreateError, GroupConfig, Rdmc, SendError,
+    Buffer, CreateError, GroupConfig, Progress, Rdmc, SendError,
     schedule::{Algorithm, Outer, Racks},
 };
 use world::{World, config, content};
@@ -106,6 +106,60 @@ fn a_large_group_with_one_receive_ahead_and_one_send_in_flight_gets_through() {
         assert!(world.alive().all(|member| member.destroyed == 1));
         assert!(world.alive().skip(1).all(|member| member.received.len() == 2));
     }
+}
+
+/// Members that have no memory of their own for first blocks provide some for each message, at random times.
+fn random_rendezvous(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let n = rng.usize(2..=12);
+    let block_bytes = [1, 64, 1000][rng.usize(..3)];
+    let config = GroupConfig {
+        algorithm: any_algorithm(&mut rng, n),
+        block_bytes,
+        receives_ahead: rng.usize(1..=4),
+        steps_ahead: [1, 2, u64::MAX][rng.usize(..3)],
+        first_block_memory: false,
+        ..config(n)
+    };
+    let what = format!("seed {seed}: {config:?}");
+    let sim = if rng.bool() { SimConfig::fast() } else { SimConfig::nasty() };
+    let mut world = World::new(sim, seed, &config);
+    let lens: Vec<usize> = (0..rng.usize(1..=4)).map(|_| rng.usize(..=12 * block_bytes)).collect();
+    for &len in &lens {
+        world.send(len);
+    }
+    world.run_dry();
+    for member in world.members.iter_mut().flatten().skip(1) {
+        assert_eq!(member.group().progress(), Progress::default(), "{what}: something came before there was memory");
+    }
+    let mut provided: Vec<Vec<*const u8>> = vec![Vec::new(); n];
+    while provided.iter().skip(1).any(|each| each.len() < lens.len()) {
+        let rank = rng.usize(1..n);
+        if let Some(len) = lens.get(provided[rank].len()) {
+            let member = world.members[rank].as_mut().expect("alive");
+            // More blocks than there are may be expected.
+            let blocks = len.div_ceil(block_bytes).max(1) + [0, 0, 1, 3][rng.usize(..4)];
+            let buffer = Buffer::register(&mut member.fabric, blocks * block_bytes).expect("memory");
+            provided[rank].push(buffer.as_ptr());
+            member.group().provide(buffer);
+        }
+        world.kick();
+        (0..rng.u32(..30)).for_each(|_| _ = world.step());
+    }
+    world.root().group().destroy().expect("the root may");
+    world.run();
+    for (rank, member) in world.alive().enumerate().skip(1) {
+        assert_eq!((member.destroyed, member.received.len()), (1, lens.len()), "{what}: rank {rank}");
+        for ((number, buffer, len), at) in member.received.iter().zip(&provided[rank]) {
+            assert!(buffer[..*len] == content(*number, *len), "{what}: message {number} differs at rank {rank}");
+            assert_eq!(buffer.as_ptr(), *at, "{what}: message {number} lies elsewhere at rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn without_first_block_memory_messages_wait_for_what_is_provided_and_lie_there() {
+    (0..500).for_each(random_rendezvous);
 }
 
 #[test]
