@@ -37,6 +37,7 @@ fn help_teaches_by_example() {
         ("bench --help", "yardsticks"),
         ("bench ordered --help", "squall bench ordered --nodes 3"),
         ("bench calls --help", "squall bench calls --nodes 3"),
+        ("bench collectives --help", "squall bench collectives --nodes 2,4,8 --operation barrier"),
         ("bench bulk --help", "squall bench bulk --nodes 4 --size 256MiB"),
     ] {
         let output = squall(arguments);
@@ -96,6 +97,41 @@ fn callers_are_answered_and_reads_under_a_lease_wake_nobody() {
 fn moved(arguments: &str) -> Vec<Value> {
     let figures = figures(&format!("bench bulk {arguments} --json"));
     figures.into_iter().filter(|figure| figure["bench"] == "bulk").collect()
+}
+
+#[test]
+fn collective_operations_are_measured_by_size_and_algorithm() {
+    let rows = |arguments: &str| {
+        let figures = figures(&format!("bench collectives --bare --samples 3 {arguments} --json"));
+        figures.iter().for_each(|row| {
+            assert!(row["bench"] == "collectives" && number(row, "microseconds_median") > 0.0, "{row}");
+            assert!(number(row, "microseconds_p99") >= number(row, "microseconds_median"), "{row}");
+        });
+        let of = |row: &Value, name| row[name].as_str().expect("a name").to_owned();
+        let named = |row: &Value| {
+            let size = number(row, "size_bytes") as u64;
+            (of(row, "fabric"), number(row, "nodes") as u64, of(row, "operation"), size, of(row, "algorithm"))
+        };
+        figures.iter().map(named).collect::<Vec<_>>()
+    };
+    let row = |fabric: &str, nodes, operation: &str, size, algorithm: &str| {
+        (fabric.to_owned(), nodes, operation.to_owned(), size, algorithm.to_owned())
+    };
+    let chosen = rows("--nodes 2,3 --operation barrier,allreduce --size 20 --algorithm exchange,halving");
+    let expected = [
+        row("shm", 2, "barrier", 0, "exchange"),
+        row("shm", 3, "barrier", 0, "exchange"),
+        row("shm", 2, "allreduce", 24, "exchange"),
+        row("shm", 3, "allreduce", 24, "exchange"),
+        row("shm", 2, "allreduce", 24, "halving"),
+        row("shm", 3, "allreduce", 24, "halving"),
+    ];
+    assert_eq!(chosen, expected);
+    let long = rows("--fabric tcp --nodes 3 --operation broadcast --size 1MiB --algorithm rdmc,chain");
+    let expected = [row("tcp", 3, "broadcast", 1 << 20, "rdmc"), row("tcp", 3, "broadcast", 1 << 20, "chain")];
+    assert_eq!(long, expected);
+    let others = "reduce,gather,scatter,allgather,reduce-scatter,all-to-all";
+    assert_eq!(rows(&format!("--nodes 4 --operation {others} --size 100KiB")).len(), 6);
 }
 
 #[test]
@@ -201,6 +237,7 @@ fn impossible_arguments_are_refused_with_a_remedy() {
         ("bench ordered --window 0", &["--window 0"]),
         ("bench ordered --rate -1", &["-1"]),
         ("bench ordered --spin sometimes", &["sometimes", "auto"]),
+        ("bench collectives --operation barrier --algorithm ring", &["--algorithm ring", "--help"]),
         ("bench bulk --fabric sim", &["sim", "shm", "tcp"]),
         ("bench bulk --share --fabric tcp", &["--share", "--fabric shm"]),
         ("bench ordered --tls", &["--tls", "--fabric tcp"]),

@@ -53,7 +53,8 @@ pub enum Algorithm {
     Binomial,
     /// Broadcast: each rank forwards to the next.
     Chain,
-    /// Broadcast: by RDMC. Not carried out yet.
+    /// Broadcast: by RDMC, into memory that receivers provide when they start it (rendezvous; thesis, §5.5). Takes
+    /// memory of the vector's length on all ranks, of which some is kept for the next.
     Rdmc,
     /// Reduce and allreduce: trees in which a rank receives from at most `degree` others in a step (thesis, §6.2).
     Tree {
@@ -62,15 +63,40 @@ pub enum Algorithm {
     },
     /// Allreduce: reduce-scatter by recursive halving, then allgather by recursive doubling.
     Halving,
+    /// Allreduce: reduce-scatter and allgather, both in one step, in which each rank writes to all others.
+    Direct,
     /// Allgather; and allreduce by commutative operations, whose operands it combines in another order than all others.
     Ring,
-    /// Gather and scatter: between the root and each other rank.
+    /// Broadcast, gather and scatter: between the root and each other rank. Barrier, allreduce and allgather: between each
+    /// two ranks, in one step.
     Flat,
     /// Reduce-scatter and all-to-all: each two ranks swap their blocks.
     Pairwise,
 }
 
 impl Algorithm {
+    /// Whether it is one for this operation.
+    pub fn carries_out(self, collective: Collective) -> bool {
+        match self {
+            Algorithm::Dissemination => matches!(collective, Collective::Barrier | Collective::Allgather),
+            Algorithm::Exchange => matches!(collective, Collective::Barrier | Collective::Allreduce),
+            Algorithm::Binomial | Algorithm::Chain | Algorithm::Rdmc => collective == Collective::Broadcast,
+            Algorithm::Tree { .. } => matches!(collective, Collective::Reduce | Collective::Allreduce),
+            Algorithm::Halving | Algorithm::Direct => collective == Collective::Allreduce,
+            Algorithm::Ring => matches!(collective, Collective::Allreduce | Collective::Allgather),
+            Algorithm::Flat => matches!(
+                collective,
+                Collective::Barrier
+                    | Collective::Broadcast
+                    | Collective::Allreduce
+                    | Collective::Gather
+                    | Collective::Scatter
+                    | Collective::Allgather
+            ),
+            Algorithm::Pairwise => matches!(collective, Collective::ReduceScatter | Collective::AllToAll),
+        }
+    }
+
     /// Whether its parameters are in their range.
     pub(crate) fn is_sound(self) -> bool {
         match self {
@@ -90,6 +116,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Rdmc => f.write_str("rdmc"),
             Algorithm::Tree { degree } => write!(f, "tree-{degree}"),
             Algorithm::Halving => f.write_str("halving"),
+            Algorithm::Direct => f.write_str("direct"),
             Algorithm::Ring => f.write_str("ring"),
             Algorithm::Flat => f.write_str("flat"),
             Algorithm::Pairwise => f.write_str("pairwise"),

@@ -4,8 +4,12 @@
 //! only after the receiver has said that it is free (thesis, §5.3). It says so when half of the slots are, so that a
 //! short operation does not pay for it. Messages without bytes only count up a word, and take no slot.
 //!
+//! A [lent](crate::lending) message is a slot with its place.
+//!
 //! Bytes that are too many to be posted inline wait in registered memory, at a place of their slot's own: the slot's
 //! being free says that they have arrived, hence that nobody fetches them any more.
+
+use std::collections::VecDeque;
 
 use squall_fabric::{Fabric, INLINE_BYTES, Op, PostError, Region, Slice, Source, Token};
 
@@ -28,6 +32,10 @@ pub(crate) struct Channel {
     taken: u64,
     /// How many of those taken the peer was told of.
     credited: u64,
+    /// The peer waits for a credit that was not posted yet.
+    owing: bool,
+    /// Messages whose bytes are lent: how many were sent with it, and the block.
+    lent: VecDeque<(u64, usize)>,
 }
 
 impl Channel {
@@ -51,6 +59,8 @@ impl Channel {
             freed: first,
             taken: first,
             credited: first,
+            owing: false,
+            lent: VecDeque::new(),
         }
     }
 
@@ -86,17 +96,9 @@ impl Channel {
         (region, staging): (&Region, &Region),
         bytes: &[u8],
     ) -> bool {
-        let has_room = |freed: u64| self.sent.wrapping_sub(freed) < layout.slots as u64;
-        if !has_room(self.freed) {
-            let freed = region.load(self.here + layout.freed());
-            // More than were sent can't be free.
-            if self.sent.wrapping_sub(freed) > layout.slots as u64 || !has_room(freed) {
-                return false;
-            }
-            self.freed = freed;
+        if !self.has_room(layout, region) {
+            return false;
         }
-        let number = self.sent.wrapping_add(1);
-        let slot = self.there + layout.slot(self.sent);
         let mut padded = [0; INLINE_BYTES];
         let len = bytes.len().next_multiple_of(8);
         let source = if len > INLINE_BYTES {
@@ -109,6 +111,55 @@ impl Channel {
             padded[..bytes.len()].copy_from_slice(bytes);
             Source::Inline(&padded[..len])
         };
+        self.post_message(fabric, layout, link, source)
+    }
+
+    /// Sends a message that the peer is to fetch from `offset` in what is lent; false as [`send`](Channel::send).
+    pub(crate) fn send_lent(
+        &mut self,
+        fabric: &mut impl Fabric,
+        layout: &Layout,
+        link: &Link,
+        region: &Region,
+        (block, offset): (usize, usize),
+    ) -> bool {
+        let place = (offset as u64).to_ne_bytes();
+        let posted = self.has_room(layout, region) && self.post_message(fabric, layout, link, Source::Inline(&place));
+        if posted {
+            self.lent.push_back((self.sent, block));
+        }
+        posted
+    }
+
+    /// Hands out a block that the peer has read, if there is one.
+    pub(crate) fn returned(&mut self, layout: &Layout, region: &Region) -> Option<usize> {
+        let &(number, block) = self.lent.front()?;
+        self.learn_freed(layout, region);
+        let is_read = self.freed.wrapping_sub(number) <= u64::MAX / 2;
+        is_read.then(|| {
+            self.lent.pop_front();
+            block
+        })
+    }
+
+    fn learn_freed(&mut self, layout: &Layout, region: &Region) {
+        let freed = region.load(self.here + layout.freed());
+        // More than were sent can't be free.
+        if self.sent.wrapping_sub(freed) <= layout.slots as u64 {
+            self.freed = freed;
+        }
+    }
+
+    fn has_room(&mut self, layout: &Layout, region: &Region) -> bool {
+        if self.sent.wrapping_sub(self.freed) >= layout.slots as u64 {
+            self.learn_freed(layout, region);
+        }
+        self.sent.wrapping_sub(self.freed) < layout.slots as u64
+    }
+
+    fn post_message(&mut self, fabric: &mut impl Fabric, layout: &Layout, link: &Link, source: Source<'_>) -> bool {
+        let number = self.sent.wrapping_add(1);
+        let slot = self.there + layout.slot(self.sent);
         let op =
             Op::WriteThenWord { source, target: link.target(slot + 8), word: number, word_target: link.target(slot) };
         let posted = is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED));
@@ -131,14 +182,26 @@ impl Channel {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Tells the peer which slots are free, if enough are. What can't be posted now is told another time.
+    /// Tells the peer which slots are free, if at least so many are. Returns false if that can't be posted now: its writes
+    /// may have come before this side of the connection is up.
     #[inline]
-    pub(crate) fn credit(&mut self, fabric: &mut impl Fabric, layout: &Layout, link: &Link) {
+    pub(crate) fn credit(
+        &mut self,
+        fabric: &mut impl Fabric,
+        layout: &Layout,
+        link: Option<&Link>,
+        least: usize,
+    ) -> bool {
         let due = self.taken.wrapping_sub(self.credited);
-        if due > 0 && due >= layout.slots as u64 / 2 && post_word(fabric, link, self.there + layout.freed(), self.taken)
-        {
+        if due == 0 || (due < least as u64 && !self.owing) {
+            return true;
+        }
+        let freed = self.there + layout.freed();
+        self.owing = link.is_none_or(|link| !post_word(fabric, link, freed, self.taken));
+        if !self.owing {
             self.credited = self.taken;
         }
+        !self.owing
     }
 }
 
@@ -153,7 +216,7 @@ pub(crate) fn post_word(fabric: &mut impl Fabric, link: &Link, offset: usize, wo
 ///
 /// On an error that says that the post itself is wrong, which a bug in this crate would be.
 #[inline]
-fn is_posted(result: Result<(), PostError>) -> bool {
+pub(crate) fn is_posted(result: Result<(), PostError>) -> bool {
     match result {
         Ok(()) => true,
         // Of a break a completion tells.

@@ -1,5 +1,7 @@
 //! A group of ranks that carry out operations together.
 
+mod ending;
+
 use std::sync::Arc;
 
 use squall_fabric::{BreakReason, Completion, Fabric, Fingerprint, Region, RegionKind, Time};
@@ -7,11 +9,13 @@ use squall_sst::{Mesh, MeshEvent};
 
 use crate::{
     Algorithm, Collective, CollectiveError, CommunicatorConfig, CreateError, Parameters,
-    channel::{Channel, post_word},
+    bulk::Bulk,
+    channel::Channel,
     cost,
     element::Vector,
     lane::{Common, Lane, Status},
-    layout::{ABORT, Layout, Link},
+    layout::{Layout, Link},
+    lending::Lending,
     operation::Operation,
     reduction::Operator,
     schedule::{Call, Schedule, plan},
@@ -35,14 +39,19 @@ pub struct Communicator {
     mesh: Mesh,
     region: Region,
     staging: Region,
+    landing: Region,
     links: Vec<Option<Link>>,
     /// Ranks whose connection is gone.
     lost: Vec<bool>,
     lanes: Vec<Lane>,
+    /// None before the first long broadcast.
+    bulk: Option<Box<Bulk>>,
     chunk: Vec<u64>,
     /// The next operation's number.
     next: u64,
     plans: Vec<Plan>,
+    /// A lane waits for what it fetches, as of the last step.
+    needs_completions: bool,
     /// Which plan was made last.
     last_plan: usize,
     parameters: Parameters,
@@ -52,6 +61,8 @@ pub struct Communicator {
     untold: Vec<usize>,
     /// A rank that has closed its connection, and until when another may say why.
     suspect: Option<(usize, Time)>,
+    /// When the last completion was reported.
+    heard: Time,
     /// Peers that were told that this rank needs nobody more; none before it closes.
     farewells: Option<Vec<bool>>,
 }
@@ -97,10 +108,13 @@ impl Communicator {
         };
         let region = fabric.register(RegionKind::Polled, layout.region_bytes())?;
         let staging = fabric.register(RegionKind::Bulk, layout.staging_bytes())?;
+        let lent = fabric.register(RegionKind::Bulk, layout.lent_bytes())?;
+        let landing = fabric.register(RegionKind::Bulk, layout.landing_bytes())?;
         let lanes = (0..layout.lanes)
             .map(|lane| {
                 let channel = |peer| Channel::new(&layout, &region, lane, me, peer, config.first_message);
-                Lane::new((0..ranks).map(channel).collect(), layout.slot_bytes)
+                let lending = Lending::new(lent.clone(), layout.lent(lane), layout.slot_bytes, layout.lent_blocks());
+                Lane::new((0..ranks).map(channel).collect(), lending, layout.slot_bytes)
             })
             .collect();
         let mut hello = Fingerprint::default();
@@ -108,32 +122,48 @@ impl Communicator {
         for number in [layout.lanes, layout.slots, layout.slot_bytes, usize::from(config.reproducible)] {
             hello.number(number as u64);
         }
+        hello.text(&format!("{:?} {:?}", config.medium, config.block_bytes));
         config.ranks.iter().for_each(|rank| {
             hello.number(rank.0.into());
         });
         let hello = hello.value().to_le_bytes();
-        let mesh = Mesh::connect(fabric, &config.ranks, me, config.tag, &hello, |_| vec![region.clone()]);
+        let mesh = Mesh::connect(fabric, &config.ranks, me, config.tag, &hello, |_| vec![region.clone(), lent.clone()]);
         Ok(Communicator {
             layout,
             me,
             mesh,
             region,
             staging,
+            landing,
             links: vec![None; ranks],
             lost: vec![false; ranks],
             lanes,
+            bulk: None,
             chunk: vec![0; layout.slot_bytes / 8],
             next: config.first_message,
             plans: Vec::new(),
             last_plan: 0,
+            needs_completions: false,
             parameters: Parameters::default(),
             overrides: Vec::new(),
             ended: None,
             untold: Vec::new(),
             suspect: None,
+            heard: Time::ZERO,
             farewells: None,
             config,
         })
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &CommunicatorConfig {
+        &self.config
+    }
+
+    /// Whether as many operations are under way as can be.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.ended.is_none() && self.lanes[self.lane_of(self.next)].status == Status::UnderWay
     }
 
     /// This node's rank.
@@ -151,12 +181,22 @@ impl Communicator {
         self.mesh.is_complete()
     }
 
+    /// Whether a rank was reached, and is not lost.
+    pub fn is_reached(&self, rank: usize) -> bool {
+        rank == self.me || self.links.get(rank).is_some_and(Option::is_some)
+    }
+
     /// The rank whose failure has ended the communicator.
     pub fn failed(&self) -> Option<usize> {
         match self.ended {
             Some(Ended::Failed(rank)) => Some(rank),
             _ => None,
         }
+    }
+
+    /// What algorithms are chosen by.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
     }
 
     /// Sets what algorithms are chosen by. All ranks set the same, before the same operation.
@@ -176,16 +216,10 @@ impl Communicator {
     /// The algorithm that carries out an operation by default, or that was set.
     ///
     /// `bytes` are those of the vector; of one rank's block, for gather, scatter, allgather, reduce-scatter and
-    /// all-to-all. `commutative` is whether the operation that combines elements is.
-    pub fn algorithm(&self, collective: Collective, bytes: usize, commutative: bool) -> Algorithm {
+    /// all-to-all.
+    pub fn algorithm(&self, collective: Collective, bytes: usize) -> Algorithm {
         let set = self.overrides.iter().find(|(of, _)| *of == collective);
-        set.map_or_else(
-            || {
-                let in_order = self.config.reproducible || !commutative;
-                cost::choose(collective, bytes, self.ranks(), in_order, &self.parameters)
-            },
-            |&(_, algorithm)| algorithm,
-        )
+        set.map_or_else(|| cost::choose(collective, bytes, self.ranks(), &self.parameters), |&(_, algorithm)| algorithm)
     }
 
     /// Starts an operation whose vector lies as its schedule wants it.
@@ -202,10 +236,30 @@ impl Communicator {
             return Err(CollectiveError::Root { rank: root, ranks: self.ranks() });
         }
         let schedule = self.plan(collective, root, bytes, commutative)?;
+        if schedule.is_bulk {
+            return self.start_bulk(fabric, root, vector);
+        }
         let (number, lane) = (self.next, self.lane_of(self.next));
         self.next = self.next.wrapping_add(1);
         self.lanes[lane].start(number, schedule, vector, operator);
         self.run(fabric, lane);
+        Ok(Operation::new(number))
+    }
+
+    /// Starts a broadcast that goes by an RDMC group.
+    #[cold]
+    fn start_bulk<T>(
+        &mut self,
+        fabric: &mut impl Fabric,
+        root: usize,
+        vector: Vector,
+    ) -> Result<Operation<T>, CollectiveError> {
+        let (number, lane) = (self.next, self.lane_of(self.next));
+        let bulk = self.bulk.get_or_insert_with(|| Box::new(Bulk::new(&self.config)));
+        bulk.start(fabric, &self.config, (root, self.me), lane, vector.bytes())?;
+        self.next = self.next.wrapping_add(1);
+        self.lanes[lane].start_apart(number, vector);
+        bulk.step(fabric, &self.config, self.me, &mut self.lanes);
         Ok(Operation::new(number))
     }
 
@@ -217,7 +271,7 @@ impl Communicator {
         if self.farewells.is_some() {
             return Err(CollectiveError::Disconnected);
         }
-        if self.lanes[self.lane_of(self.next)].status == Status::UnderWay {
+        if self.is_busy() {
             return Err(CollectiveError::Busy { lanes: self.lanes.len() });
         }
         Ok(())
@@ -241,12 +295,14 @@ impl Communicator {
         if let Some(plan) = self.plans.iter().find(same) {
             return Ok(Arc::clone(&plan.schedule));
         }
-        let algorithm = self.algorithm(collective, bytes, commutative);
+        let algorithm = self.algorithm(collective, bytes);
         if collective == Collective::Allreduce && algorithm == Algorithm::Ring && in_order {
             return Err(CollectiveError::Order);
         }
         let call = Call { collective, algorithm, ranks: self.ranks(), rank: self.me, root, bytes };
-        let schedule = Arc::new(plan(&call)?);
+        let mut schedule = plan(&call)?;
+        schedule.fetch_above = self.parameters.fetch_above;
+        let schedule = Arc::new(schedule);
         let plan = Plan { collective, root, bytes, in_order, schedule: Arc::clone(&schedule) };
         if self.plans.len() < KEPT_PLANS {
             self.plans.push(plan);
@@ -257,27 +313,62 @@ impl Communicator {
         Ok(schedule)
     }
 
-    /// Makes progress with all operations under way, as far as what has arrived permits.
+    /// Makes progress with all operations under way, as far as what has arrived permits. Returns whether there was any,
+    /// or whether a failure was found that ends them.
     #[inline]
-    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) {
+    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        let had_ended = self.ended.is_some();
         self.look_for_failure(fabric, now);
+        let (mut progress, mut is_fetching) = (self.ended.is_some() != had_ended, false);
         for lane in 0..self.lanes.len() {
+            if self.lanes[lane].owing {
+                self.lanes[lane].settle(fabric, &self.layout, &self.links);
+            }
             if self.lanes[lane].status == Status::UnderWay {
-                self.run(fabric, lane);
+                progress |= self.run(fabric, lane);
+                is_fetching |= self.lanes[lane].is_fetching();
             }
         }
+        self.needs_completions = is_fetching;
+        if self.bulk.is_some() {
+            progress |= self.step_bulk(fabric, now);
+        }
+        progress
+    }
+
+    /// Makes progress with long broadcasts. A communicator that has ended leaves their groups alone until it is
+    /// disconnected: to others, closing them would look like this rank's failure.
+    #[cold]
+    fn step_bulk(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        let Some(bulk) = self.bulk.as_mut().filter(|_| self.ended.is_none()) else { return false };
+        let progress = bulk.step(fabric, &self.config, self.me, &mut self.lanes);
+        // Whoever has broken the connection of a group has broken others, unless it alone is out of order.
+        if let Some(rank) = bulk.take_suspect()
+            && !self.needs_nobody()
+        {
+            self.suspect(now, rank);
+        }
+        progress
     }
 
     #[inline]
-    fn run(&mut self, fabric: &mut impl Fabric, lane: usize) {
+    fn run(&mut self, fabric: &mut impl Fabric, lane: usize) -> bool {
         let common = Common {
             layout: &self.layout,
             links: &self.links,
             region: &self.region,
             staging: &self.staging,
+            landing: &self.landing,
             chunk: &mut self.chunk,
         };
-        self.lanes[lane].step(fabric, common);
+        self.lanes[lane].step(fabric, lane, common)
+    }
+
+    /// Whether operations go on with completions alone, so that who steps all the time polls the fabric before each step:
+    /// a message is being fetched, a broadcast by RDMC is under way, or this rank still passes its vector on.
+    #[inline]
+    pub fn needs_completions(&self) -> bool {
+        self.needs_completions || (self.ended.is_none() && self.bulk.as_ref().is_some_and(|bulk| !bulk.is_idle()))
     }
 
     /// When [`step`](Communicator::step) has something to do at the latest, if nothing arrives.
@@ -287,14 +378,21 @@ impl Communicator {
 
     /// Takes note of a completion, if it is of this communicator's endpoints. Returns whether it is.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        self.heard = now;
         let is_mine = completion.endpoint().is_some_and(|of| self.mesh.endpoints().any(|endpoint| endpoint == of));
+        if let (true, Completion::Done { token, result: Ok(()), .. }) = (is_mine, completion)
+            && let Some(lane) = self.lanes.get_mut(token.0 as usize)
+        {
+            lane.fetched();
+        }
         match self.mesh.on_completion(fabric, completion) {
             Some(MeshEvent::Up(rank)) => {
                 let (endpoint, remote) = self.mesh.link(rank).expect("it has just been reached");
-                let expected = (RegionKind::Polled, self.layout.region_bytes());
+                let expected =
+                    [(RegionKind::Polled, self.layout.region_bytes()), (RegionKind::Bulk, self.layout.lent_bytes())];
                 match remote {
-                    [region] if (region.kind, region.bytes) == expected => {
-                        self.links[rank] = Some(Link { endpoint, region: region.key });
+                    [region, lent] if [region, lent].map(|region| (region.kind, region.bytes)) == expected => {
+                        self.links[rank] = Some(Link { endpoint, region: region.key, lent: lent.key });
                         if self.failed().is_some() {
                             self.untold.push(rank);
                             self.tell(fabric);
@@ -306,119 +404,24 @@ impl Communicator {
             Some(MeshEvent::Down(rank, reason)) => self.lose(fabric, now, rank, &reason),
             Some(MeshEvent::Room(_)) | None => {}
         }
-        is_mine
+        is_mine || self.on_bulk_completion(fabric, now, completion)
     }
 
-    fn lose(&mut self, fabric: &mut impl Fabric, now: Time, rank: usize, reason: &BreakReason) {
-        self.links[rank] = None;
-        self.lost[rank] = true;
-        self.untold.retain(|&peer| peer != rank);
-        // Others may have said why it is gone, and that counts.
-        self.look_for_failure(fabric, now);
-        let is_done = self.region.load(self.layout.farewell(rank)) != 0;
-        if self.ended.is_some() || is_done || (self.farewells.is_some() && self.is_idle()) {
-            return;
-        }
-        if *reason == BreakReason::PeerClosed {
-            self.suspect.get_or_insert((rank, now + self.config.grace));
-        } else {
-            self.fail(fabric, rank);
-        }
-    }
-
-    #[inline]
-    fn look_for_failure(&mut self, fabric: &mut impl Fabric, now: Time) {
-        if self.ended.is_some() {
-            return self.tell(fabric);
-        }
-        let word = self.region.load(ABORT);
-        if word != 0 && word <= self.ranks() as u64 {
-            self.fail(fabric, word as usize - 1);
-        } else if let Some((rank, until)) = self.suspect
-            && now >= until
+    fn on_bulk_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        let Some(bulk) = &mut self.bulk else { return false };
+        let is_mine = bulk.on_completion(fabric, completion);
+        // Who closes a group's connections may do so because of another, whom the group finds out.
+        if let Completion::Broken { peer, reason, .. } = completion
+            && let (true, true) = (is_mine, *reason != BreakReason::PeerClosed)
+            && let Some(rank) = self.config.ranks.iter().position(|node| node == peer)
         {
-            self.fail(fabric, rank);
-        }
-    }
-
-    /// Ends the communicator because a rank has failed, for callers who have other means to see it. All other ranks
-    /// hear of it. The first failure counts; a rank that does not exist can't fail.
-    ///
-    /// Where two ranks fail at the same time, others may hear of them in different order, and name different ones.
-    pub fn fail(&mut self, fabric: &mut impl Fabric, rank: usize) {
-        if self.ended.is_none() && rank < self.ranks() {
-            self.end(Ended::Failed(rank));
-            self.untold = (0..self.ranks()).filter(|&peer| self.links[peer].is_some()).collect();
-            self.tell(fabric);
-        }
-    }
-
-    /// Names the failed rank to all who can be reached.
-    fn tell(&mut self, fabric: &mut impl Fabric) {
-        if let Some(Ended::Failed(rank)) = self.ended {
-            let links = &self.links;
-            self.untold
-                .retain(|&peer| links[peer].is_some_and(|link| !post_word(fabric, &link, ABORT, rank as u64 + 1)));
-        }
-    }
-
-    fn end(&mut self, ended: Ended) {
-        self.ended = Some(ended);
-        self.suspect = None;
-        for lane in &mut self.lanes {
-            if lane.status == Status::UnderWay {
-                lane.status = Status::Ended;
+            self.look_for_failure(fabric, now);
+            // A farewell does not excuse it: it says nothing of what comes over other connections.
+            if !self.needs_nobody() {
+                self.fail(fabric, rank);
             }
         }
-    }
-
-    /// Leaves in good order: returns true once no other rank needs this one. Call it again, with
-    /// [steps](Communicator::step) between, until then; the communicator is then
-    /// [disconnected](Communicator::disconnect).
-    ///
-    /// It says farewell to the others when the last operation is over, and waits for theirs, or for them to go. None
-    /// can be started from the first call on.
-    pub fn close(&mut self, fabric: &mut impl Fabric) -> bool {
-        if self.ended == Some(Ended::Disconnected) {
-            return true;
-        }
-        let is_idle = self.is_idle();
-        let said = self.farewells.get_or_insert_with(|| vec![false; self.links.len()]);
-        if !is_idle {
-            return false;
-        }
-        let farewell = self.layout.farewell(self.me);
-        let mut done = self.untold.is_empty();
-        for (rank, said) in said.iter_mut().enumerate() {
-            if let Some(link) = &self.links[rank] {
-                *said = *said || post_word(fabric, link, farewell, 1);
-                // What was posted last is lost if this side closes first, so that also a failure's name needs an
-                // answer.
-                let waits =
-                    self.ended != Some(Ended::Failed(rank)) && self.region.load(self.layout.farewell(rank)) == 0;
-                done = done && *said && !waits;
-            } else if self.ended.is_none() && rank != self.me && !self.lost[rank] {
-                done = false;
-            }
-        }
-        if done {
-            self.disconnect(fabric);
-        }
-        done
-    }
-
-    fn is_idle(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.status != Status::UnderWay)
-    }
-
-    /// Closes all connections. Operations under way end with [`CollectiveError::Disconnected`] here; the other ranks
-    /// see this one fail, unless it was [closed](Communicator::close) before.
-    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        if self.ended.is_none() {
-            self.end(Ended::Disconnected);
-        }
-        self.links.fill(None);
-        self.mesh.disconnect(fabric);
+        is_mine
     }
 
     /// Whether an operation is over. After that, its result is there until as many operations as there are lanes were

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use squall_fabric::{GroupTag, NodeId};
+use squall_rdmc::block::{Medium, Network};
 
-use crate::{CreateError, layout::Layout};
+use crate::{CreateError, bulk::are_named, layout::Layout};
 
 /// How a communicator is made. All ranks give the same.
 #[derive(Clone, Debug)]
 pub struct CommunicatorConfig {
     /// The nodes, in rank order.
     pub ranks: Vec<NodeId>,
-    /// The name under which the ranks meet, used by no other communicator of theirs.
+    /// The name under which the ranks meet, used by no other communicator of theirs: a layer below 256, a group below 2²⁴
+    /// and an epoch below 2⁴⁸. The names of the RDMC groups follow from it, one for each root, and collide with no other
+    /// communicator's. Their instances are those from 2⁶³ on, which the application's own groups must not have.
     pub tag: GroupTag,
     /// How many operations may be under way at a time: a power of two.
     pub lanes: usize,
@@ -22,6 +25,11 @@ pub struct CommunicatorConfig {
     /// Whether all reductions of a vector combine by one tree, so that floats give the same bits whatever the
     /// algorithm.
     pub reproducible: bool,
+    /// What carries the blocks of long broadcasts ([`Algorithm::Rdmc`](crate::Algorithm::Rdmc)), which decides how they
+    /// travel. Racks, if they are given, are those of all ranks in their order.
+    pub medium: Medium,
+    /// The size of those blocks, in bytes; if none is given, what suits the first long vector of each root.
+    pub block_bytes: Option<usize>,
     /// A rank that has closed its connection without [closing](crate::Communicator::close) its communicator counts as
     /// failed after this time: within it another may name the rank whose failure made it leave.
     pub grace: Duration,
@@ -31,16 +39,19 @@ pub struct CommunicatorConfig {
 }
 
 impl CommunicatorConfig {
-    /// Four operations at a time, eight slots of 8 KiB for each pair of ranks and operation: registered memory of
-    /// 512 KiB for each other rank.
+    /// Four operations at a time, eight slots of 32 KiB for each pair of ranks and operation: registered memory of 2 MiB
+    /// for each other rank, and 2 MiB for what is lent. Long broadcasts are made for RDMA cards with links of
+    /// 100 Gb/s.
     pub fn new(ranks: Vec<NodeId>, tag: GroupTag) -> CommunicatorConfig {
         CommunicatorConfig {
             ranks,
             tag,
             lanes: 4,
             slots: 8,
-            slot_bytes: 8 << 10,
+            slot_bytes: 32 << 10,
             reproducible: false,
+            medium: Medium::Network(Network::rdma(12_500_000_000)),
+            block_bytes: None,
             grace: Duration::from_millis(100),
             first_message: 0,
         }
@@ -51,6 +62,9 @@ impl CommunicatorConfig {
         let counts = [lanes, slots].iter().all(|count| count.is_power_of_two() && *count <= 1024);
         if !counts || slot_bytes == 0 || !slot_bytes.is_multiple_of(8) || slot_bytes > 16 << 20 {
             return Err(CreateError::Sizes { lanes, slots, slot_bytes });
+        }
+        if !are_named(self.tag, self.ranks.len()) {
+            return Err(CreateError::Tag { tag: self.tag, ranks: self.ranks.len() });
         }
         Ok(Layout { ranks: self.ranks.len(), lanes, slots, slot_bytes })
     }

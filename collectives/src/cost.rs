@@ -24,12 +24,18 @@ pub struct Parameters {
     pub software: f64,
     /// Vectors from this length on, in bytes, go by algorithms that send each byte seldom.
     pub long_bytes: usize,
+    /// Longer messages, in bytes, are fetched from their sender's memory, instead of written into their receiver's: what
+    /// pays where a read is a copy. None are longer than a slot.
+    pub fetch_above: usize,
+    /// Broadcasts of vectors from this length on, in bytes, go by RDMC.
+    pub rdmc_bytes: usize,
 }
 
 impl Parameters {
     /// Those of the thesis' cluster (§6.5.3), which sums integers of 4 bytes.
     ///
-    /// It does not say what one sum takes; with 10 ns its choices (Figure 6.30) come out.
+    /// It does not say what one sum takes; with 10 ns its choices (Figure 6.30) come out. It knows no RDMC, which has
+    /// vectors from 1 MiB on.
     pub const THESIS: Parameters = Parameters {
         transmit_per_byte: 0.010,
         copy_per_byte: 0.027,
@@ -39,6 +45,8 @@ impl Parameters {
         descriptor: 0.6,
         software: 1.3,
         long_bytes: 5 << 10,
+        fetch_above: usize::MAX,
+        rdmc_bytes: 1 << 20,
     };
 
     /// The time before a message's first byte goes out.
@@ -119,38 +127,64 @@ fn cheapest<T>(candidates: impl Iterator<Item = (T, f64)>) -> Option<T> {
 /// The algorithm for an operation on `bytes`, counted as [`Communicator::algorithm`](crate::Communicator::algorithm)
 /// does. It depends on nothing else, so all ranks choose alike.
 ///
-/// `in_order` is whether operands must be combined in rank order by one tree.
-pub fn choose(collective: Collective, bytes: usize, ranks: usize, in_order: bool, with: &Parameters) -> Algorithm {
+/// Rings of reductions are not among them: [`Algorithm::Direct`] moves as many bytes in fewer steps. They are left to who
+/// knows a network where only neighbours reach each other well.
+pub fn choose(collective: Collective, bytes: usize, ranks: usize, with: &Parameters) -> Algorithm {
     match collective {
-        Collective::Barrier => Algorithm::Dissemination,
+        Collective::Barrier => unless_flat(Algorithm::Dissemination, 0, 0.0, ranks, with),
+        Collective::Broadcast if bytes >= with.rdmc_bytes && ranks > 1 => Algorithm::Rdmc,
         Collective::Broadcast if bytes >= with.long_bytes && ranks > 2 => Algorithm::Chain,
-        Collective::Broadcast => Algorithm::Binomial,
+        Collective::Broadcast => unless_flat(Algorithm::Binomial, bytes, broadcast_levels(ranks), ranks, with),
         Collective::Reduce => Algorithm::Tree { degree: degree(ranks, bytes, with) },
-        Collective::Allreduce => allreduce(bytes, ranks, in_order, with),
+        Collective::Allreduce => allreduce(bytes, ranks, with),
         Collective::Gather | Collective::Scatter => Algorithm::Flat,
         Collective::Allgather if bytes >= with.long_bytes => Algorithm::Ring,
-        Collective::Allgather => Algorithm::Dissemination,
+        Collective::Allgather => unless_flat(Algorithm::Dissemination, bytes, ranks as f64 - 1.0, ranks, with),
         Collective::ReduceScatter | Collective::AllToAll => Algorithm::Pairwise,
     }
 }
 
-fn allreduce(bytes: usize, ranks: usize, in_order: bool, with: &Parameters) -> Algorithm {
+/// How many messages follow each other in a binomial tree, or by dissemination.
+fn broadcast_levels(ranks: usize) -> f64 {
+    f64::from(ranks.max(1).next_power_of_two().ilog2())
+}
+
+/// The time of a step in which each rank sends so many bytes to all others at once, and gets as many from each.
+fn flat_step(bytes: usize, ranks: usize, with: &Parameters) -> f64 {
+    let each = with.message(bytes) - with.message(0) + 2.0 * (with.descriptor + with.nic + with.startup);
+    with.message(bytes) + (ranks as f64 - 2.0).max(0.0) * each
+}
+
+/// How much cheaper a flat algorithm must be, as these are estimates: others don't burden a network with n² messages.
+const CLEARLY: f64 = 1.25;
+
+/// The algorithm that takes ⌈log₂ n⌉ steps, and moves `blocks` times the bytes in them; or the flat one if that is clearly
+/// cheaper.
+fn unless_flat(algorithm: Algorithm, bytes: usize, blocks: f64, ranks: usize, with: &Parameters) -> Algorithm {
+    let moved = with.message(bytes) - with.message(0);
+    let in_steps = broadcast_levels(ranks) * with.message(0) + blocks * moved;
+    if CLEARLY * flat_step(bytes, ranks, with) < in_steps { Algorithm::Flat } else { algorithm }
+}
+
+fn allreduce(bytes: usize, ranks: usize, with: &Parameters) -> Algorithm {
     let levels = f64::from(ranks.max(1).ilog2());
-    let broadcast_levels = f64::from(ranks.max(1).next_power_of_two().ilog2());
     let excess = if ranks.is_power_of_two() { 0.0 } else { 2.0 };
     let operation = with.operation_per_byte * bytes as f64;
     let message = with.message(bytes);
     let start = with.message(0);
     let moved = message - start;
     let degree = degree(ranks, bytes, with);
+    // The part of a vector that is other ranks' business, where each has its block.
+    let others = 1.0 - 1.0 / ranks.max(1) as f64;
+    let flat = flat_step(bytes, ranks, with) + (ranks as f64 - 1.0) * operation;
     let candidates = [
         (Algorithm::Exchange, (levels + excess) * message + (levels + excess / 2.0) * operation),
-        (Algorithm::Tree { degree }, tree(degree, ranks, bytes, with).best + broadcast_levels * message),
-        (Algorithm::Halving, 2.0 * levels * start + 2.0 * moved + operation + excess * message),
-        (Algorithm::Ring, 2.0 * (ranks as f64 - 1.0) * start + 2.0 * moved + operation),
+        (Algorithm::Tree { degree }, tree(degree, ranks, bytes, with).best + broadcast_levels(ranks) * message),
+        (Algorithm::Flat, CLEARLY * flat),
+        (Algorithm::Direct, 2.0 * flat_step(0, ranks, with) + others * (2.0 * moved + operation)),
+        (Algorithm::Halving, 2.0 * levels * start + others * (2.0 * moved + operation) + excess * message),
     ];
-    let permitted = candidates.into_iter().filter(|(algorithm, _)| !in_order || *algorithm != Algorithm::Ring);
-    cheapest(permitted).unwrap_or(Algorithm::Exchange)
+    cheapest(candidates.into_iter()).unwrap_or(Algorithm::Exchange)
 }
 
 #[cfg(test)]
@@ -181,12 +215,47 @@ mod tests {
     }
 
     #[test]
-    fn long_vectors_are_cut_and_only_out_of_order_go_around_a_ring() {
-        let choose =
-            |bytes, ranks, in_order| choose(Collective::Allreduce, bytes, ranks, in_order, &Parameters::THESIS);
-        assert_eq!(choose(8, 2, false), Algorithm::Exchange);
-        assert_eq!(choose(1 << 20, 8, true), Algorithm::Halving);
-        assert_eq!(choose(1 << 20, 6, false), Algorithm::Ring);
-        assert_ne!(choose(1 << 20, 6, true), Algorithm::Ring);
+    fn long_vectors_are_cut_and_short_ones_take_the_fewest_steps() {
+        let choose = |bytes, ranks| choose(Collective::Allreduce, bytes, ranks, &Parameters::THESIS);
+        assert_eq!(choose(8, 2), Algorithm::Exchange);
+        assert_eq!(choose(1 << 20, 6), Algorithm::Direct);
+        assert_eq!(choose(64 << 10, 64), Algorithm::Halving);
+    }
+
+    #[test]
+    fn where_a_step_takes_long_and_a_message_does_not_there_is_one_step() {
+        // Processes that take turns on a core.
+        let crowded = Parameters {
+            transmit_per_byte: 1e-4,
+            copy_per_byte: 5e-5,
+            operation_per_byte: 1e-4,
+            software: 5.0,
+            descriptor: 0.05,
+            startup: 0.05,
+            nic: 0.05,
+            ..Parameters::THESIS
+        };
+        for ranks in 3..=64 {
+            for (collective, usual) in [
+                (Collective::Barrier, Algorithm::Dissemination),
+                (Collective::Broadcast, Algorithm::Binomial),
+                (Collective::Allgather, Algorithm::Dissemination),
+            ] {
+                assert_eq!(choose(collective, 8, ranks, &Parameters::THESIS), usual, "among {ranks}");
+            }
+            let chosen = [Collective::Barrier, Collective::Broadcast, Collective::Allgather, Collective::Allreduce]
+                .map(|collective| choose(collective, 8, ranks, &crowded));
+            assert!(ranks > 16 || chosen == [Algorithm::Flat; 4], "{chosen:?} among {ranks}");
+        }
+    }
+
+    #[test]
+    fn broadcasts_go_by_rdmc_from_their_threshold_on() {
+        let with = Parameters { rdmc_bytes: 1 << 16, ..Parameters::THESIS };
+        let choose = |bytes, ranks| choose(Collective::Broadcast, bytes, ranks, &with);
+        assert_eq!(choose(100, 4), Algorithm::Binomial);
+        assert_eq!(choose((1 << 16) - 1, 4), Algorithm::Chain);
+        assert_eq!([choose(1 << 16, 2), choose(1 << 16, 4)], [Algorithm::Rdmc; 2]);
+        assert_eq!(choose(1 << 16, 1), Algorithm::Binomial);
     }
 }

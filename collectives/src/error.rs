@@ -1,6 +1,6 @@
 //! Why an operation, or a communicator, is refused or has ended.
 
-use squall_fabric::RegisterError;
+use squall_fabric::{GroupTag, RegisterError};
 
 use crate::{Algorithm, Builtin, Collective};
 
@@ -72,6 +72,12 @@ pub enum CollectiveError {
          commutative do not permit: choose another algorithm"
     )]
     Order,
+    /// Memory for a long vector could not be registered.
+    #[error("memory for a long vector could not be registered; broadcast it in pieces, or set another algorithm")]
+    Memory(#[from] RegisterError),
+    /// The group of a root, by which its long vectors go, could not be made.
+    #[error("the RDMC group for long broadcasts could not be made; set another algorithm, or another configuration")]
+    Group(#[from] squall_rdmc::CreateError),
     /// The operation is not defined on these elements.
     #[error("{builtin:?} is not defined on elements of type {element}: take integers")]
     Undefined {
@@ -91,6 +97,17 @@ pub enum CreateError {
         /// This node.
         node: squall_fabric::NodeId,
         /// How many were given.
+        ranks: usize,
+    },
+    /// Names of RDMC groups can't be derived from the tag.
+    #[error(
+        "no names for groups follow from the {tag:?} and {ranks} ranks: the layer must be less than 256, the group \
+         less than 2^24, the epoch less than 2^48, and ranks at most 2^15"
+    )]
+    Tag {
+        /// The communicator's tag.
+        tag: GroupTag,
+        /// How many ranks it has.
         ranks: usize,
     },
     /// A size that the configuration can't have.

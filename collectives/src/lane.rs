@@ -2,12 +2,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use squall_fabric::{Fabric, Region};
+use squall_fabric::{Fabric, Op, Region, Slice, Token};
 
 use crate::{
-    channel::Channel,
+    channel::{Channel, is_posted},
     element::Vector,
     layout::{Layout, Link},
+    lending::Lending,
     memory::{Memory, Temps},
     reduction::Operator,
     schedule::{Action, Cursor, Port, Schedule},
@@ -35,6 +36,17 @@ pub(crate) struct Lane {
     vector: Vector,
     operator: Option<Operator>,
     temps: Temps,
+    lending: Lending,
+    fetch: Option<Fetch>,
+    /// A peer was not told yet which slots are free.
+    pub(crate) owing: bool,
+}
+
+/// A message that is on its way from a peer's memory. A lane has one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fetch {
+    Posted,
+    Done,
 }
 
 /// What all lanes of a communicator share.
@@ -44,12 +56,14 @@ pub(crate) struct Common<'a> {
     pub(crate) links: &'a [Option<Link>],
     pub(crate) region: &'a Region,
     pub(crate) staging: &'a Region,
+    /// Into which lanes fetch.
+    pub(crate) landing: &'a Region,
     /// A slot's bytes, aligned for all elements.
-    pub(crate) chunk: &'a mut [u64],
+    pub(crate) chunk: &'a mut Vec<u64>,
 }
 
 impl Lane {
-    pub(crate) fn new(channels: Vec<Channel>, chunk_bytes: usize) -> Lane {
+    pub(crate) fn new(channels: Vec<Channel>, lending: Lending, chunk_bytes: usize) -> Lane {
         Lane {
             channels,
             operation: None,
@@ -59,6 +73,9 @@ impl Lane {
             vector: Vector::U8(Vec::new()),
             operator: None,
             temps: Temps::new(chunk_bytes),
+            lending,
+            fetch: None,
+            owing: false,
         }
     }
 
@@ -66,6 +83,7 @@ impl Lane {
     pub(crate) fn start(&mut self, number: u64, schedule: Arc<Schedule>, vector: Vector, operator: Option<Operator>) {
         assert!(self.status != Status::UnderWay, "a lane carries out one operation at a time");
         self.temps.reserve(schedule.temps);
+        self.lending.forget();
         self.operation = Some(number);
         self.status = Status::UnderWay;
         self.schedule = Some(schedule);
@@ -74,21 +92,82 @@ impl Lane {
         self.operator = operator;
     }
 
-    /// Carries out what can be done now.
+    /// Begins an operation that does not go through the channels: [`Lane::receive`] or [`Lane::over`] ends it.
+    pub(crate) fn start_apart(&mut self, number: u64, vector: Vector) {
+        assert!(self.status != Status::UnderWay, "a lane carries out one operation at a time");
+        self.operation = Some(number);
+        self.status = Status::UnderWay;
+        self.schedule = None;
+        self.vector = vector;
+    }
+
+    /// The vector of an operation apart came: the operation is over.
+    pub(crate) fn receive(&mut self, vector: &[u8]) {
+        let into = self.vector.bytes_mut();
+        // They differ in length where ranks have started different operations.
+        let len = into.len().min(vector.len());
+        into[..len].copy_from_slice(&vector[..len]);
+        self.over();
+    }
+
+    /// An operation apart is over.
+    pub(crate) fn over(&mut self) {
+        self.status = Status::Over;
+    }
+
+    /// Carries out what can be done now. Returns whether that was anything.
     #[inline]
-    pub(crate) fn step(&mut self, fabric: &mut impl Fabric, common: Common<'_>) {
-        let Some(schedule) = &self.schedule else { return };
+    pub(crate) fn step(&mut self, fabric: &mut impl Fabric, number: usize, common: Common<'_>) -> bool {
+        let Some(schedule) = &self.schedule else { return false };
+        let before = self.cursor;
         let chunk_bytes = common.layout.slot_bytes;
         let memory = Memory { vector: &mut self.vector, temps: &mut self.temps, operator: self.operator.as_ref() };
-        let mut port = LanePort { fabric, common, channels: &mut self.channels, memory };
+        let mut port = LanePort {
+            fabric,
+            number,
+            common,
+            channels: &mut self.channels,
+            memory,
+            lending: &mut self.lending,
+            fetch: &mut self.fetch,
+            fetch_above: schedule.fetch_above,
+            owing: &mut self.owing,
+        };
         if self.cursor.run(schedule, chunk_bytes, &mut port) {
             self.status = Status::Over;
+            return true;
         }
+        self.cursor != before
+    }
+
+    /// Whether it waits for a completion, of which only the fabric knows.
+    #[inline]
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.fetch == Some(Fetch::Posted)
+    }
+
+    /// What was fetched has come.
+    pub(crate) fn fetched(&mut self) {
+        if self.fetch.is_some() {
+            self.fetch = Some(Fetch::Done);
+        }
+    }
+
+    /// Tells the peers what they were not told yet.
+    #[cold]
+    pub(crate) fn settle(&mut self, fabric: &mut impl Fabric, layout: &Layout, links: &[Option<Link>]) {
+        let links = links.iter().zip(&mut self.channels);
+        self.owing = links.fold(false, |owing, (link, channel)| {
+            !channel.credit(fabric, layout, link.as_ref(), layout.slots) || owing
+        });
     }
 
     /// Takes the vector of an operation that is over, and says which of its bytes are the result.
     pub(crate) fn take(&mut self) -> (Vector, Range<usize>) {
-        let output = self.schedule.take().map_or(0..0, |schedule| schedule.output.clone());
+        let output = match self.schedule.take() {
+            Some(schedule) => schedule.output.clone(),
+            None => 0..self.vector.bytes().len(),
+        };
         self.operation = None;
         (std::mem::replace(&mut self.vector, Vector::U8(Vec::new())), output)
     }
@@ -96,15 +175,21 @@ impl Lane {
 
 struct LanePort<'a, F> {
     fabric: &'a mut F,
+    /// The lane's.
+    number: usize,
     common: Common<'a>,
     channels: &'a mut [Channel],
     memory: Memory<'a>,
+    lending: &'a mut Lending,
+    fetch: &'a mut Option<Fetch>,
+    fetch_above: usize,
+    owing: &'a mut bool,
 }
 
 impl<F: Fabric> Port for LanePort<'_, F> {
     #[inline]
     fn attempt(&mut self, action: &Action, chunk: Range<usize>) -> bool {
-        let Common { layout, region, staging, .. } = self.common;
+        let Common { layout, region, .. } = self.common;
         let of = |range: &Range<usize>| range.start + chunk.start..range.start + chunk.end;
         match action {
             Action::Signal { to } => {
@@ -112,54 +197,132 @@ impl<F: Fabric> Port for LanePort<'_, F> {
                 self.channels[*to].signal(self.fabric, layout, link)
             }
             Action::Await { from } => self.channels[*from].take_signal(layout, region),
-            Action::Send { to, range } => {
-                let Some(link) = &self.common.links[*to] else { return false };
-                let bytes = &self.memory.vector.bytes()[of(range)];
-                self.channels[*to].send(self.fabric, layout, link, (region, staging), bytes)
-            }
+            Action::Send { to, range } => self.send(*to, of(range)),
             Action::Recv { from, range, into } => {
-                let Some(slot) = self.arrived(*from) else { return false };
-                region.read(slot, self.memory.place(*into, of(range)));
-                self.take(*from)
+                let Some(at) = self.arrived(*from, chunk.len()) else { return false };
+                let into = self.memory.place(*into, of(range));
+                read(&self.common, at, into);
+                self.take(*from, at)
             }
             Action::Combine { from, range, into, order } => {
-                let Some(slot) = self.arrived(*from) else { return false };
-                let received: &mut [u8] = &mut bytemuck::cast_slice_mut(self.common.chunk)[..chunk.len()];
-                region.read(slot, received);
+                let Some(at) = self.arrived(*from, chunk.len()) else { return false };
+                let mut scratch = std::mem::take(self.common.chunk);
+                let received: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut scratch)[..chunk.len()];
+                read(&self.common, at, received);
                 self.memory.combine(*into, of(range), received, *order);
-                self.take(*from)
+                *self.common.chunk = scratch;
+                self.take(*from, at)
             }
-            Action::Merge { temp, range, into } => {
-                self.memory.merge(*temp, *into, of(range));
+            Action::Merge { temp, range, into, order } => {
+                self.memory.merge(*temp, *into, of(range), *order);
+                self.lending.forget();
                 true
             }
             Action::Fold { into, with } => {
                 self.memory.fold(of(into), of(with));
+                self.lending.forget();
                 true
             }
         }
     }
 }
 
+/// Where a message's bytes are.
+#[derive(Clone, Copy)]
+enum At {
+    /// In this rank's region.
+    Slot(usize),
+    /// In the landing region.
+    Landed(usize),
+}
+
+#[inline]
+fn read(common: &Common<'_>, at: At, into: &mut [u8]) {
+    match at {
+        At::Slot(offset) => common.region.read(offset, into),
+        At::Landed(offset) => common.landing.read(offset, into),
+    }
+}
+
 impl<F: Fabric> LanePort<'_, F> {
-    fn arrived(&mut self, from: usize) -> Option<usize> {
-        let arrived = self.channels[from].arrived(self.common.layout, self.common.region);
-        if arrived.is_none() {
-            // The peer may wait for one that could not be posted before.
-            self.credit(from);
+    #[inline]
+    fn send(&mut self, to: usize, part: Range<usize>) -> bool {
+        let Common { layout, region, staging, .. } = self.common;
+        let Some(link) = &self.common.links[to] else { return false };
+        if part.len() <= self.fetch_above {
+            let bytes = &self.memory.vector.bytes()[part];
+            return self.channels[to].send(self.fabric, layout, link, (region, staging), bytes);
         }
-        arrived
+        let Some(block) = self.lending.copied(&part).or_else(|| self.copy(&part)) else { return false };
+        let place = (block, self.lending.offset(block));
+        let sent = self.channels[to].send_lent(self.fabric, layout, link, region, place);
+        if sent {
+            self.lending.lend(block);
+        }
+        sent
     }
 
-    fn take(&mut self, from: usize) -> bool {
+    /// Copies a part of the vector, so that it can be lent.
+    fn copy(&mut self, part: &Range<usize>) -> Option<usize> {
+        let Common { layout, region, .. } = self.common;
+        let bytes = &self.memory.vector.bytes()[part.clone()];
+        self.lending.copy(part, bytes).or_else(|| {
+            for channel in &mut *self.channels {
+                while let Some(block) = channel.returned(layout, region) {
+                    self.lending.give_back(block);
+                }
+            }
+            self.lending.copy(part, bytes)
+        })
+    }
+
+    /// The next message of a rank, once its bytes are here.
+    #[inline]
+    fn arrived(&mut self, from: usize, len: usize) -> Option<At> {
+        let slot = self.channels[from].arrived(self.common.layout, self.common.region)?;
+        if len <= self.fetch_above { Some(At::Slot(slot)) } else { self.fetch(from, slot, len) }
+    }
+
+    /// Fetches the bytes whose place the slot has.
+    fn fetch(&mut self, from: usize, slot: usize, len: usize) -> Option<At> {
+        let Common { layout, region, landing, .. } = self.common;
+        let link = self.common.links[from].as_ref()?;
+        let offset = layout.landing(self.number);
+        match self.fetch {
+            Some(Fetch::Posted) => None,
+            Some(Fetch::Done) => Some(At::Landed(offset)),
+            None => {
+                let place = usize::try_from(region.load(slot)).ok()?;
+                let op = Op::Read { from: link.lent(place), into: Slice { region: landing, offset, len } };
+                if is_posted(self.fabric.post(link.endpoint, op, Token(self.number as u64))) {
+                    *self.fetch = Some(Fetch::Posted);
+                }
+                None
+            }
+        }
+    }
+
+    /// Gives up a message whose bytes were used.
+    #[inline]
+    fn take(&mut self, from: usize, at: At) -> bool {
+        // The vector may have changed.
+        self.lending.forget();
         self.channels[from].take();
-        self.credit(from);
+        let least = match at {
+            At::Slot(_) => self.common.layout.slots.div_ceil(2),
+            At::Landed(_) => {
+                *self.fetch = None;
+                1
+            }
+        };
+        self.credit(from, least);
         true
     }
 
-    fn credit(&mut self, from: usize) {
-        if let Some(link) = &self.common.links[from] {
-            self.channels[from].credit(self.fabric, self.common.layout, link);
+    fn credit(&mut self, from: usize, least: usize) {
+        let link = self.common.links[from].as_ref();
+        if !self.channels[from].credit(self.fabric, self.common.layout, link, least) {
+            *self.owing = true;
         }
     }
 }

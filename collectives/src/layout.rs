@@ -78,22 +78,54 @@ impl Layout {
         ((lane * self.ranks + rank) * self.slots + self.slot_index(message)) * self.slot_bytes
     }
 
+    /// How many blocks of a slot's bytes a lane can lend: as many as a step of any schedule sends at least, so that nobody
+    /// waits for another block before the others can go on.
+    pub(crate) fn lent_blocks(&self) -> usize {
+        self.ranks.max(16)
+    }
+
+    /// Where a lane's blocks begin in the region of those that are lent.
+    pub(crate) fn lent(&self, lane: usize) -> usize {
+        lane * self.lent_blocks() * self.slot_bytes
+    }
+
+    /// The size in bytes of the region of blocks that are lent.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent(self.lanes)
+    }
+
+    /// Where what a lane has fetched waits to be used.
+    pub(crate) fn landing(&self, lane: usize) -> usize {
+        lane * self.slot_bytes
+    }
+
+    /// The size in bytes of the region into which lanes fetch.
+    pub(crate) fn landing_bytes(&self) -> usize {
+        self.landing(self.lanes)
+    }
+
     /// The staging region's size in bytes.
     pub(crate) fn staging_bytes(&self) -> usize {
         self.lanes * self.ranks * self.slots * self.slot_bytes
     }
 }
 
-/// A peer's region.
+/// A peer's regions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) endpoint: squall_fabric::EndpointId,
     pub(crate) region: squall_fabric::RegionKey,
+    /// What the peer lends.
+    pub(crate) lent: squall_fabric::RegionKey,
 }
 
 impl Link {
     pub(crate) fn target(&self, offset: usize) -> Target {
         Target { region: self.region, offset }
+    }
+
+    pub(crate) fn lent(&self, offset: usize) -> Target {
+        Target { region: self.lent, offset }
     }
 }
 

@@ -14,17 +14,23 @@
 //! 3. [`Communicator::step`] carries out what can be done: it writes chunks into the next free slots of a peer, each
 //!    followed by the word that announces it, and looks for such words in its own region. Slots are used again after
 //!    the receiver has said so.
-//! 4. The result is taken with the operation's handle. A rank that fails ends all operations on all others, with an
+//! 4. Where reading is quicker (as [measured](Parameters::fetch_above)), a sender only writes where a chunk lies that it
+//!    lends, and the receiver reads it from there.
+//! 5. A long vector is [broadcast](Algorithm::Rdmc) past the slots: by an RDMC group of its root's own, which is made at
+//!    the first, into memory that each receiver provides when it starts the operation.
+//! 6. The result is taken with the operation's handle. A rank that fails ends all operations on all others, with an
 //!    error that names it.
+//!
+//! What is read, and RDMC, goes on with completions alone, so the fabric is polled
+//! [often](Communicator::needs_completions) meanwhile.
 //!
 //! Reductions combine in rank order, by the same tree whatever the algorithm, except around a
 //! [ring](Algorithm::Ring), which a [reproducible](CommunicatorConfig::reproducible) communicator does without.
 //!
 //! # What is not there yet
 //!
-//! Long vectors go through the slots like short ones: there is no rendezvous, and no broadcast by RDMC. A communicator
-//! has no sub-groups; make another with its own tag. Blocks have the same length on all ranks. Nobody measures the
-//! [`Parameters`]: who makes a communicator sets them.
+//! Vectors don't lie in registered memory: they are copied into it on their way, and out of it. Blocks have the same
+//! length on all ranks. Nobody measures from what length on RDMC is faster.
 //!
 //! # Example
 //!
@@ -61,6 +67,7 @@
 //! ```
 
 mod algorithm;
+mod bulk;
 mod channel;
 mod communicator;
 mod config;
@@ -69,6 +76,7 @@ mod element;
 mod error;
 mod lane;
 mod layout;
+mod lending;
 mod memory;
 mod operation;
 mod reduction;

@@ -58,8 +58,8 @@ impl Memory<'_> {
         combine(operator, into, with, order);
     }
 
-    /// Combines a temporary, which comes from later ranks, into a place that is the vector or a lower temporary.
-    pub(crate) fn merge(&mut self, temp: usize, into: Place, range: Range<usize>) {
+    /// Combines a temporary into a place that is the vector or a lower temporary.
+    pub(crate) fn merge(&mut self, temp: usize, into: Place, range: Range<usize>, order: Order) {
         let chunk_bytes = self.temps.chunk_bytes;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.temps.words);
         let (lower, from) = bytes.split_at_mut(temp * chunk_bytes);
@@ -68,7 +68,7 @@ impl Memory<'_> {
             Place::Vector => &mut self.vector.bytes_mut()[range],
             Place::Temp(into) => &mut lower[into * chunk_bytes..into * chunk_bytes + from.len()],
         };
-        combine(self.operator, into, from, Order::MineFirst);
+        combine(self.operator, into, from, order);
     }
 
     /// Combines a later range of the vector into an earlier one.

@@ -36,6 +36,9 @@ impl Communicator {
     }
 
     /// Gives every rank the root's vector. All give vectors of the same length; that of the root counts.
+    ///
+    /// [By RDMC](crate::Algorithm::Rdmc), it may fail for want of [memory](CollectiveError::Memory) or of a
+    /// [group](CollectiveError::Group) too.
     pub fn start_broadcast<T: Element>(
         &mut self,
         fabric: &mut impl Fabric,

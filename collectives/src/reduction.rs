@@ -67,6 +67,17 @@ impl fmt::Debug for Operator {
     }
 }
 
+impl Builtin {
+    /// Combines the elements of a slice into those of another of the same length, as a reduction of two ranks does.
+    ///
+    /// Does nothing where the operation is not defined: on bits of floats.
+    pub fn combine<T: Element>(self, into: &mut [T], with: &[T]) {
+        if let Some(combine) = T::builtin(self) {
+            combine.0(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(with), Order::MineFirst);
+        }
+    }
+}
+
 impl<T: Element> Reduction<T> {
     /// An operation of the user's: `combine(a, b)`, where `a` comes from lower ranks than `b`.
     ///

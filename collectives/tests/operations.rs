@@ -6,12 +6,14 @@ use squall_collectives::{Algorithm, Builtin, Collective, CollectiveError, Commun
 use squall_fabric::sim::{Sabotage, SimConfig};
 use world::{World, config, seed};
 
-const ALLREDUCE: [Algorithm; 6] = [
+const ALLREDUCE: [Algorithm; 8] = [
     Algorithm::Exchange,
     Algorithm::Tree { degree: 1 },
     Algorithm::Tree { degree: 3 },
     Algorithm::Tree { degree: 7 },
     Algorithm::Halving,
+    Algorithm::Direct,
+    Algorithm::Flat,
     Algorithm::Ring,
 ];
 
@@ -52,7 +54,7 @@ fn set(world: &mut World, collective: Collective, algorithm: Option<Algorithm>) 
 /// Barriers, and everything that moves blocks.
 fn moves<T: Numbers>(world: &mut World, len: usize) {
     let n = world.ranks.len();
-    for algorithm in [Algorithm::Dissemination, Algorithm::Exchange] {
+    for algorithm in [Algorithm::Dissemination, Algorithm::Exchange, Algorithm::Flat] {
         set(world, Collective::Barrier, Some(algorithm));
         let barrier = world.start(|_, fabric, c| c.start_barrier(fabric));
         world.wait(&barrier);
@@ -60,7 +62,7 @@ fn moves<T: Numbers>(world: &mut World, len: usize) {
     let root = world.random.usize(0..n);
     let inputs: Vec<Vec<T>> = vectors(n, n * len, &mut world.random);
     let block = |of: usize, index: usize| inputs[of][index * len..(index + 1) * len].to_vec();
-    for algorithm in [Algorithm::Binomial, Algorithm::Chain] {
+    for algorithm in [Algorithm::Binomial, Algorithm::Chain, Algorithm::Flat] {
         set(world, Collective::Broadcast, Some(algorithm));
         let results = world.run(|rank, fabric, c| c.start_broadcast(fabric, root, inputs[rank].clone()));
         assert!(results.iter().all(|result| *result == inputs[root]), "broadcast by {algorithm}");
@@ -76,7 +78,7 @@ fn moves<T: Numbers>(world: &mut World, len: usize) {
     for (rank, result) in results.into_iter().enumerate() {
         assert_eq!(result, block(root, rank), "scatter at {rank}");
     }
-    for algorithm in [Algorithm::Dissemination, Algorithm::Ring] {
+    for algorithm in [Algorithm::Dissemination, Algorithm::Ring, Algorithm::Flat] {
         set(world, Collective::Allgather, Some(algorithm));
         let results = world.run(|rank, fabric, c| c.start_allgather(fabric, block(rank, 0)));
         assert!(results.iter().all(|result| *result == all), "allgather by {algorithm}");
@@ -357,7 +359,7 @@ fn what_makes_no_sense_is_refused() {
         CollectiveError::Blocks { collective: Collective::AllToAll, len: 3, ranks: 2 }
     );
     for (collective, algorithm) in [
-        (Collective::Broadcast, Algorithm::Rdmc),
+        (Collective::Reduce, Algorithm::Rdmc),
         (Collective::Broadcast, Algorithm::Ring),
         (Collective::Allreduce, Algorithm::Tree { degree: 2 }),
         (Collective::Allreduce, Algorithm::Tree { degree: 0 }),
@@ -366,6 +368,7 @@ fn what_makes_no_sense_is_refused() {
             c.set_algorithm(collective, Some(algorithm));
             match collective {
                 Collective::Broadcast => c.start_broadcast(fabric, 0, vec![1u8]),
+                Collective::Reduce => c.start_reduce(fabric, 0, &Builtin::Sum.into(), vec![1u8]),
                 _ => c.start_allreduce(fabric, &Builtin::Sum.into(), vec![1u8]),
             }
         });

@@ -7,6 +7,7 @@ use squall_fabric::{
     Fabric, GroupTag, NodeId, Time,
     shm::{ShmConfig, ShmFabric},
 };
+use squall_rdmc::block::Medium;
 
 /// Steps of one rank between two polls of its fabric.
 const STEPS_PER_POLL: usize = 256;
@@ -29,7 +30,7 @@ fn wait<T>(
     while !communicator.test(operation)? {
         communicator.step(fabric, Time::ZERO);
         steps += 1;
-        if steps % STEPS_PER_POLL == 0 {
+        if steps % STEPS_PER_POLL == 0 || communicator.needs_completions() {
             poll(fabric, communicator);
             // Ranks may be more than cores.
             thread::yield_now();
@@ -41,7 +42,9 @@ fn wait<T>(
 /// Runs `body` on each of `n` ranks.
 fn run(name: &str, n: u32, body: impl Fn(&mut ShmFabric, &mut Communicator) -> Result<(), CollectiveError> + Sync) {
     let cluster = format!("collectives-{name}-{}-{n}", std::process::id());
-    let config = CommunicatorConfig::new((0..n).map(NodeId).collect(), GroupTag { layer: 9, group: 0, epoch: 1 });
+    let ranks = (0..n).map(NodeId).collect();
+    let mut config = CommunicatorConfig::new(ranks, GroupTag { layer: 9, group: 0, epoch: 1 });
+    config.medium = Medium::SharedMemory;
     thread::scope(|scope| {
         for node in 0..n {
             let (cluster, config, body) = (&cluster, config.clone(), &body);
@@ -76,6 +79,28 @@ fn operations_are_right_over_shared_memory() {
                     let cast = c.start_broadcast(fabric, n - 1, vector)?;
                     wait(fabric, c, &cast)?;
                     let expected: Vec<u64> = (0..len).map(|at| at * n as u64 + turn).collect();
+                    assert!(c.finish(cast)? == expected, "{len} elements in turn {turn} at rank {me} of {n}");
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn long_vectors_are_right_over_shared_memory() {
+    for n in [2, 3, 4] {
+        run("long", n, |fabric, c| {
+            let (me, n) = (c.rank(), c.ranks());
+            for turn in 0..8 {
+                for len in [1 << 18, 300_001] {
+                    let root = turn as usize % n;
+                    let vector: Vec<u64> = (0..len).map(|at| at * (me as u64 + 1) + turn).collect();
+                    let cast = c.start_broadcast(fabric, root, vector)?;
+                    let barrier = c.start_barrier(fabric)?;
+                    wait(fabric, c, &barrier)?;
+                    wait(fabric, c, &cast)?;
+                    let expected: Vec<u64> = (0..len).map(|at| at * (root as u64 + 1) + turn).collect();
                     assert!(c.finish(cast)? == expected, "{len} elements in turn {turn} at rank {me} of {n}");
                 }
             }

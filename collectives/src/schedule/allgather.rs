@@ -42,3 +42,12 @@ fn last_blocks(ranks: usize, rank: usize, count: usize, bytes: usize) -> [Range<
     let missing = count.saturating_sub(rank + 1);
     [end - (count - missing) * bytes..end, (ranks - missing) * bytes..ranks * bytes]
 }
+
+/// One step: each rank sends its block to each other.
+pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
+    let others = || (1..ranks).map(|step| (rank + step) % ranks);
+    let block = |of: usize| of * bytes..(of + 1) * bytes;
+    let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(rank) }).collect();
+    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: Place::Vector }));
+    out.phase(actions);
+}

@@ -98,6 +98,74 @@ fn block_of(bytes: usize, ranks: usize, block: usize) -> Range<usize> {
     start(block)..start(block + 1)
 }
 
+/// Reduce-scatter and allgather in one step each: each rank combines a block of all, and gives all the result.
+///
+/// Two steps, where [`halving`] takes 2 log₂ n, for n messages in each where that sends one.
+pub(crate) fn direct(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
+    let block = |of: usize| block_of(bytes, ranks, of);
+    // Each begins with another, so that nobody has to serve all at once.
+    let others = || (1..ranks).map(|step| (rank + step) % ranks);
+    let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(to) }).collect();
+    collect(&mut actions, ranks, rank, &block(rank));
+    out.phase(actions);
+    let mut actions: Vec<Action> = others().map(|to| Action::Send { to, range: block(rank) }).collect();
+    actions.extend(others().map(|from| Action::Recv { from, range: block(from), into: Place::Vector }));
+    out.phase(actions);
+}
+
+/// One step: each rank sends its vector to all others, and combines all. For short vectors, where a step takes long.
+pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, range: Range<usize>) {
+    let others = (1..ranks).map(|step| (rank + step) % ranks);
+    let mut actions: Vec<Action> = others.map(|to| Action::Send { to, range: range.clone() }).collect();
+    collect(&mut actions, ranks, rank, &range);
+    out.phase(actions);
+}
+
+/// Receives a part of the vector from all other ranks, and combines it with this rank's own.
+fn collect(actions: &mut Vec<Action>, ranks: usize, rank: usize, range: &Range<usize>) {
+    let folding = Folding::new(ranks);
+    let numbers: Vec<Vec<usize>> = (0..folding.size).map(|number| folding.stands_for(number)).collect();
+    gather(actions, &numbers, rank, Place::Vector, 0, range);
+}
+
+/// Combines the values of all ranks under these numbers into one place, by the tree of all reductions. That of `me` is in
+/// the vector, which then is the place.
+fn gather(
+    actions: &mut Vec<Action>,
+    numbers: &[Vec<usize>],
+    me: usize,
+    into: Place,
+    free_temp: usize,
+    range: &Range<usize>,
+) {
+    let is_mine = |half: &[Vec<usize>]| half.iter().flatten().any(|&rank| rank == me);
+    let (first, second) = match numbers {
+        [pair] => match pair[..] {
+            [from] if from == me => return,
+            [from] => return actions.push(Action::Recv { from, range: range.clone(), into }),
+            _ => (vec![vec![pair[0]]], vec![vec![pair[1]]]),
+        },
+        _ => {
+            let (first, second) = numbers.split_at(numbers.len() / 2);
+            (first.to_vec(), second.to_vec())
+        }
+    };
+    // This rank's own stays where it is, and what comes before it in rank order is put before it.
+    let (base, other, order) = match is_mine(&second) {
+        true => (second, first, Order::TheirsFirst),
+        false => (first, second, Order::MineFirst),
+    };
+    gather(actions, &base, me, into, free_temp, range);
+    if let [one] = &other[..]
+        && let [from] = one[..]
+    {
+        actions.push(Action::Combine { from, range: range.clone(), into, order });
+    } else {
+        gather(actions, &other, me, Place::Temp(free_temp), free_temp + 1, range);
+        actions.push(Action::Merge { temp: free_temp, range: range.clone(), into, order });
+    }
+}
+
 /// Reduce-scatter and allgather around a ring. Block b is combined from rank b + 1 on, so not in rank order.
 pub(crate) fn ring(out: &mut Schedule, ranks: usize, rank: usize, bytes: usize) {
     let (left, right) = ((rank + ranks - 1) % ranks, (rank + 1) % ranks);

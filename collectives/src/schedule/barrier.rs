@@ -16,6 +16,14 @@ pub(crate) fn dissemination(out: &mut Schedule, ranks: usize, rank: usize) {
     }
 }
 
+/// One step: each rank signals each other.
+pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize) {
+    let others = || (1..ranks).map(|step| (rank + step) % ranks);
+    let mut actions: Vec<Action> = others().map(|to| Action::Signal { to }).collect();
+    actions.extend(others().map(|from| Action::Await { from }));
+    out.phase(actions);
+}
+
 /// Pairwise exchange with recursive doubling; ⌊log₂ n⌋ + 2 steps where n is no power of two (thesis, §4.1).
 pub(crate) fn exchange(out: &mut Schedule, ranks: usize, rank: usize) {
     let folding = Folding::new(ranks);

@@ -24,6 +24,15 @@ pub(crate) fn binomial(out: &mut Schedule, ranks: usize, rank: usize, root: usiz
     out.phase(actions);
 }
 
+/// The root sends to each other rank.
+pub(crate) fn flat(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
+    if rank != root {
+        return out.phase(vec![Action::Recv { from: root, range, into: Place::Vector }]);
+    }
+    let others = (1..ranks).map(|step| (root + step) % ranks);
+    out.phase(others.map(|to| Action::Send { to, range: range.clone() }).collect());
+}
+
 /// Each rank forwards to the next: every link carries the vector once, which long vectors gain by.
 pub(crate) fn chain(out: &mut Schedule, ranks: usize, rank: usize, root: usize, range: Range<usize>) {
     let mut actions = Vec::new();

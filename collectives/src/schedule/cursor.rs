@@ -12,7 +12,7 @@ pub(crate) trait Port {
 }
 
 /// The next action in a list that is repeated for each chunk.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Position {
     chunk: usize,
     action: usize,
@@ -20,6 +20,7 @@ struct Position {
 
 impl Position {
     /// Goes on to the chunk `end`, or until an action can't be done yet.
+    #[inline]
     fn run(&mut self, actions: &[Action], end: usize, chunk_bytes: usize, port: &mut impl Port) {
         while self.chunk < end {
             while let Some(action) = actions.get(self.action) {
@@ -39,7 +40,7 @@ impl Position {
 }
 
 /// A place in a schedule.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     phase: usize,
     lead: Position,

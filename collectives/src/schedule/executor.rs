@@ -12,10 +12,19 @@ use crate::{
 
 const CHUNK_BYTES: usize = 16;
 
-/// Channels between all pairs, each with as many slots.
+/// How many messages may be on their way.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// To each other rank.
+    Slots(usize),
+    /// To all together, one for each: what a rank can lend.
+    Blocks,
+}
+
+/// Channels between all pairs.
 struct Channels {
     ranks: usize,
-    slots: usize,
+    limit: Limit,
     messages: Vec<VecDeque<Vec<u8>>>,
     signals: Vec<usize>,
 }
@@ -41,12 +50,17 @@ impl Port for Rank {
                 channels.signals[from * n + self.me] = left;
             }
             Action::Send { to, range } => {
-                let slots = channels.slots;
-                let channel = &mut channels.messages[self.me * n + to];
-                if channel.len() == slots {
+                let sent = match channels.limit {
+                    Limit::Slots(slots) => channels.messages[self.me * n + to].len() < slots,
+                    Limit::Blocks => {
+                        channels.messages[self.me * n..(self.me + 1) * n].iter().map(VecDeque::len).sum::<usize>()
+                            < n - 1
+                    }
+                };
+                if !sent {
                     return false;
                 }
-                channel.push_back(memory.vector.bytes()[of(range)].to_vec());
+                channels.messages[self.me * n + to].push_back(memory.vector.bytes()[of(range)].to_vec());
             }
             Action::Recv { from, range, into } => {
                 let Some(message) = channels.messages[from * n + self.me].pop_front() else { return false };
@@ -61,7 +75,7 @@ impl Port for Rank {
                 aligned.copy_from_slice(&message);
                 memory.combine(*into, of(range), aligned, *order);
             }
-            Action::Merge { temp, range, into } => memory.merge(*temp, *into, of(range)),
+            Action::Merge { temp, range, into, order } => memory.merge(*temp, *into, of(range), *order),
             Action::Fold { into, with } => memory.fold(of(into), of(with)),
         }
         true
@@ -71,13 +85,13 @@ impl Port for Rank {
 /// Carries out `call` on all ranks, in a random order, and returns their results.
 fn execute<T: Element>(
     call: Call,
-    slots: usize,
+    limit: Limit,
     inputs: &[Vec<T>],
     reduction: Option<&Reduction<T>>,
     random: &mut fastrand::Rng,
 ) -> Vec<Vec<T>> {
     let n = call.ranks;
-    let channels = Channels { ranks: n, slots, messages: vec![VecDeque::new(); n * n], signals: vec![0; n * n] };
+    let channels = Channels { ranks: n, limit, messages: vec![VecDeque::new(); n * n], signals: vec![0; n * n] };
     let channels = Rc::new(RefCell::new(channels));
     let mut ranks: Vec<(Schedule, Cursor, Rank)> = (0..n)
         .map(|me| {
@@ -98,7 +112,7 @@ fn execute<T: Element>(
             !cursor.run(schedule, CHUNK_BYTES, rank)
         });
         rounds += 1;
-        assert!(rounds < 10_000, "{call:?} with {slots} slots stands still at ranks {under_way:?}");
+        assert!(rounds < 10_000, "{call:?} with {limit:?} stands still at ranks {under_way:?}");
     }
     let channels = channels.borrow();
     assert!(channels.messages.iter().all(VecDeque::is_empty), "{call:?} leaves messages");
@@ -128,17 +142,21 @@ fn inputs(ranks: usize, len: usize) -> Vec<Vec<u64>> {
     (0..ranks as u64).map(|rank| (0..len as u64).map(|at| rank << 32 | at).collect()).collect()
 }
 
-const SLOTS: [usize; 2] = [1, usize::MAX];
+const LIMITS: [Limit; 3] = [Limit::Slots(1), Limit::Slots(usize::MAX), Limit::Blocks];
 /// Elements of 8 bytes: none, less than a chunk, and more than 64 ranks, in several chunks.
 const LENGTHS: [usize; 4] = [0, 1, 5, 67];
 
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_entered() {
-    for algorithm in [Algorithm::Dissemination, Algorithm::Exchange] {
+    for algorithm in [Algorithm::Dissemination, Algorithm::Exchange, Algorithm::Flat] {
         for n in 1..=64 {
             for late in 0..n {
-                let channels =
-                    Channels { ranks: n, slots: 1, messages: vec![VecDeque::new(); n * n], signals: vec![0; n * n] };
+                let channels = Channels {
+                    ranks: n,
+                    limit: Limit::Slots(1),
+                    messages: vec![VecDeque::new(); n * n],
+                    signals: vec![0; n * n],
+                };
                 let channels = Rc::new(RefCell::new(channels));
                 let mut ranks: Vec<(Schedule, Cursor, Rank)> = (0..n)
                     .map(|me| {
@@ -157,7 +175,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
                 }
             }
             let barrier = call(Collective::Barrier, algorithm, n, 0, 0);
-            execute::<u8>(barrier, 1, &vec![Vec::new(); n], None, &mut random());
+            execute::<u8>(barrier, LIMITS[0], &vec![Vec::new(); n], None, &mut random());
         }
     }
 }
@@ -186,12 +204,12 @@ fn a_barrier_takes_as_many_steps_as_is_said() {
 fn a_broadcast_gives_all_the_vector_of_the_root() {
     let mut random = random();
     for n in 1..=64 {
-        for algorithm in [Algorithm::Binomial, Algorithm::Chain] {
-            for (slots, len) in SLOTS.into_iter().flat_map(|slots| LENGTHS.map(|len| (slots, len))) {
+        for algorithm in [Algorithm::Binomial, Algorithm::Chain, Algorithm::Flat] {
+            for (limit, len) in LIMITS.into_iter().flat_map(|limit| LENGTHS.map(|len| (limit, len))) {
                 let root = random.usize(0..n);
                 let inputs = inputs(n, len);
                 let call = call(Collective::Broadcast, algorithm, n, root, 8 * len);
-                let results = execute(call, slots, &inputs, None, &mut random);
+                let results = execute(call, limit, &inputs, None, &mut random);
                 assert!(results.iter().all(|result| *result == inputs[root]), "{call:?}");
             }
         }
@@ -202,13 +220,13 @@ fn a_broadcast_gives_all_the_vector_of_the_root() {
 fn blocks_go_where_they_belong() {
     let mut random = random();
     for n in 1..=64 {
-        for (slots, len) in SLOTS.into_iter().flat_map(|slots| [0, 1, 5].map(|len| (slots, len))) {
+        for (limit, len) in LIMITS.into_iter().flat_map(|limit| [0, 1, 5].map(|len| (limit, len))) {
             let root = random.usize(0..n);
             let all = inputs(n, n * len);
             let block = |of: usize, index: usize| all[of][index * len..(index + 1) * len].to_vec();
             let own: Vec<u64> = (0..n).flat_map(|rank| block(rank, rank)).collect();
             let mut run = |collective, algorithm, inputs: &[Vec<u64>]| {
-                execute(call(collective, algorithm, n, root, 8 * len), slots, inputs, None, &mut random)
+                execute(call(collective, algorithm, n, root, 8 * len), limit, inputs, None, &mut random)
             };
 
             let short: Vec<_> =
@@ -223,7 +241,7 @@ fn blocks_go_where_they_belong() {
                 assert_eq!(*result, block(root, rank), "scatter at {rank} of {n}");
             }
 
-            for algorithm in [Algorithm::Ring, Algorithm::Dissemination] {
+            for algorithm in [Algorithm::Ring, Algorithm::Dissemination, Algorithm::Flat] {
                 let gathered = run(Collective::Allgather, algorithm, &all);
                 assert!(gathered.iter().all(|result| *result == own), "allgather by {algorithm} among {n}");
             }
@@ -237,12 +255,14 @@ fn blocks_go_where_they_belong() {
     }
 }
 
-const IN_ORDER: [Algorithm; 5] = [
+const IN_ORDER: [Algorithm; 7] = [
     Algorithm::Tree { degree: 1 },
     Algorithm::Tree { degree: 3 },
     Algorithm::Tree { degree: 15 },
     Algorithm::Exchange,
     Algorithm::Halving,
+    Algorithm::Direct,
+    Algorithm::Flat,
 ];
 
 /// Associative, not commutative: the maps x → ax + b (mod 2^32), one after the other.
@@ -257,19 +277,19 @@ fn reductions_combine_in_rank_order() {
     let mut random = random();
     let compose = Reduction::user(false, after);
     for n in 1..=64 {
-        for (slots, len) in SLOTS.into_iter().flat_map(|slots| LENGTHS.map(|len| (slots, len))) {
+        for (limit, len) in LIMITS.into_iter().flat_map(|limit| LENGTHS.map(|len| (limit, len))) {
             let inputs: Vec<Vec<u64>> = (0..n).map(|_| (0..len).map(|_| random.u64(..)).collect()).collect();
             let serial: Vec<u64> =
                 (0..len).map(|at| inputs.iter().map(|input| input[at]).reduce(after).expect("a rank")).collect();
             for algorithm in IN_ORDER {
                 let call = call(Collective::Allreduce, algorithm, n, 0, 8 * len);
-                let results = execute(call, slots, &inputs, Some(&compose), &mut random);
+                let results = execute(call, limit, &inputs, Some(&compose), &mut random);
                 assert!(results.iter().all(|result| *result == serial), "{call:?}");
             }
             for degree in [1, 3, 7] {
                 let root = random.usize(0..n);
                 let call = call(Collective::Reduce, Algorithm::Tree { degree }, n, root, 8 * len);
-                let results = execute(call, slots, &inputs, Some(&compose), &mut random);
+                let results = execute(call, limit, &inputs, Some(&compose), &mut random);
                 for (rank, result) in results.iter().enumerate() {
                     assert_eq!(*result, if rank == root { serial.clone() } else { Vec::new() }, "{call:?} at {rank}");
                 }
@@ -277,7 +297,7 @@ fn reductions_combine_in_rank_order() {
             let sums: Vec<u64> =
                 (0..len).map(|at| inputs.iter().fold(0, |sum: u64, input| sum.wrapping_add(input[at]))).collect();
             let call = call(Collective::Allreduce, Algorithm::Ring, n, 0, 8 * len);
-            let results = execute(call, slots, &inputs, Some(&Builtin::Sum.into()), &mut random);
+            let results = execute(call, limit, &inputs, Some(&Builtin::Sum.into()), &mut random);
             assert!(results.iter().all(|result| *result == sums), "{call:?}");
         }
     }
@@ -288,10 +308,10 @@ fn reduce_scatter_gives_each_rank_its_block_of_the_result() {
     let mut random = random();
     let compose = Reduction::user(false, after);
     for n in 1..=64 {
-        for (slots, len) in SLOTS.into_iter().flat_map(|slots| [0, 1, 5].map(|len| (slots, len))) {
+        for (limit, len) in LIMITS.into_iter().flat_map(|limit| [0, 1, 5].map(|len| (limit, len))) {
             let inputs: Vec<Vec<u64>> = (0..n).map(|_| (0..n * len).map(|_| random.u64(..)).collect()).collect();
             let call = call(Collective::ReduceScatter, Algorithm::Pairwise, n, 0, 8 * len);
-            let results = execute(call, slots, &inputs, Some(&compose), &mut random);
+            let results = execute(call, limit, &inputs, Some(&compose), &mut random);
             for (rank, result) in results.iter().enumerate() {
                 let serial: Vec<u64> = (rank * len..(rank + 1) * len)
                     .map(|at| inputs.iter().map(|input| input[at]).reduce(after).expect("a rank"))
@@ -310,7 +330,7 @@ fn floats_combine_by_one_tree_whatever_the_algorithm() {
             (0..n).map(|_| (0..67).map(|_| (random.f64() - 0.5) * 10f64.powi(random.i32(-9..9))).collect()).collect();
         let mut run = |algorithm| {
             let call = call(Collective::Allreduce, algorithm, n, 0, 8 * 67);
-            execute(call, 2, &inputs, Some(&Builtin::Sum.into()), &mut random)
+            execute(call, Limit::Slots(2), &inputs, Some(&Builtin::Sum.into()), &mut random)
         };
         let expected = run(IN_ORDER[0]).swap_remove(0);
         for algorithm in IN_ORDER {

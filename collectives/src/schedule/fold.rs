@@ -36,6 +36,12 @@ impl Folding {
         }
     }
 
+    /// The ranks whose values are combined first under a number.
+    pub(crate) fn stands_for(self, number: usize) -> Vec<usize> {
+        let rank = self.rank(number);
+        if number < self.pairs { vec![rank, rank + 1] } else { vec![rank] }
+    }
+
     /// The rank that takes part under a number.
     pub(crate) fn rank(self, number: usize) -> usize {
         if number < self.pairs { 2 * number } else { number + self.pairs }

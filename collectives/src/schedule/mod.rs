@@ -72,11 +72,12 @@ pub(crate) enum Action {
         into: Place,
         order: Order,
     },
-    /// Combines a temporary, whose ranks come later, into another place.
+    /// Combines a temporary into another place.
     Merge {
         temp: usize,
         range: Range<usize>,
         into: Place,
+        order: Order,
     },
     /// Combines a later block of the vector into an earlier one of the same length.
     Fold {
@@ -129,11 +130,15 @@ pub(crate) struct Schedule {
     pub(crate) output: Range<usize>,
     /// How many chunk-sized temporaries it takes.
     pub(crate) temps: usize,
+    /// Longer messages are fetched by their receiver.
+    pub(crate) fetch_above: usize,
+    /// Whether all that is to be done is done by an RDMC group.
+    pub(crate) is_bulk: bool,
 }
 
 impl Schedule {
     fn new(output: Range<usize>) -> Schedule {
-        Schedule { phases: Vec::new(), output, temps: 0 }
+        Schedule { phases: Vec::new(), output, temps: 0, fetch_above: usize::MAX, is_bulk: false }
     }
 
     /// Appends a phase. Actions without bytes, except signals, vanish on both sides alike.
@@ -174,8 +179,11 @@ pub(crate) fn plan(call: &Call) -> Result<Schedule, CollectiveError> {
     match (collective, algorithm) {
         (Collective::Barrier, Algorithm::Dissemination) => barrier::dissemination(out, ranks, rank),
         (Collective::Barrier, Algorithm::Exchange) => barrier::exchange(out, ranks, rank),
+        (Collective::Barrier, Algorithm::Flat) => barrier::flat(out, ranks, rank),
+        (Collective::Broadcast, Algorithm::Flat) => broadcast::flat(out, ranks, rank, root, whole),
         (Collective::Broadcast, Algorithm::Binomial) => broadcast::binomial(out, ranks, rank, root, whole),
         (Collective::Broadcast, Algorithm::Chain) => broadcast::chain(out, ranks, rank, root, whole),
+        (Collective::Broadcast, Algorithm::Rdmc) => out.is_bulk = ranks > 1,
         (Collective::Reduce, Algorithm::Tree { degree }) if algorithm.is_sound() => {
             reduce::tree(out, ranks, rank, degree, whole.clone());
             reduce::forward(out, rank, root, whole);
@@ -186,12 +194,15 @@ pub(crate) fn plan(call: &Call) -> Result<Schedule, CollectiveError> {
         }
         (Collective::Allreduce, Algorithm::Exchange) => allreduce::exchange(out, ranks, rank, whole),
         (Collective::Allreduce, Algorithm::Halving) => allreduce::halving(out, ranks, rank, whole),
+        (Collective::Allreduce, Algorithm::Flat) => allreduce::flat(out, ranks, rank, whole),
+        (Collective::Allreduce, Algorithm::Direct) => allreduce::direct(out, ranks, rank, bytes),
         (Collective::Allreduce, Algorithm::Ring) => allreduce::ring(out, ranks, rank, bytes),
         (Collective::Gather, Algorithm::Flat) => blocks::gather(out, ranks, rank, root, bytes),
         (Collective::Scatter, Algorithm::Flat) => blocks::scatter(out, ranks, rank, root, bytes),
         (Collective::Allgather, Algorithm::Ring) => {
             allgather::ring(out, ranks, rank, |block| block * bytes..(block + 1) * bytes);
         }
+        (Collective::Allgather, Algorithm::Flat) => allgather::flat(out, ranks, rank, bytes),
         (Collective::Allgather, Algorithm::Dissemination) => allgather::dissemination(out, ranks, rank, bytes),
         (Collective::AllToAll, Algorithm::Pairwise) => blocks::all_to_all(out, ranks, rank, bytes),
         (Collective::ReduceScatter, Algorithm::Pairwise) => {

@@ -53,7 +53,7 @@ fn collect(actions: &mut Vec<Action>, from: &[usize], mine: bool, into: Place, f
         actions.push(Action::Combine { from, range: range.clone(), into, order: Order::MineFirst });
     } else {
         collect(actions, second, false, Place::Temp(free_temp), free_temp + 1, range);
-        actions.push(Action::Merge { temp: free_temp, range: range.clone(), into });
+        actions.push(Action::Merge { temp: free_temp, range: range.clone(), into, order: Order::MineFirst });
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use squall_collectives::{CollectiveError, Communicator, CommunicatorConfig, Element, Operation};
+use squall_collectives::{CollectiveError, Communicator, CommunicatorConfig, Element, Operation, Parameters};
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, Time,
+    Completion, EndpointId, Fabric, GroupTag, NodeId, Time,
     sim::{SimConfig, SimFabric, SimNet},
 };
 
@@ -13,17 +13,26 @@ pub(crate) struct Rank {
     pub(crate) fabric: SimFabric,
     pub(crate) communicator: Communicator,
     closed: bool,
+    /// Connections of whose end it does not hear.
+    pub(crate) deaf: Vec<EndpointId>,
+    /// Connections that it has.
+    pub(crate) connected: Vec<EndpointId>,
 }
 
 impl Rank {
     pub(crate) fn new(fabric: SimFabric, communicator: Communicator) -> Rank {
-        Rank { fabric, communicator, closed: false }
+        Rank { fabric, communicator, closed: false, deaf: Vec::new(), connected: Vec::new() }
     }
 
     fn step(&mut self, now: Time) {
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
+            match completion {
+                Completion::Connected { endpoint, .. } => self.connected.push(*endpoint),
+                Completion::Broken { endpoint, .. } if self.deaf.contains(endpoint) => continue,
+                _ => {}
+            }
             assert!(self.communicator.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
         }
         self.communicator.step(&mut self.fabric, now);
@@ -45,6 +54,11 @@ pub(crate) fn config(n: usize) -> CommunicatorConfig {
     CommunicatorConfig { lanes: 2, slots: 2, slot_bytes: 64, ..CommunicatorConfig::new(ranks, tag) }
 }
 
+/// Small blocks, so that short vectors have several of them.
+pub(crate) fn long_config(n: usize) -> CommunicatorConfig {
+    CommunicatorConfig { block_bytes: Some(64), ..config(n) }
+}
+
 /// A seed from `SQUALL_SEED`, or a new one; a test that fails shows it.
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var("SQUALL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
@@ -55,12 +69,16 @@ pub(crate) fn seed() -> u64 {
 impl World {
     pub(crate) fn new(sim: SimConfig, seed: u64, config: &CommunicatorConfig) -> World {
         let net = SimNet::new(sim, seed);
+        let mut random = fastrand::Rng::with_seed(seed);
+        // All messages are written, or none, or the short ones.
+        let fetch_above = [usize::MAX, 0, config.slot_bytes / 2][random.usize(0..3)];
         let ranks = config.ranks.iter().map(|&node| {
             let mut fabric = net.fabric(node);
-            let communicator = Communicator::create(&mut fabric, config.clone()).expect("a sound configuration");
+            let mut communicator = Communicator::create(&mut fabric, config.clone()).expect("a sound configuration");
+            communicator.set_parameters(Parameters { fetch_above, ..Parameters::default() });
             Some(Rank::new(fabric, communicator))
         });
-        World { ranks: ranks.collect(), net, random: fastrand::Rng::with_seed(seed) }
+        World { ranks: ranks.collect(), net, random }
     }
 
     pub(crate) fn alive(&mut self) -> impl Iterator<Item = (usize, &mut Rank)> {
@@ -90,6 +108,23 @@ impl World {
         while !done(self) {
             assert!(self.net.now() < limit, "{what}: not within a second");
             assert!(self.advance(), "{what}: nothing is left to happen");
+        }
+    }
+
+    /// Starts an operation on one rank.
+    pub(crate) fn start_one<T>(
+        &mut self,
+        rank: usize,
+        start: impl FnOnce(&mut SimFabric, &mut Communicator) -> Result<Operation<T>, CollectiveError>,
+    ) -> Operation<T> {
+        let Rank { fabric, communicator, .. } = self.ranks[rank].as_mut().expect("it is alive");
+        start(fabric, communicator).expect("a sound operation")
+    }
+
+    /// Lets up to so many events happen.
+    pub(crate) fn some(&mut self, events: u32) {
+        for _ in 0..self.random.u32(0..events) {
+            self.advance();
         }
     }
 

@@ -17,6 +17,7 @@ use squall_fabric::Time;
 
 use super::{
     bulk::{BulkJob, Round},
+    collectives::{CollectivesJob, Timed},
     job::{Go, Job, Outcome, Said, Work},
     places::Places,
 };
@@ -87,6 +88,19 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Roun
     // They don't wait for this process: one may have moved all before another one's readiness is read here.
     workers.until_all(once * (1 + rounds), |said| match said {
         Said::Moved(rounds) => Some(rounds),
+        _ => None,
+    })
+}
+
+/// Runs a job for each node in a process of its own, and returns what its operations took, by node.
+pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Result<Vec<Timed>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::Collectives), places)?;
+    let bytes = jobs.iter().map(|job| 8 * job.elements as u64).sum::<u64>() * jobs.len() as u64;
+    let nanos = if jobs[0].place.is_some() { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
+    // A short operation may take as long as the cores that nodes share are others'.
+    let once = Duration::from_millis(jobs.len() as u64) + Duration::from_nanos(bytes * nanos);
+    workers.until_all(PATIENCE + once * (64 + jobs[0].samples), |said| match said {
+        Said::Timed(timed) => Some(timed),
         _ => None,
     })
 }

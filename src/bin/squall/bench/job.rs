@@ -12,6 +12,7 @@ use squall::Spin;
 
 use super::{
     bulk::{BulkJob, Round},
+    collectives::{CollectivesJob, Timed},
     failover::{FailoverJob, Recovered, Settled},
     places::Place,
 };
@@ -22,6 +23,7 @@ use super::{
 pub(crate) enum Work {
     Ordered(Job),
     Bulk(BulkJob),
+    Collectives(CollectivesJob),
     Failover(FailoverJob),
 }
 
@@ -130,6 +132,8 @@ pub(crate) enum Said {
     Done(Box<Outcome>),
     /// What it saw of each round of bulk data.
     Moved(Vec<Round>),
+    /// What its operations took.
+    Timed(Timed),
     /// All nodes are full members of a view.
     Settled(Settled),
     /// Its caller goes on in a new view.

@@ -4,6 +4,7 @@ mod bulk;
 mod caller;
 mod calls;
 mod cluster;
+mod collectives;
 mod copies;
 mod failover;
 mod job;
@@ -33,6 +34,7 @@ pub(crate) struct BenchCommand {
 enum Bench {
     Ordered(ordered::OrderedArgs),
     Bulk(bulk::BulkArgs),
+    Collectives(collectives::CollectivesArgs),
     Calls(calls::CallsArgs),
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
@@ -60,6 +62,7 @@ impl BenchCommand {
         match self.bench {
             Bench::Ordered(args) => args.run(),
             Bench::Bulk(args) => args.run(),
+            Bench::Collectives(args) => args.run(),
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),

@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 
 use bytesize::ByteSize;
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::{
     bulk::{Touch, Way},
+    collectives::Of,
     failover::Victim,
     job::{Senders, Spinning},
     places::FabricKind,
@@ -123,6 +125,28 @@ pub(crate) struct BulkRow {
     /// None if receivers did not use the messages.
     pub(crate) touch_seconds_median: Option<f64>,
     pub(crate) page_faults: Option<f64>,
+}
+
+/// What one run of `bench collectives` came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CollectivesRow {
+    pub(crate) bench: &'static str,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    pub(crate) operation: Of,
+    pub(crate) size_bytes: usize,
+    pub(crate) algorithm: String,
+    pub(crate) reproducible: bool,
+    pub(crate) spin: Spinning,
+    pub(crate) samples: u32,
+    /// Operations in each sample.
+    pub(crate) batch: u32,
+    /// Of one operation, at the node that took longest.
+    pub(crate) microseconds_median: f64,
+    pub(crate) microseconds_p99: f64,
+    /// Of all nodes together, for one operation.
+    pub(crate) cpu_microseconds: f64,
 }
 
 /// What one run of `bench failover` came to. Times are medians over survivors and rounds, in milliseconds.
@@ -277,6 +301,28 @@ impl Report {
             row.bytes_per_second / 1e6,
             row.skew_ms,
             row.cpu_seconds * 1e3,
+        ))
+    }
+
+    pub(crate) fn collectives(&mut self, row: &CollectivesRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("nodes  operation              size  algorithm      us median     us p99    batch     cpu us")?;
+        }
+        let operation = row.operation.to_possible_value();
+        print(&format!(
+            "{:>5}  {:<14} {:>12}  {:<13} {:>10.3} {:>10.3} {:>8} {:>10.3}",
+            row.nodes,
+            operation.as_ref().map_or("", |operation| operation.get_name()),
+            binary(row.size_bytes),
+            row.algorithm,
+            row.microseconds_median,
+            row.microseconds_p99,
+            row.batch,
+            row.cpu_microseconds,
         ))
     }
 

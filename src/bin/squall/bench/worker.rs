@@ -28,7 +28,9 @@ use squall_fabric::{NodeId, Time};
 
 use super::{
     bulk::{BulkJob, Carrier, Mover},
-    caller, failover,
+    caller,
+    collectives::{CollectivesJob, Rank},
+    failover,
     job::{Go, Job, Outcome, Said, Work, Written},
     latency, load,
     tally::Tally,
@@ -66,22 +68,36 @@ impl WorkerArgs {
                 let told = listen();
                 end(failover::run_client(job, &told), &told);
             }
-            Work::Bulk(job) => {
-                let told = listen();
-                match job.config() {
-                    Err(why) => end(Err::<(), _>(Stopped::Failed(why)), &told),
-                    Ok(config) => match config.carrier() {
-                        squall::Carrier::Shm => open_and_move(job, config.open_shm(), &told),
-                        squall::Carrier::Tcp => open_and_move(job, config.open_tcp(), &told),
-                        #[cfg(feature = "verbs")]
-                        squall::Carrier::Verbs => open_and_move(job, config.open_verbs(), &told),
-                        other => end(Err::<(), _>(Stopped::Failed(format!("this program can't open {other}"))), &told),
-                    },
-                }
-            }
+            Work::Bulk(job) => open(job.config(), job),
+            Work::Collectives(job) => open(job.config(), job),
         }
         Ok(())
     }
+}
+
+/// What is done on a fabric, of whatever kind.
+trait OnFabric {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>);
+}
+
+/// Opens the fabric that the configuration asks for.
+fn open(config: Result<Config, String>, job: &impl OnFabric) {
+    let told = listen();
+    let opened = config.and_then(|config| match config.carrier() {
+        squall::Carrier::Shm => run_on(config.open_shm(), job, &told),
+        squall::Carrier::Tcp => run_on(config.open_tcp(), job, &told),
+        #[cfg(feature = "verbs")]
+        squall::Carrier::Verbs => run_on(config.open_verbs(), job, &told),
+        other => Err(format!("this program can't open {other}")),
+    });
+    if let Err(why) = opened {
+        end(Err::<(), _>(Stopped::Failed(why)), &told);
+    }
+}
+
+fn run_on<F: Carrier>(fabric: Result<F, FabricError>, job: &impl OnFabric, told: &Receiver<Go>) -> Result<(), String> {
+    job.run(fabric.map_err(|error| error.to_string())?, told);
+    Ok(())
 }
 
 /// What is done is done once the parent says so.
@@ -170,9 +186,24 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     Ok(node)
 }
 
-fn open_and_move<F: Carrier>(job: &BulkJob, fabric: Result<F, FabricError>, told: &Receiver<Go>) {
-    let fabric = fabric.map_err(|error| Stopped::Failed(error.to_string()));
-    end(fabric.and_then(|fabric| move_bulk(job, fabric, told)), told);
+impl OnFabric for BulkJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(move_bulk(self, fabric, told), told);
+    }
+}
+
+impl OnFabric for CollectivesJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(time_operations(self, fabric, told), told);
+    }
+}
+
+fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
+    let mut rank = Rank::connect(job, fabric, told)?;
+    let timed = rank.measure()?;
+    rank.close()?;
+    say(&Said::Timed(timed));
+    Ok(())
 }
 
 fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {

@@ -1,0 +1,317 @@
+//! Collective operations for programs: communicators on a fabric, driven by the calling thread.
+//!
+//! Barrier, broadcast, reduce, allreduce, gather, scatter, allgather, reduce-scatter and all-to-all, as MPI has them,
+//! with remote writes for messages. No thread runs but the caller's, which spins for what it waits for while there are
+//! cores, yields where ranks share them, and sleeps when it takes long. A rank that fails ends all operations on all
+//! others, with an error that names it.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use squall::{Spin, collectives::{Builtin, Collectives, CommunicatorConfig}};
+//! use squall_fabric::{NodeId, shm::{ShmConfig, ShmFabric}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Four processes of one host run this, as nodes 0 to 3.
+//! let me = NodeId(0);
+//! let fabric = ShmFabric::open(ShmConfig::new("vectors", me))?;
+//! let mut ranks = Collectives::new(fabric, Spin::Auto, 4);
+//! let config = CommunicatorConfig::new((0..4).map(NodeId).collect(), Collectives::tag(0, 1));
+//! let all = ranks.form(config, Duration::from_secs(30))?;
+//!
+//! let sums = ranks.allreduce(all, &Builtin::Sum.into(), vec![1.0, 2.0, f64::from(me.0)])?;
+//! assert_eq!(sums, [4.0, 8.0, 6.0]);
+//!
+//! // Ranks of the same color get a communicator of their own.
+//! let half = ranks.split(all, Some(me.0 % 2), 0, Duration::from_secs(30))?.expect("it has a color");
+//! ranks.barrier(half)?;
+//!
+//! // Not blocking: other work can be done meanwhile.
+//! let gathered = ranks.start(all, |all, fabric| all.start_allgather(fabric, vec![me.0]))?;
+//! while !ranks.test(&gathered)? { /* other work */ }
+//! assert_eq!(ranks.wait(gathered)?, [0, 1, 2, 3]);
+//! ranks.close(all)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A process that also runs a [`Node`](crate::Node) opens a fabric of its own for this, under another cluster's name;
+//! [`Collectives::of_view`] says how a communicator of a view's members is made.
+
+mod blocking;
+mod form;
+mod measure;
+mod pace;
+
+use std::time::Duration;
+
+use squall_collectives::Operation;
+pub use squall_collectives::{
+    Algorithm, Builtin, Collective, CollectiveError, Communicator, CommunicatorConfig, CreateError, Element,
+    Parameters, Reduction, cost,
+};
+use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
+
+pub use self::form::FormError;
+use self::pace::Pace;
+use crate::{View, config::Spin, room::Room, runtime::Rest};
+
+/// The connections of communicators, among those of other layers.
+const LAYER: u32 = 3;
+
+/// Steps without progress between two looks at the fabric: it moves data of its own on some networks, and tells of
+/// failures.
+const STEPS_PER_POLL: u32 = 32;
+
+/// A yield takes as long as so many steps, at least.
+const STEPS_PER_YIELD: u32 = 8;
+
+/// How often a rank that is closing looks for farewells while it sleeps.
+const FAREWELL_LOOKS: Duration = Duration::from_millis(1);
+
+/// Names one of a [`Collectives`]' communicators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommunicatorId(usize);
+
+/// An operation that was [started](Collectives::start); its result is a vector of `T`, or nothing.
+#[derive(Debug)]
+#[must_use = "an operation makes progress only while somebody waits for one, or tests"]
+pub struct Started<T = ()> {
+    on: CommunicatorId,
+    operation: Operation<T>,
+}
+
+/// The communicators of one node on one fabric, for the thread that drives them.
+#[derive(Debug)]
+pub struct Collectives<F> {
+    fabric: F,
+    /// By id; none once it is closed.
+    communicators: Vec<Option<Member>>,
+    completions: Vec<Completion>,
+    pace: Pace,
+    /// As of the last look at the fabric.
+    now: Time,
+    /// Steps since then.
+    steps: u32,
+}
+
+#[derive(Debug)]
+struct Member {
+    communicator: Communicator,
+    tag: GroupTag,
+    /// How often it was split.
+    splits: u64,
+}
+
+impl Collectives<()> {
+    /// The name of a communicator's connections: its number, and which of those that had this number it is.
+    ///
+    /// All its ranks give the same; no two communicators of a node may have the same at a time, nor one after another
+    /// whose connections may still be there: count `instance` up.
+    pub fn tag(number: u32, instance: u64) -> GroupTag {
+        GroupTag { layer: LAYER, group: number, epoch: instance }
+    }
+
+    /// A communicator of a view's members, whose ranks are theirs in the view.
+    ///
+    /// `number` tells it from others of the same view; the epoch from those of other views.
+    pub fn of_view(view: &View, number: u32) -> CommunicatorConfig {
+        CommunicatorConfig::new(view.nodes(), Collectives::tag(number, view.epoch.0))
+    }
+}
+
+impl<F: Fabric + Wait> Collectives<F> {
+    /// Takes a fabric. `spin` decides how its thread waits, on a host that runs `nodes` nodes.
+    pub fn new(fabric: F, spin: Spin, nodes: usize) -> Collectives<F> {
+        // No other thread of this process needs a core meanwhile: it is the caller's that waits.
+        let pace = Pace::new(spin, Room::of_this_host(nodes));
+        let now = Time::boot_clock();
+        Collectives { fabric, communicators: Vec::new(), completions: Vec::new(), pace, now, steps: 0 }
+    }
+
+    /// The fabric.
+    pub fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// Ends a sleep in any of the methods that wait, which then look at everything again. From any thread.
+    pub fn waker(&self) -> Waker {
+        self.fabric.waker()
+    }
+
+    /// A communicator, to ask it for its ranks, or to set its algorithms.
+    pub fn communicator(&mut self, on: CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
+        self.get(on)
+    }
+
+    fn get(&mut self, CommunicatorId(on): CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
+        match self.communicators.get_mut(on) {
+            Some(Some(member)) => Ok(&mut member.communicator),
+            _ => Err(CollectiveError::Disconnected),
+        }
+    }
+
+    /// Starts an operation, by one of the communicator's `start` methods. If as many are under way as can be, it waits
+    /// until the oldest is over.
+    ///
+    /// It makes progress in [`test`](Collectives::test), and while another is waited for.
+    pub fn start<T>(
+        &mut self,
+        on: CommunicatorId,
+        start: impl FnOnce(&mut Communicator, &mut F) -> Result<Operation<T>, CollectiveError>,
+    ) -> Result<Started<T>, CollectiveError> {
+        while self.get(on)?.is_busy() {
+            if !self.step() {
+                self.rest(Time::MAX);
+            }
+        }
+        let CommunicatorId(index) = on;
+        let member = self.communicators[index].as_mut().expect("it was there");
+        let operation = start(&mut member.communicator, &mut self.fabric)?;
+        Ok(Started { on, operation })
+    }
+
+    /// Makes progress, and says whether an operation is over.
+    pub fn test<T>(&mut self, started: &Started<T>) -> Result<bool, CollectiveError> {
+        self.step();
+        let over = self.get(started.on)?.test(&started.operation);
+        if over != Ok(false) {
+            self.flush();
+        }
+        over
+    }
+
+    /// Waits until an operation is over.
+    fn until_over<T>(&mut self, started: &Started<T>) -> Result<(), CollectiveError> {
+        let mut over = self.get(started.on)?.test(&started.operation);
+        while over == Ok(false) {
+            if !self.step() {
+                self.rest(Time::MAX);
+            }
+            over = self.get(started.on)?.test(&started.operation);
+        }
+        self.pace.found();
+        self.flush();
+        over.map(drop)
+    }
+
+    /// Waits until an operation is over, and returns its result.
+    pub fn wait<T: Element>(&mut self, started: Started<T>) -> Result<Vec<T>, CollectiveError> {
+        self.until_over(&started)?;
+        self.get(started.on)?.finish(started.operation)
+    }
+
+    /// Leaves a communicator in good order: waits until all its operations are over, and no other rank needs this one.
+    /// That takes until the other ranks close theirs, or fail.
+    ///
+    /// One that is not closed is seen to fail by the others when this is dropped.
+    pub fn close(&mut self, on: CommunicatorId) -> Result<(), CollectiveError> {
+        self.get(on)?;
+        let CommunicatorId(index) = on;
+        loop {
+            let Some(member) = &mut self.communicators[index] else { return Ok(()) };
+            if member.communicator.close(&mut self.fabric) {
+                self.communicators[index] = None;
+                self.look();
+                return Ok(());
+            }
+            if !self.turn() {
+                // A farewell that has just come is no progress, so nobody would end a longer sleep.
+                self.rest(Time::boot_clock() + FAREWELL_LOOKS);
+            }
+        }
+    }
+
+    /// Closes what nobody is to use any more; the other ranks see this one fail.
+    fn abandon(&mut self, CommunicatorId(on): CommunicatorId) {
+        if let Some(mut member) = self.communicators.get_mut(on).and_then(Option::take) {
+            member.communicator.disconnect(&mut self.fabric);
+            self.look();
+        }
+    }
+
+    /// Makes progress with all operations, and looks at the fabric now and then.
+    #[inline]
+    fn step(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps >= STEPS_PER_POLL {
+            self.look();
+        }
+        let mut progress = false;
+        for member in self.communicators.iter_mut().flatten() {
+            progress |= member.communicator.step(&mut self.fabric, self.now);
+        }
+        if progress {
+            self.pace.found();
+        }
+        if self.needs_completions() {
+            self.look();
+        }
+        progress
+    }
+
+    fn needs_completions(&self) -> bool {
+        self.communicators.iter().flatten().any(|member| member.communicator.needs_completions())
+    }
+
+    /// Looks at the fabric, and makes progress. Returns whether anything has changed: an operation may have ended.
+    fn turn(&mut self) -> bool {
+        let heard = self.look();
+        self.step() || heard
+    }
+
+    /// Looks at the fabric. Returns whether it had anything to say.
+    #[inline]
+    fn look(&mut self) -> bool {
+        self.now = Time::boot_clock();
+        self.flush()
+    }
+
+    /// Hands over what was posted last, which may be for a rank that sleeps. Saves a look at the clock.
+    #[inline]
+    fn flush(&mut self) -> bool {
+        self.steps = 0;
+        self.fabric.poll(self.now, &mut self.completions);
+        let heard = !self.completions.is_empty();
+        if heard {
+            self.hand_out();
+        }
+        heard
+    }
+
+    #[cold]
+    fn hand_out(&mut self) {
+        self.pace.found();
+        for completion in self.completions.drain(..) {
+            let mut members = self.communicators.iter_mut().flatten();
+            // Those of a communicator that was closed are nobody's.
+            let _ = members.any(|member| member.communicator.on_completion(&mut self.fabric, self.now, &completion));
+        }
+    }
+
+    /// After a step without progress: lets time pass, until `until` at the latest.
+    #[inline]
+    fn rest(&mut self, until: Time) {
+        match self.pace.rest(Time::boot_clock) {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Yield => {
+                self.steps += STEPS_PER_YIELD;
+                if self.steps >= STEPS_PER_POLL {
+                    self.look();
+                }
+                std::thread::yield_now();
+            }
+            Rest::Sleep => self.sleep(until),
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self, until: Time) {
+        self.fabric.arm();
+        // What is written from now on ends the sleep.
+        if self.turn() {
+            return self.fabric.disarm();
+        }
+        let deadlines = self.communicators.iter().flatten().map(|member| member.communicator.deadline());
+        self.fabric.wait(deadlines.fold(until, Time::min));
+    }
+}

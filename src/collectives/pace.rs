@@ -1,0 +1,102 @@
+//! How a thread waits for what other ranks do.
+
+use std::time::Duration;
+
+use squall_fabric::Time;
+
+use crate::{config::Spin, room::Room, runtime::Rest};
+
+/// Steps without progress before anything else is done, where each rank has a core: some microseconds, several times
+/// what a short operation takes. Longer, and two ranks that the kernel has put on one core wait for each other's spins.
+const SPINS: u32 = 1 << 7;
+
+/// The same where ranks share cores: who is waited for may be the one that could run here.
+const SPINS_CROWDED: u32 = 1;
+
+/// Yields without a look at the clock.
+const YIELDS_PER_LOOK: u32 = 8;
+
+/// How long a rank yields its core before it sleeps. Waking it takes some 40 µs, and its operation that much longer.
+const YIELDS_FOR: Duration = Duration::from_millis(1);
+
+/// Decides what a rank does after a step without progress.
+#[derive(Debug)]
+pub(super) struct Pace {
+    spins: u32,
+    yields_for: Duration,
+    /// Steps since the last progress.
+    idle: u32,
+    /// How often it has yielded since.
+    yields: u32,
+    /// When it first yielded since.
+    since: Option<Time>,
+}
+
+impl Pace {
+    pub(super) fn new(spin: Spin, room: Room) -> Pace {
+        let (spins, yields_for) = match (spin, room) {
+            (Spin::Never, _) => (0, Duration::ZERO),
+            (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, YIELDS_FOR),
+            (Spin::Auto, Room::Crowded) => (SPINS_CROWDED, YIELDS_FOR),
+            (Spin::Always, Room::Ample | Room::Tight) => (u32::MAX, Duration::MAX),
+            (Spin::Always, Room::Crowded) => (SPINS_CROWDED, Duration::MAX),
+        };
+        Pace { spins, yields_for, idle: 0, yields: 0, since: None }
+    }
+
+    /// There was progress.
+    #[inline]
+    pub(super) fn found(&mut self) {
+        (self.idle, self.yields) = (0, 0);
+        self.since = None;
+    }
+
+    /// There was none. Asks for the time only if it matters.
+    #[inline]
+    pub(super) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
+        if self.idle < self.spins {
+            self.idle += u32::from(self.spins != u32::MAX);
+            return Rest::Spin;
+        }
+        self.yields = self.yields.wrapping_add(1);
+        if self.yields_for > Duration::ZERO && !self.yields.is_multiple_of(YIELDS_PER_LOOK) {
+            return Rest::Yield;
+        }
+        let now = now();
+        let since = *self.since.get_or_insert(now);
+        if now.since(since) < self.yields_for { Rest::Yield } else { Rest::Sleep }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_spins_then_yields_then_sleeps() {
+        let mut pace = Pace::new(Spin::Auto, Room::Tight);
+        let began = Time::from_nanos(1_000);
+        for _ in 0..SPINS {
+            assert_eq!(pace.rest(|| unreachable!("the time does not matter yet")), Rest::Spin);
+        }
+        assert_eq!(pace.rest(|| began), Rest::Yield);
+        assert_eq!(pace.rest(|| began + YIELDS_FOR / 2), Rest::Yield);
+        assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Sleep);
+        pace.found();
+        assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Spin);
+    }
+
+    #[test]
+    fn only_always_never_sleeps_and_nobody_spins_long_for_those_who_need_the_core() {
+        for room in [Room::Ample, Room::Tight, Room::Crowded] {
+            for (spin, sleeps) in [(Spin::Auto, true), (Spin::Never, true), (Spin::Always, false)] {
+                let mut pace = Pace::new(spin, room);
+                pace.since = Some(Time::from_nanos(0));
+                let rests: Vec<Rest> = (0..=SPINS).map(|_| pace.rest(|| Time::from_nanos(3_600_000_000_000))).collect();
+                assert_eq!(rests.contains(&Rest::Sleep), sleeps, "{spin:?}, {room:?}");
+                let spun = rests.iter().filter(|rest| **rest == Rest::Spin).count() as u32;
+                assert!(room != Room::Crowded || spun <= SPINS_CROWDED, "{spin:?} spun {spun} times");
+            }
+        }
+    }
+}
