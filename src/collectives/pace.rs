@@ -58,8 +58,9 @@ impl Pace {
             self.idle += u32::from(self.spins != u32::MAX);
             return Rest::Spin;
         }
-        self.yields = self.yields.wrapping_add(1);
-        if self.yields_for > Duration::ZERO && !self.yields.is_multiple_of(YIELDS_PER_LOOK) {
+        let yields = self.yields;
+        self.yields = yields.wrapping_add(1);
+        if self.yields_for > Duration::ZERO && !yields.is_multiple_of(YIELDS_PER_LOOK) {
             return Rest::Yield;
         }
         let now = now();
@@ -79,8 +80,12 @@ mod tests {
         for _ in 0..SPINS {
             assert_eq!(pace.rest(|| unreachable!("the time does not matter yet")), Rest::Spin);
         }
-        assert_eq!(pace.rest(|| began), Rest::Yield);
-        assert_eq!(pace.rest(|| began + YIELDS_FOR / 2), Rest::Yield);
+        for now in [began, began + YIELDS_FOR / 2] {
+            assert_eq!(pace.rest(|| now), Rest::Yield);
+            for _ in 1..YIELDS_PER_LOOK {
+                assert_eq!(pace.rest(|| unreachable!("the time is asked for now and then")), Rest::Yield);
+            }
+        }
         assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Sleep);
         pace.found();
         assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Spin);
