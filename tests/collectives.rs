@@ -23,6 +23,9 @@ use squall_fabric::{Fabric, Wait};
 /// Long enough for several chunks, and for RDMC where it is used.
 const LONG: usize = 150_000;
 
+/// How long it may take until all know who was killed.
+const NOTICED_WITHIN: Duration = Duration::from_secs(5);
+
 const OPERATIONS: [&str; 10] = [
     "barrier",
     "broadcast",
@@ -48,7 +51,9 @@ fn node() {
 
 /// Answers each line: `form INSTANCE NODE..`, or an operation, which is repeated until it fails.
 fn serve<F: Fabric + Wait>(fabric: F, config: &Config) {
-    let mut ranks = Collectives::new(fabric, Spin::Auto, config.members().len());
+    // Some go to sleep at once.
+    let spin = if config.id().0.is_multiple_of(2) { Spin::Never } else { Spin::Auto };
+    let mut ranks = Collectives::new(fabric, spin, config.members().len());
     let mut on = None;
     process::say("ready").expect("the test listens");
     for line in io::stdin().lines() {
@@ -127,14 +132,14 @@ impl Answers {
         Answers(processes.iter_mut().map(listen).collect())
     }
 
-    /// The next answer of each.
-    fn next(&self, what: &str) -> Vec<Option<String>> {
-        let next = |told: &Receiver<_>| told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what}: no answer"));
-        self.0.iter().map(next).collect()
+    /// The next answer of each, which is `expected`.
+    fn all(&self, expected: &str, what: &str) {
+        self.all_within(PATIENCE, expected, what);
     }
 
-    fn all(&self, expected: &str, what: &str) {
-        let answers = self.next(what);
+    fn all_within(&self, limit: Duration, expected: &str, what: &str) {
+        let next = |told: &Receiver<_>| told.recv_timeout(limit).unwrap_or_else(|_| panic!("{what}: no answer"));
+        let answers: Vec<Option<String>> = self.0.iter().map(next).collect();
         assert!(answers.iter().all(|answer| answer.as_deref() == Some(expected)), "{what}: {answers:?}");
     }
 }
@@ -146,9 +151,8 @@ fn form(processes: &mut [Process], instance: usize) {
 }
 
 /// For each operation, kills one of the processes that repeat it.
-fn one_is_killed_during_each_operation(backend: &'static str) {
-    const RANKS: u32 = 4;
-    let cluster = Cluster::new("collectives", backend, RANKS);
+fn one_is_killed_during_each_operation(backend: &'static str, ranks: u32) {
+    let cluster = Cluster::new(&format!("collectives-{ranks}"), backend, ranks);
     for (instance, operation) in (1..).zip(OPERATIONS) {
         let mut processes = cluster.start();
         let mut answers = Answers::of(&mut processes);
@@ -156,11 +160,11 @@ fn one_is_killed_during_each_operation(backend: &'static str) {
         answers.all("formed", &format!("{operation}, forming"));
         processes.iter_mut().for_each(|process| process.tell(operation));
         answers.all("running", &format!("{operation}, once"));
-        let victim = instance % RANKS as usize;
+        let victim = instance % ranks as usize;
         processes.remove(victim).kill();
         answers.0.remove(victim);
         let failed = format!("{:?}", CollectiveError::Failed { rank: victim });
-        answers.all(&failed, &format!("{operation}, one killed"));
+        answers.all_within(NOTICED_WITHIN, &failed, &format!("{operation}, one killed"));
         // The others go on without it.
         form(&mut processes, 100 + instance);
         answers.all("formed", &format!("{operation}, forming again"));
@@ -169,12 +173,17 @@ fn one_is_killed_during_each_operation(backend: &'static str) {
 
 #[test]
 fn one_is_killed_during_each_operation_over_shared_memory() {
-    one_is_killed_during_each_operation("shm");
+    one_is_killed_during_each_operation("shm", 4);
+}
+
+#[test]
+fn one_of_two_is_killed_and_nobody_else_can_tell_the_other() {
+    one_is_killed_during_each_operation("shm", 2);
 }
 
 #[test]
 fn one_is_killed_during_each_operation_over_tcp() {
-    one_is_killed_during_each_operation("tcp");
+    one_is_killed_during_each_operation("tcp", 4);
 }
 
 #[test]

@@ -229,22 +229,20 @@ impl<F: Fabric + Wait> Collectives<F> {
         }
     }
 
-    /// Makes progress with all operations, and looks at the fabric now and then.
+    /// Makes progress with all operations, and looks at the fabric now and then. Returns whether anything has changed: what
+    /// the fabric says may end an operation.
     #[inline]
     fn step(&mut self) -> bool {
         self.steps += 1;
-        if self.steps >= STEPS_PER_POLL {
-            self.look();
-        }
-        let mut progress = false;
+        let mut progress = self.steps >= STEPS_PER_POLL && self.look();
         for member in self.communicators.iter_mut().flatten() {
             progress |= member.communicator.step(&mut self.fabric, self.now);
         }
+        if self.needs_completions() {
+            progress |= self.look();
+        }
         if progress {
             self.pace.found();
-        }
-        if self.needs_completions() {
-            self.look();
         }
         progress
     }
