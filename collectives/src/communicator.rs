@@ -50,10 +50,10 @@ pub struct Communicator {
     /// The next operation's number.
     next: u64,
     plans: Vec<Plan>,
-    /// A lane waits for what it fetches, as of the last step.
-    needs_completions: bool,
     /// Which plan was made last.
     last_plan: usize,
+    /// A lane waits for what it fetches, as of the last step.
+    needs_completions: bool,
     parameters: Parameters,
     overrides: Vec<(Collective, Algorithm)>,
     ended: Option<Ended>,

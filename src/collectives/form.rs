@@ -66,7 +66,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     fn meet(&mut self, on: CommunicatorId, limit: Duration) -> Result<(), FormError> {
         let until = Time::boot_clock() + limit;
         loop {
-            let communicator = self.get(on)?;
+            let communicator = self.communicator(on)?;
             if let Some(rank) = communicator.failed() {
                 return Err(CollectiveError::Failed { rank }.into());
             }

@@ -139,11 +139,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     }
 
     /// A communicator, to ask it for its ranks, or to set its algorithms.
-    pub fn communicator(&mut self, on: CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
-        self.get(on)
-    }
-
-    fn get(&mut self, CommunicatorId(on): CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
+    pub fn communicator(&mut self, CommunicatorId(on): CommunicatorId) -> Result<&mut Communicator, CollectiveError> {
         match self.communicators.get_mut(on) {
             Some(Some(member)) => Ok(&mut member.communicator),
             _ => Err(CollectiveError::Disconnected),
@@ -159,7 +155,7 @@ impl<F: Fabric + Wait> Collectives<F> {
         on: CommunicatorId,
         start: impl FnOnce(&mut Communicator, &mut F) -> Result<Operation<T>, CollectiveError>,
     ) -> Result<Started<T>, CollectiveError> {
-        while self.get(on)?.is_busy() {
+        while self.communicator(on)?.is_busy() {
             if !self.step() {
                 self.rest(Time::MAX);
             }
@@ -173,7 +169,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// Makes progress, and says whether an operation is over.
     pub fn test<T>(&mut self, started: &Started<T>) -> Result<bool, CollectiveError> {
         self.step();
-        let over = self.get(started.on)?.test(&started.operation);
+        let over = self.communicator(started.on)?.test(&started.operation);
         if over != Ok(false) {
             self.flush();
         }
@@ -182,12 +178,12 @@ impl<F: Fabric + Wait> Collectives<F> {
 
     /// Waits until an operation is over.
     fn until_over<T>(&mut self, started: &Started<T>) -> Result<(), CollectiveError> {
-        let mut over = self.get(started.on)?.test(&started.operation);
+        let mut over = self.communicator(started.on)?.test(&started.operation);
         while over == Ok(false) {
             if !self.step() {
                 self.rest(Time::MAX);
             }
-            over = self.get(started.on)?.test(&started.operation);
+            over = self.communicator(started.on)?.test(&started.operation);
         }
         self.pace.found();
         self.flush();
@@ -197,7 +193,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     /// Waits until an operation is over, and returns its result.
     pub fn wait<T: Element>(&mut self, started: Started<T>) -> Result<Vec<T>, CollectiveError> {
         self.until_over(&started)?;
-        self.get(started.on)?.finish(started.operation)
+        self.communicator(started.on)?.finish(started.operation)
     }
 
     /// Leaves a communicator in good order: waits until all its operations are over, and no other rank needs this one.
@@ -205,7 +201,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     ///
     /// One that is not closed is seen to fail by the others when this is dropped.
     pub fn close(&mut self, on: CommunicatorId) -> Result<(), CollectiveError> {
-        self.get(on)?;
+        self.communicator(on)?;
         let CommunicatorId(index) = on;
         loop {
             let Some(member) = &mut self.communicators[index] else { return Ok(()) };

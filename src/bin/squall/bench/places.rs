@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use squall::{
-    ConfigBuilder, NodeId,
+    Config, ConfigBuilder, NodeId,
     config::{Address, Backend, KeyFiles, Security, VerbsOptions},
     keys::{Authority, Files, KeysError},
 };
@@ -131,6 +131,16 @@ pub(crate) fn fabric_of(place: Option<&Place>) -> FabricKind {
     place.map_or(FabricKind::Shm, |place| place.fabric)
 }
 
+/// What the fabric of one of `nodes` nodes is opened with, where no more than a fabric is needed.
+pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&Place>) -> Result<Config, String> {
+    let config = Config::builder(cluster, node).members(0..nodes);
+    let config = match place {
+        Some(place) => place.apply(config, node),
+        None => config.backend(Backend::Shm),
+    };
+    config.build().map_err(|error| error.to_string())
+}
+
 /// Ports of loopback that nobody had a moment ago.
 fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
     // All at once, so that none comes twice.
@@ -224,8 +234,6 @@ impl Drop for Keys {
 
 #[cfg(test)]
 mod tests {
-    use squall::Config;
-
     use super::*;
 
     fn args(addresses: &[&str]) -> PlaceArgs {
@@ -240,8 +248,8 @@ mod tests {
     }
 
     fn config(places: &Places, cluster: &str, node: u32) -> Config {
-        let place = places.place.as_ref().expect("they are on a network");
-        place.apply(Config::builder(cluster, node).members(0..2), node).build().expect("it is possible")
+        assert!(places.place.is_some(), "they are on a network");
+        configure(cluster, node, 2, places.place.as_ref()).expect("it is possible")
     }
 
     #[test]

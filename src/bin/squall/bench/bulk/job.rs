@@ -4,7 +4,6 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use squall::{
     Config,
-    config::Backend,
     rdmc::{
         GroupConfig, GroupId,
         schedule::{Algorithm, Outer, Racks},
@@ -13,7 +12,10 @@ use squall::{
 use squall_fabric::NodeId;
 
 use super::touch::{Touch, Touched};
-use crate::bench::{job::Spinning, places::Place};
+use crate::bench::{
+    job::Spinning,
+    places::{Place, configure},
+};
 
 /// How blocks travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -101,12 +103,7 @@ impl BulkJob {
 
     /// What the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
-        let config = match &self.place {
-            Some(place) => place.apply(config, self.node),
-            None => config.backend(Backend::Shm),
-        };
-        config.build().map_err(|error| error.to_string())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
     }
 
     /// A group whose root is `root`, for this job's messages.

@@ -5,13 +5,12 @@ use serde::{Deserialize, Serialize};
 use squall::{
     Config,
     collectives::{Algorithm, Collective},
-    config::Backend,
     rdmc::block::{Medium, Network},
 };
 
 use crate::bench::{
     job::Spinning,
-    places::{FabricKind, Place, fabric_of},
+    places::{FabricKind, Place, configure, fabric_of},
 };
 
 /// Bytes per second of a link, for the blocks of long broadcasts: 100 Gb/s.
@@ -165,12 +164,7 @@ impl CollectivesJob {
 
     /// What the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
-        let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
-        let config = match &self.place {
-            Some(place) => place.apply(config, self.node),
-            None => config.backend(Backend::Shm),
-        };
-        config.build().map_err(|error| error.to_string())
+        configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
     }
 }
 
