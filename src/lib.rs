@@ -85,6 +85,7 @@ pub mod config;
 mod control;
 #[cfg(feature = "copy")]
 pub mod copy;
+mod cores;
 mod current;
 mod custody;
 mod delivery;
@@ -104,6 +105,7 @@ mod node;
 mod node_core;
 mod operator;
 mod outside;
+mod pace;
 mod plan;
 mod read;
 mod recovery;

@@ -53,6 +53,7 @@ impl<F: Fabric + Wait> Collectives<F> {
     pub fn form(&mut self, config: CommunicatorConfig, limit: Duration) -> Result<CommunicatorId, FormError> {
         let tag = config.tag;
         let communicator = Communicator::create(&mut self.fabric, config)?;
+        self.first_rank.get_or_insert(communicator.rank());
         self.communicators.push(Some(Member { communicator, tag, splits: 0 }));
         let on = CommunicatorId(self.communicators.len() - 1);
         let formed = self.meet(on, limit).and_then(|()| Ok(self.measure(on)?));

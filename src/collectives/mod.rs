@@ -40,7 +40,6 @@
 mod blocking;
 mod form;
 mod measure;
-mod pace;
 
 use std::time::Duration;
 
@@ -52,8 +51,7 @@ pub use squall_collectives::{
 use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
 
 pub use self::form::FormError;
-use self::pace::Pace;
-use crate::{View, config::Spin, room::Room, runtime::Rest};
+use crate::{View, config::Spin, cores, pace::Pace, room::Room, runtime::Rest};
 
 /// The connections of communicators, among those of other layers.
 const LAYER: u32 = 3;
@@ -88,6 +86,8 @@ pub struct Collectives<F> {
     communicators: Vec<Option<Member>>,
     completions: Vec<Completion>,
     pace: Pace,
+    /// This node's rank in the first communicator, of which the other ranks may be on this host.
+    first_rank: Option<usize>,
     /// As of the last look at the fabric.
     now: Time,
     /// Steps since then.
@@ -125,7 +125,15 @@ impl<F: Fabric + Wait> Collectives<F> {
         // No other thread of this process needs a core meanwhile: it is the caller's that waits.
         let pace = Pace::new(spin, Room::of_this_host(nodes));
         let now = Time::boot_clock();
-        Collectives { fabric, communicators: Vec::new(), completions: Vec::new(), pace, now, steps: 0 }
+        Collectives {
+            fabric,
+            communicators: Vec::new(),
+            completions: Vec::new(),
+            pace,
+            first_rank: None,
+            now,
+            steps: 0,
+        }
     }
 
     /// The fabric.
@@ -288,6 +296,9 @@ impl<F: Fabric + Wait> Collectives<F> {
         match self.pace.rest(Time::boot_clock) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => {
+                if self.pace.is_astray(Time::boot_clock) {
+                    cores::move_to_own(self.first_rank.unwrap_or_default());
+                }
                 self.steps += STEPS_PER_YIELD;
                 if self.steps >= STEPS_PER_POLL {
                     self.look();

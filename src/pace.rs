@@ -1,4 +1,4 @@
-//! How a thread waits for what other ranks do.
+//! How a thread that drives ranks itself waits for what other ranks do.
 
 use std::time::Duration;
 
@@ -19,9 +19,16 @@ const YIELDS_PER_LOOK: u32 = 8;
 /// How long a rank yields its core before it sleeps. Waking it takes some 40 µs, and its operation that much longer.
 const YIELDS_FOR: Duration = Duration::from_millis(1);
 
+/// Waits in a row that lasted beyond the spins, where there is a core for each rank. Then two that wait for each other may be on
+/// one core, where neither looks idle to the kernel: it took more than 10 ms to part them, also when one slept in between.
+const LATE: u32 = 32;
+
+/// How often a rank moves for that, at most: it may have been something else.
+const MOVES_EVERY: Duration = Duration::from_millis(100);
+
 /// Decides what a rank does after a step without progress.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     spins: u32,
     yields_for: Duration,
     /// Steps since the last progress.
@@ -30,10 +37,16 @@ pub(super) struct Pace {
     yields: u32,
     /// When it first yielded since.
     since: Option<Time>,
+    /// Whether it is worth to move to another core.
+    moves: bool,
+    /// Waits that lasted beyond the spins, less those that did not.
+    late: u32,
+    /// When it last moved.
+    moved: Option<Time>,
 }
 
 impl Pace {
-    pub(super) fn new(spin: Spin, room: Room) -> Pace {
+    pub(crate) fn new(spin: Spin, room: Room) -> Pace {
         let (spins, yields_for) = match (spin, room) {
             (Spin::Never, _) => (0, Duration::ZERO),
             (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, YIELDS_FOR),
@@ -41,19 +54,23 @@ impl Pace {
             (Spin::Always, Room::Ample | Room::Tight) => (u32::MAX, Duration::MAX),
             (Spin::Always, Room::Crowded) => (SPINS_CROWDED, Duration::MAX),
         };
-        Pace { spins, yields_for, idle: 0, yields: 0, since: None }
+        let moves = spins == SPINS;
+        Pace { spins, yields_for, idle: 0, yields: 0, since: None, moves, late: 0, moved: None }
     }
 
     /// There was progress.
     #[inline]
-    pub(super) fn found(&mut self) {
+    pub(crate) fn found(&mut self) {
+        if self.idle > 0 {
+            self.late = if self.yields > 0 { self.late + 1 } else { self.late.saturating_sub(1) };
+        }
         (self.idle, self.yields) = (0, 0);
         self.since = None;
     }
 
     /// There was none. Asks for the time only if it matters.
     #[inline]
-    pub(super) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
+    pub(crate) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
         if self.idle < self.spins {
             self.idle += u32::from(self.spins != u32::MAX);
             return Rest::Spin;
@@ -66,6 +83,25 @@ impl Pace {
         let now = now();
         let since = *self.since.get_or_insert(now);
         if now.since(since) < self.yields_for { Rest::Yield } else { Rest::Sleep }
+    }
+
+    /// Whether those who are waited for seem to be on this core, so that the rank is to move to one of its own.
+    #[inline]
+    pub(crate) fn is_astray(&mut self, now: impl FnOnce() -> Time) -> bool {
+        if self.late < LATE {
+            return false;
+        }
+        self.late = 0;
+        self.moves && self.is_due(now())
+    }
+
+    #[cold]
+    fn is_due(&mut self, now: Time) -> bool {
+        let is_due = self.moved.is_none_or(|moved| now.since(moved) >= MOVES_EVERY);
+        if is_due {
+            self.moved = Some(now);
+        }
+        is_due
     }
 }
 
@@ -89,6 +125,34 @@ mod tests {
         assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Sleep);
         pace.found();
         assert_eq!(pace.rest(|| began + YIELDS_FOR), Rest::Spin);
+    }
+
+    #[test]
+    fn who_is_late_again_and_again_is_astray_now_and_then_where_there_is_a_core_for_each() {
+        for (spin, room, moves) in
+            [(Spin::Auto, Room::Tight, true), (Spin::Auto, Room::Crowded, false), (Spin::Never, Room::Tight, false)]
+        {
+            let mut pace = Pace::new(spin, room);
+            let mut moved = Vec::new();
+            for wait in 0..10 * LATE {
+                let now = Time::ZERO + wait * MOVES_EVERY / (4 * LATE);
+                (0..=SPINS).for_each(|_| drop(pace.rest(|| now)));
+                pace.found();
+                if pace.is_astray(|| now) {
+                    moved.push(wait + 1);
+                }
+            }
+            assert_eq!(moved, if moves { vec![LATE, 5 * LATE, 9 * LATE] } else { Vec::new() }, "{spin:?}, {room:?}");
+        }
+        let mut pace = Pace::new(Spin::Auto, Room::Tight);
+        for _ in 0..10 * LATE {
+            (0..=SPINS).for_each(|_| drop(pace.rest(|| Time::ZERO)));
+            pace.found();
+            // It was worth it to spin.
+            assert_eq!(pace.rest(|| Time::ZERO), Rest::Spin);
+            pace.found();
+            assert!(!pace.is_astray(|| Time::ZERO));
+        }
     }
 
     #[test]
