@@ -2,10 +2,10 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Moves the calling thread to a core of its own, of those that it may use, if `index` counts the threads that do so. The kernel may
+/// Moves the calling thread to one of the cores that it may use; threads of which `index` counts are spread evenly. The kernel may
 /// move it on from there.
 #[cold]
-pub(crate) fn move_to_own(index: usize) {
+pub(crate) fn spread(index: usize) {
     // Where that is not possible, it stays where it is.
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let count = (allowed.count() as usize).max(1);
@@ -25,7 +25,7 @@ mod tests {
     fn afterwards_a_thread_may_use_the_cores_that_it_might_before() {
         let before = sched_getaffinity(None).expect("it has some");
         for index in [0, 1, 7000] {
-            move_to_own(index);
+            spread(index);
             assert_eq!(sched_getaffinity(None).as_ref(), Ok(&before));
         }
     }

@@ -19,8 +19,8 @@ const YIELDS_PER_LOOK: u32 = 8;
 /// How long a rank yields its core before it sleeps. Waking it takes some 40 µs, and its operation that much longer.
 const YIELDS_FOR: Duration = Duration::from_millis(1);
 
-/// Waits in a row that lasted beyond the spins, where there is a core for each rank. Then two that wait for each other may be on
-/// one core, where neither looks idle to the kernel: it took more than 10 ms to part them, also when one slept in between.
+/// Waits in a row that lasted beyond the spins. Then ranks that wait for each other may be on one core while others have fewer:
+/// none of them looks idle to the kernel, which took more than 10 ms to part two, also when one slept in between.
 const LATE: u32 = 32;
 
 /// How often a rank moves for that, at most: it may have been something else.
@@ -37,7 +37,7 @@ pub(crate) struct Pace {
     yields: u32,
     /// When it first yielded since.
     since: Option<Time>,
-    /// Whether it is worth to move to another core.
+    /// Whether it may move to another core.
     moves: bool,
     /// Waits that lasted beyond the spins, less those that did not.
     late: u32,
@@ -54,7 +54,7 @@ impl Pace {
             (Spin::Always, Room::Ample | Room::Tight) => (u32::MAX, Duration::MAX),
             (Spin::Always, Room::Crowded) => (SPINS_CROWDED, Duration::MAX),
         };
-        let moves = spins == SPINS;
+        let moves = spin != Spin::Never;
         Pace { spins, yields_for, idle: 0, yields: 0, since: None, moves, late: 0, moved: None }
     }
 
@@ -85,7 +85,7 @@ impl Pace {
         if now.since(since) < self.yields_for { Rest::Yield } else { Rest::Sleep }
     }
 
-    /// Whether those who are waited for seem to be on this core, so that the rank is to move to one of its own.
+    /// Whether those who are waited for may be on this core, so that the rank is to move to that of its number.
     #[inline]
     pub(crate) fn is_astray(&mut self, now: impl FnOnce() -> Time) -> bool {
         if self.late < LATE {
@@ -128,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_again_and_again_is_astray_now_and_then_where_there_is_a_core_for_each() {
+    fn who_is_late_again_and_again_is_astray_now_and_then() {
         for (spin, room, moves) in
-            [(Spin::Auto, Room::Tight, true), (Spin::Auto, Room::Crowded, false), (Spin::Never, Room::Tight, false)]
+            [(Spin::Auto, Room::Tight, true), (Spin::Auto, Room::Crowded, true), (Spin::Never, Room::Tight, false)]
         {
             let mut pace = Pace::new(spin, room);
             let mut moved = Vec::new();

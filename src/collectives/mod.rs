@@ -297,7 +297,7 @@ impl<F: Fabric + Wait> Collectives<F> {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => {
                 if self.pace.is_astray(Time::boot_clock) {
-                    cores::move_to_own(self.first_rank.unwrap_or_default());
+                    cores::spread(self.first_rank.unwrap_or_default());
                 }
                 self.steps += STEPS_PER_YIELD;
                 if self.steps >= STEPS_PER_POLL {
