@@ -12,6 +12,7 @@ mod error;
 mod event;
 mod layout;
 mod message;
+pub mod model;
 mod pipe;
 mod timestamp;
 mod tournament;
