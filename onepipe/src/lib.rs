@@ -4,17 +4,29 @@
 //! delivers messages in the order of their timestamps, ties by sender (1Pipe, SIGCOMM 2021, "the paper" on these pages).
 //! There is no sequencer: each rank stamps with its own clock, and receivers wait until nothing earlier can come.
 
+mod barrier;
 pub mod baseline;
 mod clock;
 mod config;
 mod controller;
+mod engine;
 mod error;
 mod event;
+mod inbound;
 mod layout;
+mod links;
 mod message;
+mod mirror;
+mod order;
 mod pipe;
+mod recall;
+mod record;
+mod ring;
+mod stamps;
+mod status;
 mod timestamp;
 mod tournament;
+mod waiting;
 
 pub use clock::{Clock, HostClock, SkewedClock};
 pub use config::{OnePipeConfig, Topology};
