@@ -62,7 +62,7 @@ impl Header {
 
 #[inline]
 fn mark(position: u64) -> u64 {
-    position / 8 & ((1 << MARK_BITS) - 1)
+    (position / 8) & ((1 << MARK_BITS) - 1)
 }
 
 #[cfg(test)]

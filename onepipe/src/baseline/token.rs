@@ -120,6 +120,6 @@ mod tests {
         let mut turns = Turns::new(0, 2);
         let sent = std::iter::from_fn(|| turns.stamp()).count();
         assert_eq!(sent as u64, PER_TURN);
-        assert!(PER_TURN < 1 << INDEX_BITS);
+        const { assert!(PER_TURN < 1 << INDEX_BITS) };
     }
 }
