@@ -8,7 +8,7 @@ pub(crate) mod plan;
 use std::time::Duration;
 
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, Time,
+    BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
     sim::{SimConfig, SimFabric, SimNet},
 };
 use squall_onepipe::{Event, Message, Mode, OnePipe, OnePipeConfig, ScatterError, SkewedClock};
@@ -205,7 +205,9 @@ impl World {
                 }
                 Event::Removed { rank, .. } => log.removed.push(rank),
                 Event::Ended => log.has_ended = true,
-                Event::Broken { .. } => {}
+                Event::Broken { rank, reason } => {
+                    assert!(!matches!(reason, BreakReason::Refused(_)), "rank {rank} breaks the protocol: {reason}");
+                }
             }
         }
     }
