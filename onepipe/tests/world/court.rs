@@ -90,10 +90,14 @@ impl Court {
         }
     }
 
+    /// Whether a rank is not named as failed, as far as is known.
+    pub(crate) fn stays(&self, rank: usize) -> bool {
+        !self.removed.contains(&rank) && !self.accused.contains(&rank)
+    }
+
     /// Decides once all who stay have reported.
     fn decide(&mut self) {
-        let stay = |rank: &usize| !self.removed.contains(rank) && !self.accused.contains(rank);
-        let staying: Vec<usize> = (0..self.ranks).filter(stay).collect();
+        let staying: Vec<usize> = (0..self.ranks).filter(|&rank| self.stays(rank)).collect();
         let reports: Option<Vec<u64>> = staying.iter().map(|rank| self.reports.get(rank).copied()).collect();
         let (true, Some(reports)) = (self.is_wedging, reports) else { return };
         let failed: Vec<usize> = std::mem::take(&mut self.accused).into_iter().collect();

@@ -126,6 +126,11 @@ impl World {
         self.alive().filter(|rank| !self.court.removed.contains(rank)).collect()
     }
 
+    /// Whether the group goes on without a rank.
+    pub(crate) fn others_stay(&self, rank: usize) -> bool {
+        self.alive().any(|other| other != rank && self.court.stays(other))
+    }
+
     /// Whether a rank's process runs.
     pub(crate) fn runs(&self, rank: usize) -> bool {
         self.ranks[rank].as_ref().is_some_and(|alive| self.net.runs(alive.fabric.node()))

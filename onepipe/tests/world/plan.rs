@@ -102,7 +102,7 @@ pub(crate) fn run(seed: u64) -> Tally {
         match world.random.usize(..100) {
             0..50 => (0..world.random.usize(1..6)).for_each(|_| send(&mut world, one, &mut tally)),
             50..60 => world.step(one),
-            60..64 if crashes > 0 && turn > 10 && world.survivors().len() > 1 => {
+            60..64 if crashes > 0 && turn > 10 && world.others_stay(one) => {
                 crashes -= 1;
                 world.crash(one);
             }
@@ -124,7 +124,7 @@ pub(crate) fn run(seed: u64) -> Tally {
                 mishaps -= 1;
                 world.court.wedge();
             }
-            69 if mishaps > 0 && world.survivors().len() > 1 => {
+            69 if mishaps > 0 && world.others_stay(one) => {
                 mishaps -= 1;
                 world.court.accuse(one);
             }
