@@ -3,7 +3,7 @@
 //! ```text
 //! 0    tail × 2         how far the writer's ring of each mode is filled             after the ring's bytes
 //! 16   status           what the writer reports, see `Status`: words on their own    after the data posted before
-//! 96   recall number    which batch of recalls lies behind it                        after the batch
+//! 104  recall number    which batch of recalls lies behind it                        after the batch
 //! 128  recall           count, timestamps: see `recall`
 //! 384  ring × 2         records, see `record`
 //! ```
@@ -19,7 +19,7 @@ use crate::Mode;
 pub(crate) const STATUS: usize = 16;
 
 /// The offset of the recall batch's number.
-pub(crate) const RECALL_NUMBER: usize = 96;
+pub(crate) const RECALL_NUMBER: usize = 104;
 
 /// The offset of what the batch says: a count, and the stamps.
 pub(crate) const RECALL_BATCH: usize = 128;

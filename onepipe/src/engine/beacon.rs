@@ -15,8 +15,8 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Beacon {
-    /// The greatest wide timestamp that barriers are to pass, as far as this rank knows.
-    want: u64,
+    /// By mode: the greatest wide timestamp that barriers are to pass, as far as this rank knows.
+    want: [u64; 2],
     active_until: Time,
     /// When barriers may be told again.
     next: Time,
@@ -30,18 +30,18 @@ pub(super) struct Beacon {
     said: Vec<[u64; 2]>,
 }
 
-/// By mode, or the one.
+/// By mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     up: [u64; 2],
     down: [u64; 2],
-    want: u64,
+    want: [u64; 2],
 }
 
 impl Beacon {
     pub(super) fn new(ranks: usize) -> Beacon {
         Beacon {
-            want: 0,
+            want: [0; 2],
             active_until: Time::ZERO,
             next: Time::ZERO,
             told: Told::default(),
@@ -59,8 +59,9 @@ impl Beacon {
 
     /// Somebody waits for barriers to pass a timestamp.
     #[inline]
-    pub(super) fn want(&mut self, stamp: u64) {
-        self.want = self.want.max(stamp);
+    pub(super) fn want(&mut self, mode: Mode, stamp: u64) {
+        let want = &mut self.want[mode.index()];
+        *want = stamp.max(*want);
     }
 
     /// Whether data was posted to a rank.
@@ -85,13 +86,24 @@ impl<S: Stamps> Engine<S> {
         if is_active || self.beacon.pushed.contains(&true) || self.is_needed() {
             self.move_own();
             let now_told = self.telling();
-            let is_urgent = S::IS_URGENT && now_told != self.beacon.told;
-            if now >= self.beacon.next || is_urgent {
+            if now >= self.beacon.next || self.is_urgent(&now_told) {
                 self.beacon.told = now_told;
                 self.beacon.next = now + self.config.beacon_interval;
             }
         }
         self.accept()
+    }
+
+    /// Whether others are not to wait until a beacon is due.
+    fn is_urgent(&self, now_told: &Told) -> bool {
+        let Beacon { told, want, .. } = &self.beacon;
+        // All that somebody waits for has been acknowledged, which does not happen while messages keep coming.
+        let satisfies = |mode: Mode| {
+            let at = mode.index();
+            let passes = |before: [u64; 2], now: [u64; 2]| (before[at]..now[at]).contains(&want[at]);
+            self.acknowledges(mode) && (passes(told.up, now_told.up) || passes(told.down, now_told.down))
+        };
+        Mode::ALL.into_iter().any(satisfies) || (S::IS_URGENT && now_told != told)
     }
 
     /// Promises as much as can be.
@@ -131,7 +143,7 @@ impl<S: Stamps> Engine<S> {
                 progress |= order.accept(self.barriers.all(mode));
             }
             if let Some(stamp) = order.waits_for() {
-                self.beacon.want(stamp);
+                self.beacon.want(mode, stamp);
             }
         }
         progress
@@ -140,18 +152,22 @@ impl<S: Stamps> Engine<S> {
     /// Whether somebody waits for a barrier that this rank has not told, or for others who don't know of it.
     fn is_needed(&self) -> bool {
         let Beacon { told, want, .. } = &self.beacon;
-        let down = if self.barriers.has_children() { told.down } else { [u64::MAX; 2] };
-        let least_told = told.up.into_iter().chain(down).min();
-        let least_accepted = self.orders.iter().map(|order| order.barrier()).min();
-        // A new group waits for nothing.
-        *want > 0 && (least_told <= Some(*want) || *want > told.want && least_accepted <= Some(*want))
+        let has_children = self.barriers.has_children();
+        Mode::ALL.into_iter().any(|mode| {
+            let at = mode.index();
+            let least_told = if has_children { told.up[at].min(told.down[at]) } else { told.up[at] };
+            let is_news = want[at] > told.want[at] && self.orders[at].barrier() <= want[at];
+            // A new group waits for nothing.
+            want[at] > 0 && (least_told <= want[at] || is_news)
+        })
     }
 
     /// When barriers are to be told next, if nothing comes meanwhile.
     pub(super) fn next_beacon(&self, now: Time) -> Time {
         let beacon = &self.beacon;
         let by_time = || {
-            let waits = |mode: Mode| beacon.is_free[mode.index()] && self.barriers.own(mode) <= beacon.want;
+            let waits =
+                |mode: Mode| beacon.is_free[mode.index()] && self.barriers.own(mode) <= beacon.want[mode.index()];
             S::GROWS_WITH_TIME && Mode::ALL.into_iter().any(waits)
         };
         let is_due = now < beacon.active_until || (self.is_needed() && (by_time() || self.telling() != beacon.told));
@@ -186,14 +202,17 @@ impl<S: Stamps> Engine<S> {
 
     #[inline]
     fn tell_up(&mut self, rank: usize, has_data: bool) {
-        let is_flat = self.config.topology == Topology::Flat;
+        let peer = &self.links.peers[rank];
         let mut barriers = self.beacon.told.up;
-        if is_flat && has_data {
-            barriers = Mode::ALL.map(|mode| self.barriers.own(mode));
-        }
-        // In a flat group, it says that what was stamped before is there.
-        if is_flat && !self.links.peers[rank].out[Mode::BestEffort.index()].is_posted() {
-            barriers[Mode::BestEffort.index()] = 0;
+        if self.config.topology == Topology::Flat {
+            // It costs nothing to tell the latest with what is told anyway.
+            if has_data || peer.status.is_changed() {
+                barriers = Mode::ALL.map(|mode| self.barriers.own(mode));
+            }
+            // It says that what was stamped before is there.
+            if !peer.out[Mode::BestEffort.index()].is_posted() {
+                barriers[Mode::BestEffort.index()] = 0;
+            }
         }
         self.say(rank, Word::Barrier, barriers);
     }
@@ -202,14 +221,15 @@ impl<S: Stamps> Engine<S> {
     fn say(&mut self, rank: usize, word: fn(Mode) -> Word, barriers: [u64; 2]) {
         let status = &mut self.links.peers[rank].status;
         for mode in Mode::ALL {
+            let (barrier, want) = (barriers[mode.index()], self.beacon.told.want[mode.index()]);
             let said = &mut self.beacon.said[rank][mode.index()];
-            if barriers[mode.index()] > *said {
-                *said = barriers[mode.index()];
-                status.set(word(mode), status::encode(self.epoch, *said));
+            if barrier > *said {
+                *said = barrier;
+                status.set(word(mode), status::encode(self.epoch, barrier));
             }
-        }
-        if self.beacon.told.want > 0 {
-            status.set(Word::Want, status::encode(self.epoch, self.beacon.told.want));
+            if want > 0 {
+                status.set(Word::Want(mode), status::encode(self.epoch, want));
+            }
         }
     }
 }

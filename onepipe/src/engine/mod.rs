@@ -134,7 +134,7 @@ impl<S: Stamps> Engine<S> {
                 self.waiting.is_clear(mode, message.to) && record_bytes(message.bytes.len()) <= room
             });
         if at_once && let Some(stamp) = self.stamps.stamp() {
-            self.beacon.want(stamp);
+            self.beacon.want(mode, stamp);
             for message in messages {
                 write(&mut self.links, &mut self.orders, (mode, stamp, id), *message);
             }
@@ -210,7 +210,7 @@ impl<S: Stamps> Engine<S> {
         while let Some(scattering) = self.waiting.first_ready() {
             let Some(stamp) = self.stamps.stamp() else {
                 // Its turn comes when all have passed those before.
-                self.beacon.want(self.stamps.near());
+                self.beacon.want(scattering.mode, self.stamps.near());
                 break;
             };
             for message in scattering.messages() {
@@ -218,8 +218,8 @@ impl<S: Stamps> Engine<S> {
                 mirror.release(record_bytes(message.bytes.len()));
                 write(&mut self.links, &mut self.orders, (scattering.mode, stamp, scattering.id), message);
             }
+            self.beacon.want(scattering.mode, stamp);
             self.waiting.remove_first_ready();
-            self.beacon.want(stamp);
             progress = true;
         }
         if progress {

@@ -88,13 +88,12 @@ impl<S: Stamps> Engine<S> {
             let at = word.index();
             (words[at] != before[at]).then_some(words[at])
         };
-        let stamp = |word: Word| status::decode(self.epoch, changed(word)?, near);
-        if let Some(want) = stamp(Word::Want) {
-            self.stamps.hear_want(want);
-            self.beacon.want(want);
-        }
         for mode in Mode::ALL {
             let stamp = |word: Word| status::decode(self.epoch, changed(word)?, near);
+            if let Some(want) = stamp(Word::Want(mode)) {
+                self.stamps.hear_want(want);
+                self.beacon.want(mode, want);
+            }
             if let Some(barrier) = stamp(Word::Barrier(mode)) {
                 self.stamps.hear(rank, barrier);
                 self.barriers.hear(mode, rank, barrier);

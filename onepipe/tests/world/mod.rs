@@ -3,17 +3,19 @@
 
 pub(crate) mod check;
 pub(crate) mod court;
+pub(crate) mod fickle;
 pub(crate) mod plan;
 
 use std::time::Duration;
 
 use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
-    sim::{SimConfig, SimFabric, SimNet},
+    sim::{SimConfig, SimNet},
 };
 use squall_onepipe::{Event, Message, Mode, OnePipe, OnePipeConfig, ScatterError, SkewedClock};
 
 use court::Court;
+use fickle::Fickle;
 
 /// A scattering, as its sender remembers it.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub(crate) struct Log {
 }
 
 pub(crate) struct Rank {
-    pub(crate) fabric: SimFabric,
+    pub(crate) fabric: Fickle,
     pub(crate) pipe: OnePipe<SkewedClock>,
     pub(crate) clock: SkewedClock,
 }
@@ -87,7 +89,8 @@ impl World {
     pub(crate) fn new(sim: SimConfig, seed: u64, config: &OnePipeConfig, clocks: &[SkewedClock]) -> World {
         let net = SimNet::new(sim, seed);
         let ranks = config.nodes.iter().zip(clocks).map(|(&node, &clock)| {
-            let mut fabric = net.fabric(node);
+            // Queues that are never full leave the half of it untested.
+            let mut fabric = Fickle::new(net.fabric(node), seed, [0, 3, 30][(seed % 3) as usize]);
             let pipe = OnePipe::create(&mut fabric, config.clone(), clock).expect("a sound configuration");
             Some(Rank { fabric, pipe, clock })
         });
@@ -179,12 +182,20 @@ impl World {
         self.take_events(rank);
     }
 
+    /// Whether a rank is to be stepped, though the network does not say so.
+    fn has_news(&self, rank: usize) -> bool {
+        let is_owing = self.ranks[rank].as_ref().is_some_and(|alive| alive.fabric.is_owing());
+        is_owing || self.court.has_news_for(rank)
+    }
+
     fn deliver(&mut self, rank: usize) {
         let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
         let log = &mut self.logs[rank];
         for mode in Mode::ALL {
             let max = if self.is_draining { usize::MAX } else { [0, 1, 5, 100][self.random.usize(..4)] };
-            let barrier = pipe.barrier(mode);
+            let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch == pipe.epoch());
+            let reported = reported.filter(|_| mode == Mode::Reliable).map_or(u64::MAX, |(_, barrier)| barrier);
+            let barrier = pipe.barrier(mode).min(reported);
             pipe.deliver(mode, max, &mut |delivery| {
                 let word = |at: usize| u64::from_le_bytes(delivery.bytes[8 * at..][..8].try_into().expect("a word"));
                 let received = Received { stamp: delivery.stamp, sender: word(0) as usize, id: word(3) };
@@ -223,17 +234,16 @@ impl World {
         let deadline =
             |world: &World, rank: usize| if world.runs(rank) { world.pipe(rank).deadline() } else { Time::MAX };
         let due = self.alive().map(|rank| deadline(self, rank)).min().unwrap_or(Time::MAX);
-        let waits_for_court: Vec<usize> =
-            self.alive().filter(|&rank| self.runs(rank) && self.court.has_news_for(rank)).collect();
-        if self.net.next_event().is_none() && due == Time::MAX && waits_for_court.is_empty() && limit == Time::MAX {
+        let waiting: Vec<usize> = self.alive().filter(|&rank| self.runs(rank) && self.has_news(rank)).collect();
+        if self.net.next_event().is_none() && due == Time::MAX && waiting.is_empty() && limit == Time::MAX {
             return false;
         }
-        let patience = if waits_for_court.is_empty() { Time::MAX } else { self.net.now() + Duration::from_micros(20) };
+        let patience = if waiting.is_empty() { Time::MAX } else { self.net.now() + Duration::from_micros(20) };
         let mut ready = Vec::new();
         let now = self.net.advance(due.min(patience).min(limit).max(self.net.now()), &mut ready);
         for rank in 0..self.ranks.len() {
             let Some(alive) = &self.ranks[rank] else { continue };
-            let is_told = waits_for_court.contains(&rank);
+            let is_told = waiting.contains(&rank);
             if is_told || ready.contains(&alive.fabric.node()) || alive.pipe.deadline() <= now {
                 self.step(rank);
             }

@@ -93,7 +93,7 @@ pub(crate) fn run(seed: u64) -> Tally {
 
     let turns = random.usize(20..400);
     let mut crashes = random.usize(0..=2).min(n - 1);
-    let mut mishaps = random.usize(0..=2);
+    let mut mishaps = random.usize(0..=3);
     let mut paused: Vec<usize> = Vec::new();
     let mut cuts = Vec::new();
     for turn in 0..turns {
@@ -124,11 +124,11 @@ pub(crate) fn run(seed: u64) -> Tally {
                 mishaps -= 1;
                 world.court.wedge();
             }
-            69 if mishaps > 0 && world.others_stay(one) => {
+            69..72 if mishaps > 0 && world.others_stay(one) => {
                 mishaps -= 1;
                 world.court.accuse(one);
             }
-            70..80 => {
+            72..80 => {
                 if let Some(rank) = paused.pop().filter(|&rank| world.ranks[rank].is_some()) {
                     world.net.resume(world.node(rank));
                 }
