@@ -10,7 +10,7 @@ use squall_fabric::Time;
 ///    them. One without failed ranks is possible, as when others have joined what the group is a part of.
 /// 2. Before a settlement is decided, every rank of the group that it does not name as failed, and that none before it
 ///    did, has [reported](Controller::report) for the epoch that it ends. Its failure timestamp is the greatest of their
-///    reports, or greater than none of them where it has no failed ranks.
+///    reports; where it has no failed ranks, it means nothing.
 /// 3. It is committed, so that no other can take its place, before any rank is told of it.
 /// 4. A rank that others suspect in every epoch is named as failed in the end, or they are: a broken connection is not
 ///    made again.

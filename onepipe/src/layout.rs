@@ -3,7 +3,8 @@
 //! ```text
 //! 0    tail × 2         how far the writer's ring of each mode is filled             after the ring's bytes
 //! 16   status           what the writer reports, see `Status`: words on their own    after the data posted before
-//! 128  recall           batch number, count, stamps: see `recall`                    the number after the others
+//! 104  recall number    which batch of recalls lies behind it                        after the batch
+//! 128  recall           count, timestamps: see `recall`
 //! 384  ring × 2         records, see `record`
 //! ```
 //!
@@ -18,10 +19,10 @@ use crate::Mode;
 pub(crate) const STATUS: usize = 16;
 
 /// The offset of the recall batch's number.
-pub(crate) const RECALL_NUMBER: usize = 128;
+pub(crate) const RECALL_NUMBER: usize = 104;
 
 /// The offset of what the batch says: a count, and the stamps.
-pub(crate) const RECALL_BATCH: usize = RECALL_NUMBER + 8;
+pub(crate) const RECALL_BATCH: usize = 128;
 
 /// The offset of the first ring.
 const RINGS: usize = (RECALL_BATCH + INLINE_BYTES).next_multiple_of(64);

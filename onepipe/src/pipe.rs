@@ -4,7 +4,7 @@ use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
     Clock, Controller, CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
-    baseline::TotalOrder,
+    baseline::TotalOrder, engine::Engine, stamps::Clocked,
 };
 
 /// One rank's part in a group whose scatterings all ranks deliver in the order of their timestamps.
@@ -14,103 +14,99 @@ use crate::{
 /// [deadline](OnePipe::deadline).
 #[derive(Debug)]
 pub struct OnePipe<C> {
-    config: OnePipeConfig,
-    me: usize,
-    clock: C,
+    engine: Engine<Clocked<C>>,
 }
 
 impl<C: Clock> OnePipe<C> {
     /// Registers the memory, and starts to connect this node to all other ranks. Scatterings may be sent at once: they
     /// wait for connections.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig, clock: C) -> Result<OnePipe<C>, CreateError> {
-        let me = config.check(fabric.node())?;
-        Ok(OnePipe { config, me, clock })
+        let engine = Engine::create(fabric, config, Clocked::new(clock), "squall 1pipe 1")?;
+        Ok(OnePipe { engine })
     }
 
     /// What it was made from.
     pub fn config(&self) -> &OnePipeConfig {
-        &self.config
+        &self.engine.config
     }
 
     /// This node's rank.
     pub fn rank(&self) -> usize {
-        self.me
+        self.engine.rank()
     }
 
     /// How many ranks there were in the beginning.
     pub fn ranks(&self) -> usize {
-        self.config.nodes.len()
+        self.engine.config.nodes.len()
     }
 
     /// The epoch that the next settlement ends.
     pub fn epoch(&self) -> u64 {
-        self.config.epoch
+        self.engine.epoch()
     }
 
     /// Whether all other ranks that were not removed were reached, and none is lost.
     pub fn is_connected(&self) -> bool {
-        false
+        self.engine.is_connected()
     }
 
     /// Whether a rank was reached, and is neither lost nor removed.
     pub fn is_reached(&self, rank: usize) -> bool {
-        rank == self.me
+        self.engine.is_reached(rank)
     }
 
     /// The barrier of a mode: all messages with lower wide timestamps may be delivered, and none is yet to come.
-    pub fn barrier(&self, _mode: Mode) -> u64 {
-        0
+    pub fn barrier(&self, mode: Mode) -> u64 {
+        self.engine.barrier(mode)
     }
 
     /// The longest message that fits, in bytes.
     pub fn max_message(&self) -> usize {
-        self.config.ring_bytes / 4 - 16
+        self.engine.max_message()
     }
 
     /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers; until
     /// then it waits, and keeps what room it has got.
-    pub fn scatter(
-        &mut self,
-        now: Time,
-        _mode: Mode,
-        _messages: &[Message<'_>],
-    ) -> Result<ScatteringId, ScatterError> {
-        let _ = self.clock.now(now);
-        Err(ScatterError::Ended)
+    pub fn scatter(&mut self, now: Time, mode: Mode, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+        self.engine.scatter(now, mode, messages)
     }
 
     /// Reads what has arrived, sends what waits, acknowledges, and tells its barrier if it is time to. Returns whether there
     /// was anything to do.
-    pub fn step(&mut self, _fabric: &mut impl Fabric, _now: Time) -> bool {
-        false
+    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        self.engine.step(fabric, now)
     }
 
     /// Takes note of a completion, if it is of this group's endpoints. Returns whether it is.
-    pub fn on_completion(&mut self, _fabric: &mut impl Fabric, _now: Time, _completion: &Completion) -> bool {
-        false
+    pub fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        self.engine.on_completion(fabric, now, completion)
     }
 
     /// Hands out messages of a mode whose turn has come, in their order, at most `max`. Returns how many.
-    pub fn deliver(&mut self, _mode: Mode, _max: usize, _sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-        0
+    pub fn deliver(&mut self, mode: Mode, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+        self.engine.deliver(mode, max, sink)
     }
 
     /// What happened since the last call.
     pub fn next_event(&mut self) -> Option<Event> {
-        None
+        self.engine.next_event()
     }
 
     /// When [`step`](OnePipe::step) has something to do at the latest, if nothing arrives: [`Time::MAX`] in a group that
     /// is idle.
     pub fn deadline(&self) -> Time {
-        Time::MAX
+        self.engine.deadline()
     }
 
     /// Tells the controller whom this rank suspects, and does what it says.
-    pub fn attend(&mut self, _fabric: &mut impl Fabric, _now: Time, _controller: &mut impl Controller) {}
+    pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
+        self.engine.attend(fabric, now, controller);
+    }
 
     /// Closes all connections: to others, this rank has failed.
-    pub fn disconnect(&mut self, _fabric: &mut impl Fabric) {}
+    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.engine.disconnect(fabric);
+    }
 
     /// The order of one mode alone, to compare with others.
     pub fn only(self, mode: Mode) -> OneMode<C> {

@@ -1,5 +1,13 @@
 //! Other total orders, to compare with (the paper's Figure 8): batched alike, over the same rings.
 
+mod lamport;
+mod sequencer;
+mod token;
+
+pub use lamport::Lamport;
+pub use sequencer::Sequencer;
+pub use token::TokenRing;
+
 use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{Delivery, Message, ScatterError, ScatteringId};
@@ -32,3 +40,39 @@ pub trait TotalOrder {
     /// Closes all connections.
     fn disconnect(&mut self, fabric: &mut impl Fabric);
 }
+
+/// [`TotalOrder`] for a struct, by its field that is an engine.
+macro_rules! total_order_by {
+    ($order:ty, $engine:ident) => {
+        impl TotalOrder for $order {
+            fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+                self.$engine.scatter(now, Mode::BestEffort, messages)
+            }
+
+            fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+                self.$engine.step(fabric, now)
+            }
+
+            fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+                self.$engine.on_completion(fabric, now, completion)
+            }
+
+            fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+                self.$engine.deliver(Mode::BestEffort, max, sink)
+            }
+
+            fn deadline(&self) -> Time {
+                self.$engine.deadline()
+            }
+
+            fn is_connected(&self) -> bool {
+                self.$engine.is_connected()
+            }
+
+            fn disconnect(&mut self, fabric: &mut impl Fabric) {
+                self.$engine.disconnect(fabric);
+            }
+        }
+    };
+}
+use total_order_by;
