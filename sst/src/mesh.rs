@@ -129,13 +129,19 @@ impl Mesh {
         }
     }
 
+    /// Closes the endpoint to one member, if it is not closed.
+    pub fn disconnect_member(&mut self, fabric: &mut impl Fabric, index: usize) {
+        let link = &mut self.links[index];
+        if let (Some(endpoint), State::Connecting | State::Up(_)) = (link.endpoint, &link.state) {
+            fabric.disconnect(endpoint);
+            link.state = State::Down;
+        }
+    }
+
     /// Closes all endpoints.
     pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        for link in &mut self.links {
-            if let (Some(endpoint), State::Connecting | State::Up(_)) = (link.endpoint, &link.state) {
-                fabric.disconnect(endpoint);
-                link.state = State::Down;
-            }
+        for index in 0..self.links.len() {
+            self.disconnect_member(fabric, index);
         }
     }
 }

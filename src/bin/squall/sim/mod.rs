@@ -1,5 +1,8 @@
 //! `squall sim`: whole clusters in virtual time.
 
+mod experiment;
+mod onepipe;
+mod outcome;
 mod rdmc;
 
 use std::{
@@ -29,6 +32,7 @@ enum What {
     Check(Check),
     Replay(Replay),
     Rdmc(rdmc::Rdmc),
+    Onepipe(onepipe::OnePipe),
 }
 
 /// Run the scenarios of many seeds, and check what must hold: one view of each epoch, one order everywhere, no gap, no
@@ -67,6 +71,7 @@ impl SimCommand {
             What::Check(check) => check.run(),
             What::Replay(replay) => replay.run(),
             What::Rdmc(rdmc) => rdmc.run(),
+            What::Onepipe(onepipe) => onepipe.run(),
         }
     }
 }

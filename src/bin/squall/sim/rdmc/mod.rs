@@ -12,22 +12,17 @@ mod fig9;
 mod hybrid;
 mod machine;
 mod offload;
-mod outcome;
 mod slow_link;
 mod windows;
-
-use std::{
-    ffi::OsString,
-    io::{self, Write},
-    path::{Path, PathBuf},
-    time::Instant,
-};
 
 use clap::{Args, ValueEnum};
 use squall::sim::bulk::BulkError;
 
-use self::outcome::Outcome;
-use crate::{CommandError, plot};
+use super::{
+    experiment::{Options, Run},
+    outcome::{self, Outcome},
+};
+use crate::CommandError;
 
 /// Repeat an experiment of the RDMC papers on a simulated machine, and say whether its finding holds.
 ///
@@ -42,18 +37,8 @@ pub(super) struct Rdmc {
     /// Which experiment.
     #[arg(value_enum)]
     experiment: Name,
-    /// What all that is random follows from.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Draw the figures into this file; with `all`, into one for each experiment, named after it.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    /// Print one JSON object per line: the rows of the table, then the findings.
-    #[arg(long)]
-    json: bool,
-    /// Less of everything, in a few seconds.
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// Each is a module.
@@ -85,20 +70,6 @@ enum Name {
     All,
 }
 
-/// How an experiment is to be run.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    seed: u64,
-    quick: bool,
-}
-
-impl Run {
-    /// One of two sizes.
-    fn size<T>(self, full: T, quick: T) -> T {
-        if self.quick { quick } else { full }
-    }
-}
-
 impl Name {
     const EACH: [Name; 11] = [
         Name::Fig4,
@@ -113,11 +84,6 @@ impl Name {
         Name::Windows,
         Name::Offload,
     ];
-
-    /// As the command line spells it.
-    fn spelt(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
 
     fn run(self, run: Run) -> Result<Outcome, BulkError> {
         match self {
@@ -139,34 +105,8 @@ impl Name {
 
 impl Rdmc {
     pub(super) fn run(self) -> Result<(), CommandError> {
-        let run = Run { seed: self.seed, quick: self.quick };
-        let all = self.experiment == Name::All;
-        let names = if all { Name::EACH.to_vec() } else { vec![self.experiment] };
-        for name in names {
-            let spelt = name.spelt();
-            let began = Instant::now();
-            let outcome = name.run(run).map_err(|error| CommandError::Failed(format!("{spelt}: {error}")))?;
-            let text = if self.json {
-                outcome.json(&spelt)
-            } else {
-                format!("{}{:.1} s\n\n", outcome.text(&spelt), began.elapsed().as_secs_f64())
-            };
-            let mut out = io::stdout().lock();
-            let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            written.map_err(|error| CommandError::Failed(format!("the output could not be written: {error}")))?;
-            if let Some(path) = &self.svg {
-                let path = if all { beside(path, &spelt) } else { path.clone() };
-                plot::write(&path, &plot::draw(&outcome.title, &outcome.charts))?;
-            }
-        }
-        Ok(())
+        let one = [self.experiment];
+        let names = if self.experiment == Name::All { &Name::EACH[..] } else { &one };
+        self.options.run(names, |name, run| name.run(run))
     }
-}
-
-/// The name of one of several files: out.svg becomes out-fig4.svg.
-fn beside(path: &Path, name: &str) -> PathBuf {
-    let mut file = path.file_stem().map(OsString::from).unwrap_or_default();
-    file.push(format!("-{name}."));
-    file.push(path.extension().unwrap_or("svg".as_ref()));
-    path.with_file_name(file)
 }

@@ -1,0 +1,149 @@
+//! The barriers of all ranks, as one rank knows them, and their minimum.
+//!
+//! A rank's barrier promises that nothing earlier will come from it. In a flat group all ranks tell all others theirs. In
+//! a hierarchy a rank tells its [parent](place) the least of its own and those it is told, and is told the least of all.
+
+mod place;
+
+pub(crate) use place::Place;
+
+use crate::{Mode, tournament::Tournament};
+
+/// What a rank tells another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tells {
+    /// Its barrier, and in a hierarchy that of all who tell it theirs.
+    Up,
+    /// The barrier of all.
+    Down,
+    Nothing,
+}
+
+/// The barriers of both modes in one epoch.
+#[derive(Debug)]
+pub(crate) struct Barriers {
+    me: usize,
+    place: Place,
+    /// By mode: this rank's, and those that it is told, indexed by rank; [`u64::MAX`] for others.
+    told: [Tournament; 2],
+    /// By mode: that of all, from the parent.
+    from_parent: [u64; 2],
+}
+
+impl Barriers {
+    /// Nothing is known yet, in a group of which `ranks` are left, this one in a place among them.
+    pub(crate) fn new(me: usize, place: Place, ranks: &[bool]) -> Barriers {
+        let mut told = Tournament::new(ranks.len(), u64::MAX);
+        for rank in (0..ranks.len()).filter(|&rank| ranks[rank]) {
+            if rank == me || place.hears(rank) {
+                told.set(rank, 0);
+            }
+        }
+        Barriers { me, place, told: [told.clone(), told], from_parent: [0; 2] }
+    }
+
+    /// What this rank tells another.
+    #[inline]
+    pub(crate) fn tells(&self, rank: usize) -> Tells {
+        match &self.place {
+            Place::Flat => Tells::Up,
+            Place::Tree { parent, .. } if *parent == Some(rank) => Tells::Up,
+            Place::Tree { children, .. } if children.contains(&rank) => Tells::Down,
+            Place::Tree { .. } => Tells::Nothing,
+        }
+    }
+
+    /// Whether this rank tells others the barrier of all.
+    pub(crate) fn has_children(&self) -> bool {
+        matches!(&self.place, Place::Tree { children, .. } if !children.is_empty())
+    }
+
+    /// This rank's own barrier.
+    #[inline]
+    pub(crate) fn set_own(&mut self, mode: Mode, barrier: u64) {
+        self.hear(mode, self.me, barrier);
+    }
+
+    /// This rank's own barrier.
+    #[inline]
+    pub(crate) fn own(&self, mode: Mode) -> u64 {
+        self.told[mode.index()].get(self.me)
+    }
+
+    /// A rank has told its barrier. One that is not higher than before changes nothing, nor one that this rank is not to be
+    /// told.
+    #[inline]
+    pub(crate) fn hear(&mut self, mode: Mode, from: usize, barrier: u64) {
+        let told = &mut self.told[mode.index()];
+        if barrier > told.get(from) {
+            told.set(from, barrier);
+        }
+    }
+
+    /// A rank has told the barrier of all.
+    #[inline]
+    pub(crate) fn hear_down(&mut self, mode: Mode, from: usize, barrier: u64) {
+        if matches!(self.place, Place::Tree { parent, .. } if parent == Some(from)) {
+            let known = &mut self.from_parent[mode.index()];
+            *known = barrier.max(*known);
+        }
+    }
+
+    /// What goes [up](Tells::Up).
+    #[inline]
+    pub(crate) fn up(&self, mode: Mode) -> u64 {
+        match self.place {
+            Place::Flat => self.own(mode),
+            Place::Tree { .. } => self.told[mode.index()].least(),
+        }
+    }
+
+    /// The barrier of all.
+    #[inline]
+    pub(crate) fn all(&self, mode: Mode) -> u64 {
+        match self.place {
+            Place::Tree { parent: Some(_), .. } => self.from_parent[mode.index()],
+            Place::Flat | Place::Tree { parent: None, .. } => self.told[mode.index()].least(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODE: Mode = Mode::Reliable;
+
+    #[test]
+    fn in_a_flat_group_the_least_of_all_counts() {
+        let mut barriers = Barriers::new(1, Place::Flat, &[true, true, false]);
+        barriers.set_own(MODE, 7);
+        assert_eq!(barriers.all(MODE), 0, "rank 0 has said nothing");
+        barriers.hear(MODE, 0, 9);
+        assert_eq!((barriers.up(MODE), barriers.all(MODE)), (7, 7));
+        barriers.set_own(MODE, 20);
+        barriers.hear(MODE, 0, 8);
+        assert_eq!((barriers.up(MODE), barriers.all(MODE)), (20, 9), "a barrier does not go back");
+        assert_eq!(barriers.all(Mode::BestEffort), 0, "modes are independent");
+        barriers.hear(MODE, 2, 3);
+        assert_eq!(barriers.all(MODE), 9, "rank 2 is no longer there");
+    }
+
+    #[test]
+    fn in_a_hierarchy_minima_go_up_and_the_barrier_of_all_comes_down() {
+        let ranks = [true; 5];
+        let place = Place::Tree { parent: Some(0), children: vec![2, 3] };
+        let mut barriers = Barriers::new(1, place, &ranks);
+        for (from, barrier) in [(1, 5), (2, 6), (3, 4)] {
+            barriers.hear(MODE, from, barrier);
+        }
+        barriers.hear(MODE, 4, 1);
+        assert_eq!((barriers.up(MODE), barriers.all(MODE)), (4, 0));
+        barriers.hear_down(MODE, 2, 3);
+        assert_eq!(barriers.all(MODE), 0, "a child does not say what holds for all");
+        barriers.hear_down(MODE, 0, 3);
+        barriers.hear_down(MODE, 0, 2);
+        assert_eq!(barriers.all(MODE), 3);
+        assert_eq!([0, 2, 4].map(|rank| barriers.tells(rank)), [Tells::Up, Tells::Down, Tells::Nothing]);
+    }
+}

@@ -1,0 +1,235 @@
+//! When barriers are told.
+//!
+//! With data, in a flat group; else once in a beacon interval, while a rank is active, and later as long as somebody waits
+//! for barriers to pass a timestamp. What is waited for is told beside the barriers. So an idle group writes nothing.
+
+use squall_fabric::{Fabric, Time};
+
+use super::Engine;
+use crate::{
+    Mode, OnePipeConfig, Topology,
+    barrier::Tells,
+    stamps::Stamps,
+    status::{self, Word},
+};
+
+#[derive(Debug)]
+pub(super) struct Beacon {
+    /// By mode: the greatest wide timestamp that barriers are to pass, as far as this rank knows.
+    want: [u64; 2],
+    active_until: Time,
+    /// When barriers may be told again.
+    next: Time,
+    /// What was told last, in this epoch.
+    told: Told,
+    /// By mode: whether this rank's own barrier is held by nothing but its clock.
+    is_free: [bool; 2],
+    /// By rank: whether data was posted to it in this step.
+    pushed: Vec<bool>,
+    /// By rank and mode: the highest barrier that its status words say.
+    said: Vec<[u64; 2]>,
+}
+
+/// By mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    up: [u64; 2],
+    down: [u64; 2],
+    want: [u64; 2],
+}
+
+impl Beacon {
+    pub(super) fn new(ranks: usize) -> Beacon {
+        Beacon {
+            want: [0; 2],
+            active_until: Time::ZERO,
+            next: Time::ZERO,
+            told: Told::default(),
+            is_free: [true; 2],
+            pushed: vec![false; ranks],
+            said: vec![[0; 2]; ranks],
+        }
+    }
+
+    /// A message was sent or has come.
+    #[inline]
+    pub(super) fn activate(&mut self, now: Time, config: &OnePipeConfig) {
+        self.active_until = now + config.activity;
+    }
+
+    /// Somebody waits for barriers to pass a timestamp.
+    #[inline]
+    pub(super) fn want(&mut self, mode: Mode, stamp: u64) {
+        let want = &mut self.want[mode.index()];
+        *want = stamp.max(*want);
+    }
+
+    /// Whether data was posted to a rank.
+    #[inline]
+    pub(super) fn pushed(&mut self, rank: usize, pushed: bool) {
+        self.pushed[rank] |= pushed;
+    }
+
+    /// Nothing was told in this epoch.
+    pub(super) fn begin_epoch(&mut self) {
+        self.told = Told::default();
+        self.said.fill([0; 2]);
+        self.next = Time::ZERO;
+    }
+}
+
+impl<S: Stamps> Engine<S> {
+    /// Moves this rank's own barrier, accepts that of all, and decides what is to be told. Returns whether messages may be
+    /// deliverable that were not.
+    pub(super) fn beacon(&mut self, now: Time) -> bool {
+        let is_active = now < self.beacon.active_until;
+        if is_active || self.beacon.pushed.contains(&true) || self.is_needed() {
+            self.move_own();
+            let now_told = self.telling();
+            if now >= self.beacon.next || self.is_urgent(&now_told) {
+                self.beacon.told = now_told;
+                self.beacon.next = now + self.config.beacon_interval;
+            }
+        }
+        self.accept()
+    }
+
+    /// Whether others are not to wait until a beacon is due.
+    fn is_urgent(&self, now_told: &Told) -> bool {
+        let Beacon { told, want, .. } = &self.beacon;
+        // All that somebody waits for has been acknowledged, which does not happen while messages keep coming.
+        let satisfies = |mode: Mode| {
+            let at = mode.index();
+            let passes = |before: [u64; 2], now: [u64; 2]| (before[at]..now[at]).contains(&want[at]);
+            self.acknowledges(mode) && (passes(told.up, now_told.up) || passes(told.down, now_told.down))
+        };
+        Mode::ALL.into_iter().any(satisfies) || (S::IS_URGENT && now_told != told)
+    }
+
+    /// Promises as much as can be.
+    fn move_own(&mut self) {
+        let (next, near) = (self.stamps.promise(), self.stamps.near());
+        for mode in Mode::ALL {
+            let held = self.held(mode, near).unwrap_or(u64::MAX);
+            self.beacon.is_free[mode.index()] = next <= held;
+            self.barriers.set_own(mode, next.min(held));
+        }
+    }
+
+    /// The oldest timestamp that this rank's barrier may not pass, whatever the clock shows.
+    fn held(&self, mode: Mode, near: u64) -> Option<u64> {
+        if !self.acknowledges(mode) {
+            return None;
+        }
+        let others = self.links.peers.iter().enumerate().filter(|(rank, _)| *rank != self.links.me);
+        let oldest = others.filter_map(|(_, peer)| peer.out[mode.index()].oldest_on_its_way(near)).min();
+        let recalled = self.recalls.hold().filter(|_| mode == Mode::Reliable);
+        oldest.into_iter().chain(recalled).min()
+    }
+
+    /// What would be told now.
+    fn telling(&self) -> Told {
+        let down = |mode| if self.barriers.has_children() { self.barriers.all(mode) } else { 0 };
+        let up = Mode::ALL.map(|mode| self.barriers.up(mode));
+        Told { up, down: Mode::ALL.map(down), want: self.beacon.want }
+    }
+
+    /// Accepts the barriers of all, and notes what is still waited for.
+    fn accept(&mut self) -> bool {
+        let mut progress = false;
+        for mode in Mode::ALL {
+            let order = &mut self.orders[mode.index()];
+            if mode != Mode::Reliable || !self.is_wedged {
+                progress |= order.accept(self.barriers.all(mode));
+            }
+            if let Some(stamp) = order.waits_for() {
+                self.beacon.want(mode, stamp);
+            }
+        }
+        progress
+    }
+
+    /// Whether somebody waits for a barrier that this rank has not told, or for others who don't know of it.
+    fn is_needed(&self) -> bool {
+        let Beacon { told, want, .. } = &self.beacon;
+        let has_children = self.barriers.has_children();
+        Mode::ALL.into_iter().any(|mode| {
+            let at = mode.index();
+            let least_told = if has_children { told.up[at].min(told.down[at]) } else { told.up[at] };
+            let is_news = want[at] > told.want[at] && self.orders[at].barrier() <= want[at];
+            // A new group waits for nothing.
+            want[at] > 0 && (least_told <= want[at] || is_news)
+        })
+    }
+
+    /// When barriers are to be told next, if nothing comes meanwhile.
+    pub(super) fn next_beacon(&self, now: Time) -> Time {
+        let beacon = &self.beacon;
+        let by_time = || {
+            let waits =
+                |mode: Mode| beacon.is_free[mode.index()] && self.barriers.own(mode) <= beacon.want[mode.index()];
+            S::GROWS_WITH_TIME && Mode::ALL.into_iter().any(waits)
+        };
+        let is_due = now < beacon.active_until || (self.is_needed() && (by_time() || self.telling() != beacon.told));
+        if is_due { beacon.next } else { Time::MAX }
+    }
+
+    /// Posts what peers are to know: acknowledgements, barriers behind the data that they cover, and recalls.
+    pub(super) fn report(&mut self, fabric: &mut impl Fabric) {
+        for rank in 0..self.links.peers.len() {
+            let has_data = std::mem::take(&mut self.beacon.pushed[rank]);
+            if self.links.peers[rank].link.is_none() {
+                continue;
+            }
+            match self.barriers.tells(rank) {
+                Tells::Up => self.tell_up(rank, has_data),
+                Tells::Down => self.say(rank, Word::Down, self.beacon.told.down),
+                Tells::Nothing => {}
+            }
+            let peer = &mut self.links.peers[rank];
+            let Some(link) = &peer.link else { continue };
+            self.recalls.post(fabric, rank, link);
+            for mode in Mode::ALL {
+                let anyway = peer.status.is_changed();
+                if let Some(freed) = self.orders[mode.index()].rings[rank].credit(anyway) {
+                    peer.status.set(Word::Freed(mode), freed);
+                }
+            }
+            // If it can't be posted now, it goes with the next.
+            let _ = peer.status.post(fabric, link);
+        }
+    }
+
+    #[inline]
+    fn tell_up(&mut self, rank: usize, has_data: bool) {
+        let peer = &self.links.peers[rank];
+        let mut barriers = self.beacon.told.up;
+        if self.config.topology == Topology::Flat {
+            // It costs nothing to tell the latest with what is told anyway.
+            if has_data || peer.status.is_changed() {
+                barriers = Mode::ALL.map(|mode| self.barriers.own(mode));
+            }
+            // It says that what was stamped before is there.
+            if !peer.out[Mode::BestEffort.index()].is_posted() {
+                barriers[Mode::BestEffort.index()] = 0;
+            }
+        }
+        self.say(rank, Word::Barrier, barriers);
+    }
+
+    #[inline]
+    fn say(&mut self, rank: usize, word: fn(Mode) -> Word, barriers: [u64; 2]) {
+        let status = &mut self.links.peers[rank].status;
+        for mode in Mode::ALL {
+            let (barrier, want) = (barriers[mode.index()], self.beacon.told.want[mode.index()]);
+            let said = &mut self.beacon.said[rank][mode.index()];
+            if barrier > *said {
+                *said = barrier;
+                status.set(word(mode), status::encode(self.epoch, barrier));
+            }
+            if want > 0 {
+                status.set(Word::Want(mode), status::encode(self.epoch, want));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Ranks that fail, and how what they leave behind is settled.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::{BreakReason, Fabric, Time};
+
+use super::Engine;
+use crate::{
+    Controller, Directive, Event, Mode, ScatteringId, Settlement,
+    barrier::{Barriers, Place},
+    links::State,
+    stamps::Stamps,
+};
+
+impl<S: Stamps> Engine<S> {
+    /// A rank is not heard any more.
+    pub(super) fn suspect(&mut self, rank: usize, reason: BreakReason) {
+        self.suspects.push((rank, None));
+        self.events.push_back(Event::Broken { rank, reason });
+    }
+
+    pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
+        while !self.has_ended {
+            for (rank, told) in &mut self.suspects {
+                if told.replace(self.epoch) != Some(self.epoch) {
+                    controller.suspect(self.epoch, *rank);
+                }
+            }
+            match controller.poll(now) {
+                Some(Directive::Wedge { epoch }) if epoch == self.epoch => {
+                    self.is_wedged = true;
+                    controller.report(epoch, self.barrier(Mode::Reliable));
+                }
+                Some(Directive::Settle(settlement)) if settlement.epoch > self.epoch => {
+                    self.settle(fabric, now, &settlement);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+
+    fn settle(&mut self, fabric: &mut impl Fabric, now: Time, settlement: &Settlement) {
+        if settlement.failed.contains(&self.links.me) {
+            self.disconnect(fabric);
+            return self.events.push_back(Event::Ended);
+        }
+        let is_new = |rank: &usize| self.links.peers.get(*rank).is_some_and(|peer| peer.state != State::Removed);
+        let failed: BTreeSet<usize> = settlement.failed.iter().copied().filter(is_new).collect();
+        self.stamps.advance(now);
+        self.give_back(&failed);
+        for &rank in &failed {
+            // All that lies below has come before it was acknowledged.
+            self.orders[Mode::Reliable.index()].close(rank, settlement.failure_timestamp);
+            self.orders[Mode::BestEffort.index()].close(rank, u64::MAX);
+            self.links.remove(fabric, rank);
+            self.recalls.abandon(rank);
+            let failure_timestamp = settlement.failure_timestamp;
+            self.events.push_back(Event::Removed { rank, failure_timestamp });
+        }
+        self.drop_waiting();
+        self.tell_recalled();
+        self.suspects.retain(|(rank, _)| !failed.contains(rank));
+        self.begin_epoch(now, settlement.epoch);
+    }
+
+    fn begin_epoch(&mut self, now: Time, epoch: u64) {
+        self.epoch = epoch;
+        self.is_wedged = false;
+        let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != State::Removed).collect();
+        let place = Place::of(self.links.me, &self.config.topology, &left);
+        self.barriers = Barriers::new(self.links.me, place, &left);
+        // What others have said in this epoch already counts from now on.
+        self.links.peers.iter_mut().for_each(|peer| peer.seen.fill(0));
+        self.beacon.begin_epoch();
+        self.beacon.activate(now, &self.config);
+        self.deadline = Time::ZERO;
+    }
+
+    /// Sees to what may not have come to ranks that have failed: recalls reliable scatterings from their other receivers,
+    /// and says which others are concerned.
+    fn give_back(&mut self, failed: &BTreeSet<usize>) {
+        let near = self.stamps.near();
+        let lost = |mode: Mode| -> BTreeMap<u64, ScatteringId> {
+            let mirrors = failed.iter().map(|&rank| &self.links.peers[rank].out[mode.index()]);
+            let records = mirrors.flat_map(|mirror| mirror.on_their_way(near));
+            records.map(|(stamp, ticket)| (stamp, self.id_of(ticket))).collect()
+        };
+        let (best_effort, reliable) = (lost(Mode::BestEffort), lost(Mode::Reliable));
+        for (stamp, id) in best_effort {
+            self.events.push_back(Event::Undeliverable { id, mode: Mode::BestEffort, stamp: Some(stamp) });
+        }
+        // Nobody has delivered them, so they are all there: a barrier can't have passed them.
+        let mut receivers: BTreeMap<u64, Vec<usize>> = reliable.keys().map(|&stamp| (stamp, Vec::new())).collect();
+        for (rank, peer) in self.links.peers.iter().enumerate() {
+            if failed.contains(&rank) || peer.state == State::Removed {
+                continue;
+            }
+            for (stamp, _) in peer.out[Mode::Reliable.index()].not_freed(near) {
+                if let Some(receivers) = receivers.get_mut(&stamp) {
+                    receivers.push(rank);
+                }
+            }
+        }
+        self.recalls.forget_below(self.barriers.own(Mode::Reliable));
+        let me = self.links.me;
+        for (stamp, id) in reliable {
+            let mut others = receivers.remove(&stamp).unwrap_or_default();
+            if others.contains(&me) {
+                self.orders[Mode::Reliable.index()].rings[me].recall(stamp);
+                others.retain(|&rank| rank != me);
+            }
+            self.recalls.add(stamp, id, &others);
+        }
+    }
+
+    /// The scattering of which a record has the low bits.
+    fn id_of(&self, ticket: u32) -> ScatteringId {
+        let ago = (self.next.0 as u32).wrapping_sub(ticket);
+        ScatteringId(self.next.0 - u64::from(ago))
+    }
+
+    /// Gives back what waits to be sent to ranks that were removed.
+    fn drop_waiting(&mut self) {
+        let peers = &mut self.links.peers;
+        let removed: Vec<bool> = peers.iter().map(|peer| peer.state == State::Removed).collect();
+        let release = |mode: Mode, to: usize, bytes| peers[to].out[mode.index()].release(bytes);
+        for (id, mode) in self.waiting.drop_removed(|rank| removed[rank], release) {
+            self.events.push_back(Event::Undeliverable { id, mode, stamp: None });
+        }
+    }
+
+    /// Says which reliable scatterings nobody will deliver.
+    pub(super) fn tell_recalled(&mut self) {
+        while let Some((stamp, id)) = self.recalls.take_done() {
+            self.events.push_back(Event::Undeliverable { id, mode: Mode::Reliable, stamp: Some(stamp) });
+        }
+    }
+}

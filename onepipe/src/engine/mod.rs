@@ -1,0 +1,298 @@
+//! A rank's part in a group, whatever its timestamps are made from.
+//!
+//! A step goes once around: [read](reading) what has come, send what waits, push it, tell [barriers](beacon), acknowledge.
+//! [Failures](failures) are settled between steps.
+
+mod beacon;
+mod failures;
+mod reading;
+
+use std::collections::VecDeque;
+
+use squall_fabric::{Completion, Fabric, Time};
+
+use crate::{
+    CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
+    barrier::{Barriers, Place},
+    links::{LinkEvent, Links},
+    mirror::Pushed,
+    order::Order,
+    recall::Recalls,
+    record::{max_payload, record_bytes},
+    stamps::Stamps,
+    waiting::Waiting,
+};
+use beacon::Beacon;
+
+#[derive(Debug)]
+pub(crate) struct Engine<S> {
+    pub(crate) config: OnePipeConfig,
+    pub(crate) stamps: S,
+    links: Links,
+    /// By mode.
+    orders: [Order; 2],
+    waiting: Waiting,
+    barriers: Barriers,
+    beacon: Beacon,
+    recalls: Recalls,
+    /// By sender: the last batch of recalls that was carried out.
+    recalled: Vec<u64>,
+    epoch: u64,
+    /// No further barrier of reliable messages is accepted in this epoch.
+    is_wedged: bool,
+    has_ended: bool,
+    next: ScatteringId,
+    /// By rank: the last scattering that has a message for it, for finding a second one.
+    named: Vec<Option<ScatteringId>>,
+    events: VecDeque<Event>,
+    /// Ranks that are not heard any more, and the epoch in which the controller was told.
+    suspects: Vec<(usize, Option<u64>)>,
+    deadline: Time,
+}
+
+impl<S: Stamps> Engine<S> {
+    pub(crate) fn create(
+        fabric: &mut impl Fabric,
+        config: OnePipeConfig,
+        stamps: S,
+        protocol: &str,
+    ) -> Result<Engine<S>, CreateError> {
+        let me = config.check(fabric.node())?;
+        let ranks = config.nodes.len();
+        let links = Links::create(fabric, &config, me, protocol)?;
+        let place = Place::of(me, &config.topology, &vec![true; ranks]);
+        Ok(Engine {
+            stamps,
+            orders: Mode::ALL.map(|mode| Order::new(mode, links.inbound(mode))),
+            waiting: Waiting::new(ranks),
+            barriers: Barriers::new(me, place, &vec![true; ranks]),
+            beacon: Beacon::new(ranks),
+            recalls: Recalls::new(ranks),
+            recalled: vec![0; ranks],
+            epoch: config.epoch,
+            is_wedged: false,
+            has_ended: false,
+            next: ScatteringId(0),
+            named: vec![None; ranks],
+            events: VecDeque::new(),
+            suspects: Vec::new(),
+            deadline: Time::MAX,
+            links,
+            config,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn rank(&self) -> usize {
+        self.links.me
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn barrier(&self, mode: Mode) -> u64 {
+        self.orders[mode.index()].barrier()
+    }
+
+    pub(crate) fn max_message(&self) -> usize {
+        max_payload(self.config.ring_bytes)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.has_ended && self.links.is_connected()
+    }
+
+    pub(crate) fn is_reached(&self, rank: usize) -> bool {
+        !self.has_ended && self.links.is_reached(rank)
+    }
+
+    pub(crate) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn scatter(
+        &mut self,
+        now: Time,
+        mode: Mode,
+        messages: &[Message<'_>],
+    ) -> Result<ScatteringId, ScatterError> {
+        self.check(mode, messages)?;
+        let id = self.next;
+        self.next = ScatteringId(id.0 + 1);
+        self.deadline = Time::ZERO;
+        self.stamps.advance(now);
+        self.beacon.activate(now, &self.config);
+        let peers = &mut self.links.peers;
+        let at_once = self.waiting.first_ready().is_none()
+            && messages.iter().all(|message| {
+                let room = peers[message.to].out[mode.index()].room();
+                self.waiting.is_clear(mode, message.to) && record_bytes(message.bytes.len()) <= room
+            });
+        if at_once && let Some(stamp) = self.stamps.stamp() {
+            self.beacon.want(mode, stamp);
+            for message in messages {
+                write(&mut self.links, &mut self.orders, (mode, stamp, id), *message);
+            }
+        } else {
+            let hold = |to: usize, bytes| peers[to].out[mode.index()].hold(bytes);
+            self.waiting.add(id, mode, messages, hold);
+        }
+        Ok(id)
+    }
+
+    #[inline]
+    fn check(&mut self, mode: Mode, messages: &[Message<'_>]) -> Result<(), ScatterError> {
+        if self.has_ended {
+            return Err(ScatterError::Ended);
+        }
+        if messages.is_empty() {
+            return Err(ScatterError::Empty);
+        }
+        let (ranks, limit) = (self.config.nodes.len(), self.max_message());
+        let mut bytes = 0;
+        for message in messages {
+            let rank = message.to;
+            if rank >= ranks {
+                return Err(ScatterError::Rank { rank, ranks });
+            }
+            if self.links.is_removed(rank) {
+                return Err(ScatterError::Removed { rank });
+            }
+            if message.bytes.len() > limit {
+                return Err(ScatterError::TooLong { bytes: message.bytes.len(), limit });
+            }
+            bytes += record_bytes(message.bytes.len()) as usize;
+        }
+        for (at, message) in messages.iter().enumerate() {
+            let before = self.named[message.to].replace(self.next);
+            if before == Some(self.next) && messages[..at].iter().any(|other| other.to == message.to) {
+                return Err(ScatterError::Twice { rank: message.to });
+            }
+        }
+        // One that is larger than the bound may wait alone.
+        let waiting_bytes = self.waiting.bytes(mode);
+        if waiting_bytes > 0 && waiting_bytes + bytes > self.config.waiting_bytes {
+            return Err(ScatterError::Full { waiting_bytes });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        if self.has_ended {
+            return false;
+        }
+        self.stamps.advance(now);
+        let mut progress = self.read(fabric, now);
+        progress |= self.send_waiting(now);
+        progress |= self.push(fabric);
+        progress |= self.beacon(now);
+        self.report(fabric);
+        self.deadline = self.next_beacon(now);
+        progress
+    }
+
+    /// Gives room to those who wait for it, and sends those who have all theirs.
+    fn send_waiting(&mut self, now: Time) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        for mode in Mode::ALL {
+            for (rank, peer) in self.links.peers.iter_mut().enumerate() {
+                self.waiting.grant(mode, rank, &mut peer.out[mode.index()]);
+            }
+        }
+        let mut progress = false;
+        while let Some(scattering) = self.waiting.first_ready() {
+            let Some(stamp) = self.stamps.stamp() else {
+                // Its turn comes when all have passed those before.
+                self.beacon.want(scattering.mode, self.stamps.near());
+                break;
+            };
+            for message in scattering.messages() {
+                let mirror = &mut self.links.peers[message.to].out[scattering.mode.index()];
+                mirror.release(record_bytes(message.bytes.len()));
+                write(&mut self.links, &mut self.orders, (scattering.mode, stamp, scattering.id), message);
+            }
+            self.beacon.want(scattering.mode, stamp);
+            self.waiting.remove_first_ready();
+            progress = true;
+        }
+        if progress {
+            self.beacon.activate(now, &self.config);
+        }
+        progress
+    }
+
+    /// Posts what was written.
+    fn push(&mut self, fabric: &mut impl Fabric) -> bool {
+        let mut progress = false;
+        for rank in 0..self.links.peers.len() {
+            for mode in Mode::ALL {
+                let pushed = self.links.push(fabric, rank, mode);
+                self.beacon.pushed(rank, pushed != Pushed::Nothing);
+                progress |= pushed != Pushed::Nothing;
+            }
+        }
+        progress
+    }
+
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        let is_mine = self.links.is_mine(completion);
+        if is_mine && !self.has_ended {
+            match self.links.on_completion(fabric, completion) {
+                Some(LinkEvent::Up) => self.beacon.activate(now, &self.config),
+                Some(LinkEvent::Broken(rank, reason)) => self.suspect(rank, reason),
+                None => {}
+            }
+            self.deadline = Time::ZERO;
+        }
+        is_mine
+    }
+
+    pub(crate) fn deliver(&mut self, mode: Mode, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+        if self.has_ended {
+            return 0;
+        }
+        let delivered = self.orders[mode.index()].deliver(max, sink);
+        if delivered > 0 {
+            // Senders are to hear of the room.
+            self.deadline = Time::ZERO;
+        }
+        delivered
+    }
+
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.links.disconnect(fabric);
+        self.has_ended = true;
+        self.deadline = Time::MAX;
+    }
+
+    /// Whether receivers say how far messages of a mode have arrived, because their sender's barrier depends on it.
+    #[inline]
+    fn acknowledges(&self, mode: Mode) -> bool {
+        mode == Mode::Reliable || self.config.topology != Topology::Flat
+    }
+}
+
+/// Writes a message into the ring towards its receiver, where there is room.
+#[inline]
+fn write(
+    links: &mut Links,
+    orders: &mut [Order; 2],
+    (mode, stamp, id): (Mode, u64, ScatteringId),
+    Message { to, bytes }: Message<'_>,
+) {
+    let mirror = &mut links.peers[to].out[mode.index()];
+    // The low bits of its number are enough to find the scattering again.
+    mirror.write(stamp, id.0 as u32, bytes);
+    if to == links.me {
+        // Before any barrier passes it.
+        let arrived = orders[mode.index()].arrive(to, mirror.written());
+        debug_assert_eq!(arrived, Ok(()));
+    }
+}

@@ -1,0 +1,80 @@
+//! Why a group, or a scattering, is refused.
+
+use squall_fabric::{NodeId, RegisterError};
+
+/// Why a group could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The nodes are no list of different nodes with this one among them.
+    #[error("the ranks must be different nodes, with {node} among them; {nodes} were given")]
+    Nodes {
+        /// This node.
+        node: NodeId,
+        /// How many were given.
+        nodes: usize,
+    },
+    /// Positions can't be counted in a ring of this size.
+    #[error("a ring of {ring_bytes} bytes can't be made: take a power of two, 1 KiB to 1 GiB")]
+    Ring {
+        /// What was asked for.
+        ring_bytes: usize,
+    },
+    /// The racks are not a partition of the ranks, or representatives may have nobody below them.
+    #[error(
+        "a hierarchy needs each of the ranks below {ranks} in exactly one rack, and a degree of at least 1 (it is {degree})"
+    )]
+    Racks {
+        /// How many ranks there are.
+        ranks: usize,
+        /// What was asked for.
+        degree: usize,
+    },
+    /// The memory could not be registered.
+    #[error("the memory of a 1Pipe group could not be registered; take smaller rings")]
+    Memory(#[from] RegisterError),
+}
+
+/// Why a scattering was not taken. Nothing of it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScatterError {
+    /// It has no messages.
+    #[error("a scattering has at least one message")]
+    Empty,
+    /// There is no such rank.
+    #[error("a message is for rank {rank}, but there are only {ranks}")]
+    Rank {
+        /// Whom the message is for.
+        rank: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// A rank would receive two messages at the same time, in no order.
+    #[error("two messages are for rank {rank}: put what it is to receive into one")]
+    Twice {
+        /// The rank.
+        rank: usize,
+    },
+    /// The message does not fit into a ring as it should.
+    #[error("a message of {bytes} bytes is too long: at most {limit} fit; take larger rings, or send it in parts")]
+    TooLong {
+        /// Its length, in bytes.
+        bytes: usize,
+        /// The longest, in bytes.
+        limit: usize,
+    },
+    /// The rank has failed, and was removed.
+    #[error("a message is for rank {rank}, which has failed and was removed: leave it out")]
+    Removed {
+        /// The rank.
+        rank: usize,
+    },
+    /// As much is waiting for room at receivers as may.
+    #[error("{waiting_bytes} bytes of messages wait for room at their receivers: step, and try again")]
+    Full {
+        /// How many bytes wait.
+        waiting_bytes: usize,
+    },
+    /// This rank was removed from its group, or has left it.
+    #[error("this rank is no longer in its group: form another")]
+    Ended,
+}

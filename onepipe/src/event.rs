@@ -1,0 +1,37 @@
+//! What an application is told besides its messages.
+
+use squall_fabric::BreakReason;
+
+use crate::{Mode, ScatteringId};
+
+/// Something that happened to the group, or to a scattering of this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A rank that was to receive a message of it has failed. A reliable scattering was delivered nowhere, and will not be.
+    /// Of one with best effort, the message to that rank may not have arrived; its others go on.
+    Undeliverable {
+        /// Which one, as [`scatter`](crate::OnePipe::scatter) named it.
+        id: ScatteringId,
+        /// Its mode.
+        mode: Mode,
+        /// Its wide timestamp; none if it was still waiting for one, in which case nothing of it was sent, in either mode.
+        stamp: Option<u64>,
+    },
+    /// The connection to a rank is gone, or it wrote what no correct peer writes. Nothing is delivered beyond its last
+    /// barrier until a [settlement](crate::Settlement) removes it.
+    Broken {
+        /// The rank.
+        rank: usize,
+        /// Why.
+        reason: BreakReason,
+    },
+    /// A settlement has removed a rank.
+    Removed {
+        /// The rank.
+        rank: usize,
+        /// Its reliable messages from this wide timestamp on are delivered nowhere; all before it everywhere.
+        failure_timestamp: u64,
+    },
+    /// A settlement has removed this rank: it can do nothing more.
+    Ended,
+}

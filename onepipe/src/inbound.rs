@@ -1,0 +1,124 @@
+//! A ring from a sender, as its receiver has it.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    links::Misbehaved,
+    record::{HEADER, Header},
+    ring::Ring,
+};
+
+/// The receiver's ring: records that have arrived stay here until their turn comes.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    ring: Ring,
+    /// Everything before it has arrived.
+    tail: u64,
+    /// The position of the first record that was not taken.
+    taken: u64,
+    /// How far the sender was told that records were taken.
+    told: u64,
+    /// The first record that was not taken, if there is one, and its wide timestamp.
+    head: Option<(u64, Header)>,
+    /// The wide timestamp of the record before.
+    last: Option<u64>,
+    /// Wide timestamps of records that are not to be delivered.
+    recalled: BTreeSet<u64>,
+    /// Records from this wide timestamp on are not to be delivered.
+    limit: u64,
+}
+
+impl Inbound {
+    pub(crate) fn new(ring: Ring) -> Inbound {
+        Inbound { ring, tail: 0, taken: 0, told: 0, head: None, last: None, recalled: BTreeSet::new(), limit: u64::MAX }
+    }
+
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    #[inline]
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The ring is filled up to `tail`.
+    #[inline]
+    pub(crate) fn arrive(&mut self, tail: u64) -> Result<(), Misbehaved> {
+        let beyond = tail.wrapping_sub(self.taken) > self.ring.capacity() as u64;
+        if beyond || tail < self.tail || !tail.is_multiple_of(8) {
+            return Err(Misbehaved);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// Looks at the first record, if that was not done. Returns its wide timestamp, or [`u64::MAX`] if there is none.
+    #[inline]
+    pub(crate) fn look(&mut self, near: u64) -> Result<u64, Misbehaved> {
+        if let Some((stamp, _)) = self.head {
+            return Ok(stamp);
+        }
+        if self.taken == self.tail {
+            return Ok(u64::MAX);
+        }
+        let header = self.ring.header(self.taken).ok_or(Misbehaved)?;
+        let stamp = header.stamp.widen(near);
+        if header.record_bytes() > self.tail - self.taken || Some(stamp) <= self.last {
+            return Err(Misbehaved);
+        }
+        if stamp >= self.limit {
+            // So do all behind it.
+            self.taken = self.tail;
+            return Ok(u64::MAX);
+        }
+        self.head = Some((stamp, header));
+        Ok(stamp)
+    }
+
+    /// Copies out the payload of the record that was looked at. Returns its ticket.
+    #[inline]
+    pub(crate) fn copy(&self, payload: &mut Vec<u8>) -> Option<u32> {
+        let (_, header) = self.head?;
+        payload.resize(header.bytes, 0);
+        self.ring.read(self.taken + HEADER as u64, payload);
+        Some(header.ticket)
+    }
+
+    /// Gives up the record that was looked at. Returns whether it is to be delivered.
+    #[inline]
+    pub(crate) fn take(&mut self) -> bool {
+        let Some((stamp, header)) = self.head.take() else { return false };
+        self.last = Some(stamp);
+        self.taken += header.record_bytes();
+        self.recalled.is_empty() || !self.recalled.remove(&stamp)
+    }
+
+    /// A record is not to be delivered.
+    pub(crate) fn recall(&mut self, stamp: u64) {
+        self.recalled.insert(stamp);
+    }
+
+    /// Nothing more comes; what has come from `limit` on is not to be delivered.
+    pub(crate) fn close(&mut self, limit: u64) {
+        self.limit = limit;
+        if self.head.is_some_and(|(stamp, _)| stamp >= limit) {
+            self.head = None;
+            self.taken = self.tail;
+        }
+    }
+
+    /// How far the sender is to be told now that records were taken, if it is: something else is told it anyway, or it may
+    /// lack room for a record, or it is worth a word of its own.
+    #[inline]
+    pub(crate) fn credit(&mut self, anyway: bool) -> Option<u64> {
+        let (capacity, due) = (self.ring.capacity() as u64, self.taken - self.told);
+        let may_lack_room = self.tail - self.told > capacity - capacity / 4;
+        if due == 0 || !(anyway || may_lack_room || due >= capacity / 4) {
+            return None;
+        }
+        self.told = self.taken;
+        Some(self.taken)
+    }
+}

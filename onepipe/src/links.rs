@@ -1,0 +1,212 @@
+//! The connections to the other ranks, and the memory behind them.
+
+use squall_fabric::{
+    BreakReason, Completion, EndpointId, Fabric, PostError, Region, RegionKey, RegionKind, RegisterError,
+};
+use squall_sst::{Mesh, MeshEvent};
+
+use crate::{
+    Mode, OnePipeConfig,
+    inbound::Inbound,
+    layout::Layout,
+    mirror::{Mirror, Pushed},
+    ring::Ring,
+    status::{Status, Words},
+};
+
+/// A peer that is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) endpoint: EndpointId,
+    /// This rank's region in the peer's memory.
+    pub(crate) region: RegionKey,
+}
+
+/// A peer has written what no correct one writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misbehaved;
+
+/// What is known of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is connected, or will be.
+    Live,
+    /// It is not heard any more, but counts until it is removed.
+    Broken,
+    /// It was removed.
+    Removed,
+}
+
+/// One other rank; or this rank itself, which has no link.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// What the peer writes into.
+    pub(crate) region: Region,
+    /// None while it can't be reached.
+    pub(crate) link: Option<Link>,
+    pub(crate) state: State,
+    /// The rings towards it, by mode.
+    pub(crate) out: [Mirror; 2],
+    /// What it is told.
+    pub(crate) status: Status,
+    /// What it has told, as was read last.
+    pub(crate) seen: Words,
+}
+
+impl Peer {
+    /// Whether what it writes counts.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.state == State::Live
+    }
+}
+
+/// What became of a connection.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    Up,
+    Broken(usize, BreakReason),
+}
+
+/// The connections of one rank, and the memory behind them.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pub(crate) me: usize,
+    pub(crate) layout: Layout,
+    mesh: Mesh,
+    /// Indexed by rank.
+    pub(crate) peers: Vec<Peer>,
+}
+
+impl Links {
+    /// Registers the memory, and starts to connect rank `me` to all others, which must speak the same protocol.
+    pub(crate) fn create(
+        fabric: &mut impl Fabric,
+        config: &OnePipeConfig,
+        me: usize,
+        protocol: &str,
+    ) -> Result<Links, RegisterError> {
+        let layout = config.layout();
+        let peers = (0..config.nodes.len())
+            .map(|rank| {
+                let region = fabric.register(RegionKind::Polled, layout.region_bytes())?;
+                // A rank's own ring needs no copy.
+                let (copies, base) = match rank == me {
+                    true => (region.clone(), layout.ring(Mode::BestEffort)),
+                    false => (fabric.register(RegionKind::Polled, 2 * layout.ring_bytes)?, 0),
+                };
+                let out = Mode::ALL.map(|mode| {
+                    let base = base + mode.index() * layout.ring_bytes;
+                    Mirror::new(Ring::new(copies.clone(), base, layout.ring_bytes))
+                });
+                let (status, seen) = (Status::new(), [0; Status::WORDS]);
+                Ok(Peer { region, link: None, state: State::Live, out, status, seen })
+            })
+            .collect::<Result<Vec<Peer>, RegisterError>>()?;
+        let hello = config.fingerprint(protocol).to_le_bytes();
+        let mesh =
+            Mesh::connect(fabric, &config.nodes, me, config.tag, &hello, |rank| vec![peers[rank].region.clone()]);
+        Ok(Links { me, layout, mesh, peers })
+    }
+
+    /// The rings of a mode from all ranks.
+    pub(crate) fn inbound(&self, mode: Mode) -> Vec<Inbound> {
+        let layout = self.layout;
+        let ring = |peer: &Peer| Ring::new(peer.region.clone(), layout.ring(mode), layout.ring_bytes);
+        self.peers.iter().map(|peer| Inbound::new(ring(peer))).collect()
+    }
+
+    /// Whether it is a completion of one of these connections.
+    pub(crate) fn is_mine(&self, completion: &Completion) -> bool {
+        completion.endpoint().is_some_and(|of| self.mesh.endpoints().any(|endpoint| endpoint == of))
+    }
+
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<LinkEvent> {
+        match self.mesh.on_completion(fabric, completion)? {
+            MeshEvent::Up(rank) => {
+                let (endpoint, remote) = self.mesh.link(rank)?;
+                match remote {
+                    &[region] if (region.kind, region.bytes) == (RegionKind::Polled, self.layout.region_bytes()) => {
+                        self.peers[rank].link = Some(Link { endpoint, region: region.key });
+                        Some(LinkEvent::Up)
+                    }
+                    _ => self.lose(fabric, rank, BreakReason::Refused("it exposes other memory".into())),
+                }
+            }
+            MeshEvent::Down(rank, reason) => self.lose(fabric, rank, reason),
+            MeshEvent::Room(_) => None,
+        }
+    }
+
+    /// Goes on without hearing a peer. None if that is known.
+    pub(crate) fn lose(&mut self, fabric: &mut impl Fabric, rank: usize, reason: BreakReason) -> Option<LinkEvent> {
+        self.mesh.disconnect_member(fabric, rank);
+        let peer = &mut self.peers[rank];
+        peer.link = None;
+        if !peer.is_live() {
+            return None;
+        }
+        peer.state = State::Broken;
+        Some(LinkEvent::Broken(rank, reason))
+    }
+
+    /// A peer was removed.
+    pub(crate) fn remove(&mut self, fabric: &mut impl Fabric, rank: usize) {
+        self.lose(fabric, rank, BreakReason::PeerClosed);
+        let peer = &mut self.peers[rank];
+        peer.state = State::Removed;
+        peer.out.iter_mut().for_each(Mirror::abandon);
+    }
+
+    /// Posts what was written for a rank.
+    #[inline]
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, rank: usize, mode: Mode) -> Pushed {
+        let peer = &mut self.peers[rank];
+        match &peer.link {
+            Some(link) => peer.out[mode.index()].push(fabric, link, self.layout, mode),
+            None => Pushed::Nothing,
+        }
+    }
+
+    /// Whether a rank is this one, or was reached and is not lost.
+    pub(crate) fn is_reached(&self, rank: usize) -> bool {
+        rank == self.me || self.peers.get(rank).is_some_and(|peer| peer.link.is_some())
+    }
+
+    /// Whether a rank was removed.
+    #[inline]
+    pub(crate) fn is_removed(&self, rank: usize) -> bool {
+        self.peers[rank].state == State::Removed
+    }
+
+    /// Whether all that were not removed are reached.
+    pub(crate) fn is_connected(&self) -> bool {
+        let is_there = |(rank, peer): (usize, &Peer)| peer.state == State::Removed || self.is_reached(rank);
+        self.peers.iter().enumerate().all(is_there)
+    }
+
+    /// Closes all connections.
+    pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.mesh.disconnect(fabric);
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            peer.link = None;
+            if rank != self.me {
+                peer.state = State::Removed;
+            }
+        }
+    }
+}
+
+/// Whether it was posted; if not, it may be later, or a completion will say that it can't.
+///
+/// # Panics
+///
+/// On an error that says that the post itself is wrong, which a bug in this crate would be.
+#[inline]
+pub(crate) fn is_posted(result: Result<(), PostError>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(PostError::Full | PostError::Broken | PostError::NotConnected) => false,
+        Err(error) => panic!("a message of 1Pipe could not be posted: {error}"),
+    }
+}

@@ -1,0 +1,176 @@
+//! A ring towards a receiver, as its sender has it.
+
+use squall_fabric::{Fabric, Op, Slice, Source, Target, Token};
+
+use crate::{
+    Mode, Timestamp,
+    layout::Layout,
+    links::{Link, Misbehaved, is_posted},
+    record::{HEADER, Header, record_bytes},
+    ring::Ring,
+};
+
+/// The sender's copy of a ring: records are written here, and pushed to the same place of the receiver's memory. They stay
+/// until the receiver has freed them.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    ring: Ring,
+    /// Everything before it was written here.
+    written: u64,
+    /// Everything before it was posted.
+    posted: u64,
+    /// Everything before it has arrived, as far as the receiver has said.
+    arrived: u64,
+    /// Everything before it was taken out by the receiver, as far as it has said.
+    freed: u64,
+    /// Bytes of room that waiting scatterings keep.
+    held: u64,
+}
+
+/// What a push came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// There was nothing to push.
+    Nothing,
+    /// All is posted, some of it now.
+    All,
+    /// Some is not posted.
+    Partly,
+}
+
+impl Mirror {
+    pub(crate) fn new(ring: Ring) -> Mirror {
+        Mirror { ring, written: 0, posted: 0, arrived: 0, freed: 0, held: 0 }
+    }
+
+    /// Bytes of records that can be written and that nobody holds.
+    #[inline]
+    pub(crate) fn room(&self) -> u64 {
+        self.ring.capacity() as u64 - (self.written - self.freed) - self.held
+    }
+
+    /// Keeps room for a record; false if there is not enough.
+    #[inline]
+    pub(crate) fn hold(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.room();
+        if fits {
+            self.held += bytes;
+        }
+        fits
+    }
+
+    /// Gives up room that was held.
+    #[inline]
+    pub(crate) fn release(&mut self, bytes: u64) {
+        self.held -= bytes;
+    }
+
+    /// Writes a record, for which there is room.
+    #[inline]
+    pub(crate) fn write(&mut self, stamp: u64, ticket: u32, bytes: &[u8]) {
+        debug_assert!(record_bytes(bytes.len()) <= self.room());
+        let header = Header { stamp: Timestamp::from_nanos(stamp), bytes: bytes.len(), ticket };
+        self.ring.write_header(self.written, header);
+        self.ring.write(self.written + HEADER as u64, bytes);
+        self.written += header.record_bytes();
+    }
+
+    #[inline]
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether all that was written is posted.
+    #[inline]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.posted == self.written
+    }
+
+    /// Posts what was written since the last push, in one piece or two, and behind it the ring's new tail.
+    #[inline]
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &Link, layout: Layout, mode: Mode) -> Pushed {
+        if self.is_posted() {
+            return Pushed::Nothing;
+        }
+        while !self.is_posted() {
+            let len = self.ring.run(self.posted, self.written);
+            // It changes only after the receiver has freed it, so after it was fetched.
+            let slice = Slice { region: self.ring.region(), offset: self.ring.offset(self.posted), len };
+            let source = Source::Region(slice);
+            let target = Target { region: link.region, offset: layout.ring(mode) + self.ring.place(self.posted) };
+            let op = match self.posted + len as u64 == self.written {
+                true => {
+                    let word_target = Target { region: link.region, offset: layout.tail(mode) };
+                    Op::WriteThenWord { source, target, word: self.written, word_target }
+                }
+                false => Op::Write { source, target },
+            };
+            if !is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED)) {
+                return Pushed::Partly;
+            }
+            self.posted += len as u64;
+        }
+        Pushed::All
+    }
+
+    /// The receiver has said how far records have arrived.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, arrived: u64) -> Result<(), Misbehaved> {
+        if arrived <= self.arrived {
+            return Ok(());
+        }
+        // Only records arrive.
+        if arrived > self.posted || (arrived < self.written && self.ring.header(arrived).is_none()) {
+            return Err(Misbehaved);
+        }
+        self.arrived = arrived;
+        Ok(())
+    }
+
+    /// The receiver has said how far it has taken them out.
+    #[inline]
+    pub(crate) fn free(&mut self, freed: u64) -> Result<(), Misbehaved> {
+        self.acknowledge(freed)?;
+        self.freed = self.freed.max(freed);
+        Ok(())
+    }
+
+    /// The receiver is this rank itself: what is written has arrived.
+    #[inline]
+    pub(crate) fn keep_locally(&mut self, taken: u64) {
+        (self.posted, self.arrived, self.freed) = (self.written, self.written, taken);
+    }
+
+    /// The receiver is gone: nothing is sent any more.
+    pub(crate) fn abandon(&mut self) {
+        (self.posted, self.arrived, self.freed, self.held) = (self.written, self.written, self.written, 0);
+    }
+
+    /// The wide timestamp of the oldest record that is not known to have arrived.
+    #[inline]
+    pub(crate) fn oldest_on_its_way(&self, near: u64) -> Option<u64> {
+        if self.arrived == self.written {
+            return None;
+        }
+        self.ring.header(self.arrived).map(|header| header.stamp.widen(near))
+    }
+
+    /// Wide timestamps and tickets of the records that are not known to have arrived.
+    pub(crate) fn on_their_way(&self, near: u64) -> impl Iterator<Item = (u64, u32)> {
+        self.records(self.arrived, near)
+    }
+
+    /// Wide timestamps and tickets of the records that the receiver may still have in its ring.
+    pub(crate) fn not_freed(&self, near: u64) -> impl Iterator<Item = (u64, u32)> {
+        self.records(self.freed, near)
+    }
+
+    fn records(&self, from: u64, near: u64) -> impl Iterator<Item = (u64, u32)> {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let header = if at < self.written { self.ring.header(at)? } else { return None };
+            at += header.record_bytes();
+            Some((header.stamp.widen(near), header.ticket))
+        })
+    }
+}

@@ -1,0 +1,449 @@
+//! Failures: a switch that hears nothing on a link for too long tells the controller, which settles them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Destinations, Latencies, Order, Profile, Scenario, Switches, Traffic,
+    receiver::Arrived,
+    skew,
+    topology::{Node, Place, Topology},
+    world::{Event, World},
+};
+
+/// What fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A host, with its process.
+    Host,
+    /// The switch of a rack: all hosts of the rack are cut off.
+    RackSwitch,
+    /// A link between a spine and a core, in both directions.
+    CoreLink,
+    /// A core.
+    CoreSwitch,
+}
+
+/// One failure on a testbed whose hosts have a process each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recovery {
+    /// The machine.
+    pub profile: Profile,
+    /// What fails.
+    pub failure: Failure,
+    /// How many hosts there are, in the racks of both pods in turn.
+    pub hosts: usize,
+    /// What all that is random follows from.
+    pub seed: u64,
+}
+
+/// What came of a failure.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// For each surviving host, the time from the failure until its commit barrier passed it.
+    pub times: Latencies,
+    /// From the failure until the controller had the first report, in nanoseconds.
+    pub reported_ns: u64,
+    /// Scatterings of survivors that were recalled, since one of their receivers had failed.
+    pub recalled: usize,
+    /// How many hosts failed, or were cut off.
+    pub failed: usize,
+}
+
+/// When something fails, at the earliest: everything has found its pace.
+const CALM_NS: u64 = 100_000;
+/// How long recovery is waited for.
+const PATIENCE_NS: u64 = 1_200_000;
+/// From one scattering of a host to the next, in the mean: enough that most failures meet some under way.
+const GAP_NS: u64 = 100_000;
+
+/// The controller's messages, when they have been received, and what else belongs to a failure.
+#[derive(Debug)]
+pub(super) enum Control {
+    Fail,
+    /// A switch looks at its links.
+    Check(Node),
+    /// To the controller: a link is silent.
+    Silent(usize),
+    /// It has waited for other reports of the same failure.
+    Decide,
+    /// To a host: heed no commit barrier.
+    Wedge(usize),
+    /// To the controller: a host did, at this barrier.
+    Wedged(u64),
+    /// The decision is in the log.
+    Logged,
+    /// To a host: the decision.
+    Settle(usize),
+    /// A host's recalls have been answered.
+    Recalled(usize),
+    /// To the controller: a host is through with it.
+    Settled,
+    /// To a switch: wait for this link no longer.
+    LeaveOut(usize),
+}
+
+/// What happens, and the controller.
+#[derive(Debug)]
+pub(super) struct Outage {
+    failure: Failure,
+    at: u64,
+    dead: Vec<Node>,
+    /// Links that a switch has reported, and those of them that are not dealt with.
+    reported: Vec<bool>,
+    open: Vec<usize>,
+    deciding: bool,
+    controller_free: u64,
+    /// By host: it is out.
+    failed: Vec<bool>,
+    /// Whether this round has failed hosts, and how many survivors are waited for.
+    settling: bool,
+    awaited: usize,
+    /// The failure timestamp: the greatest barrier of the survivors.
+    failure_stamp: u64,
+    recovered: Vec<Option<u64>>,
+    result: Recovered,
+    /// By scattering, which hosts delivered it.
+    delivered: BTreeMap<u64, BTreeSet<usize>>,
+}
+
+impl Recovery {
+    /// Lets it happen, in traffic of reliable scatterings from everybody to everybody.
+    pub fn run(&self) -> Recovered {
+        let mut outage = self.happen().outage.expect("it was given one");
+        let survivors = (0..self.hosts).filter(|&host| !outage.failed[host]);
+        for time in survivors.map(|host| outage.recovered[host]) {
+            outage.result.times.add(time.unwrap_or(PATIENCE_NS), 1);
+        }
+        outage.result.failed = outage.failed.iter().filter(|failed| **failed).count();
+        outage.result
+    }
+
+    fn happen(&self) -> World {
+        let scenario = Scenario {
+            profile: self.profile,
+            processes: self.hosts,
+            order: Order::OnePipe { switches: Switches::Chip, reliable: true },
+            traffic: Traffic::Scattered { to: Destinations::All, mean_gap_ns: GAP_NS },
+            loss: 0.0,
+            warm_up_ns: 0,
+            measured_ns: CALM_NS + PATIENCE_NS,
+            seed: self.seed,
+        };
+        // Those of both pods in turn, so that two hosts already have all layers between them.
+        let racks = (0..self.hosts).map(|host| [0, 2, 1, 3][host % 4]).collect();
+        let mut world = World::new(scenario, Topology::new(racks, self.profile));
+        let at = CALM_NS + world.rng.u64(..self.profile.beacon_ns);
+        world.outage = Some(Outage {
+            failure: self.failure,
+            at,
+            dead: Vec::new(),
+            reported: vec![false; world.links.len()],
+            open: Vec::new(),
+            deciding: false,
+            controller_free: 0,
+            failed: vec![false; self.hosts],
+            settling: false,
+            awaited: 0,
+            failure_stamp: 0,
+            recovered: vec![None; self.hosts],
+            result: Recovered::default(),
+            delivered: BTreeMap::new(),
+        });
+        world.queue.at(at, Event::Control(Control::Fail));
+        for node in self.hosts..world.topology.places.len() {
+            let phase = world.rng.u64(..self.profile.beacon_ns);
+            world.queue.at(phase, Event::Control(Control::Check(node)));
+        }
+        world.run();
+        world
+    }
+}
+
+impl World {
+    pub(super) fn control(&mut self, control: Control) {
+        match control {
+            Control::Fail => self.fail(),
+            Control::Check(node) => self.check(node),
+            Control::Silent(link) => self.silent(link),
+            Control::Decide => self.decide(),
+            Control::Wedge(host) => {
+                self.hosts[host].wedged = true;
+                self.to_controller(Control::Wedged(self.hosts[host].barriers.commit));
+            }
+            Control::Wedged(barrier) => {
+                let outage = self.outage();
+                outage.failure_stamp = outage.failure_stamp.max(barrier);
+                if self.all_answered() {
+                    self.write_decision();
+                }
+            }
+            Control::Logged if self.outage().settling => self.tell_survivors(Control::Settle),
+            Control::Logged => self.leave_out(),
+            Control::Settle(host) => self.settle(host),
+            Control::Recalled(host) => self.recalled(host),
+            Control::Settled => {
+                if self.all_answered() {
+                    self.leave_out();
+                }
+            }
+            Control::LeaveOut(link) => {
+                let (node, first) = (self.topology.cables[link].to, self.links[link].register);
+                let registers = if self.is_host_link(link) { self.scenario.share() } else { 1 };
+                (first..first + registers).for_each(|register| self.switches[node].leave_out(register));
+                self.announce(node);
+            }
+        }
+    }
+
+    fn outage(&mut self) -> &mut Outage {
+        self.outage.as_mut().expect("only an outage makes such events")
+    }
+
+    fn fail(&mut self) {
+        let failure = self.outage().failure;
+        let victim = self.rng.usize(..self.hosts.len());
+        let switches = |world: &World, fit: fn(&Place) -> bool| {
+            let places = world.topology.places.iter().enumerate();
+            places.filter(|(_, place)| fit(place)).map(|(node, _)| node).collect::<Vec<Node>>()
+        };
+        let dead = match failure {
+            Failure::Host => {
+                self.hosts[victim].down = true;
+                vec![victim]
+            }
+            Failure::RackSwitch => self.topology.rack_switch(self.topology.rack_of(victim)).to_vec(),
+            Failure::CoreSwitch | Failure::CoreLink => {
+                let cores = switches(self, |place| matches!(place, Place::Core(_)));
+                vec![cores[self.rng.usize(..cores.len())]]
+            }
+        };
+        if failure == Failure::CoreLink {
+            let spines = switches(self, |place| matches!(place, Place::SpineUp(_)));
+            let up = spines[self.rng.usize(..spines.len())];
+            let Place::SpineUp(spine) = self.topology.places[up] else { return };
+            for (link, cable) in self.topology.cables.iter().enumerate() {
+                let down = self.topology.places[cable.to] == Place::SpineDown(spine) && cable.from == dead[0];
+                self.links[link].cut |= down || (cable.from == up && cable.to == dead[0]);
+            }
+        } else {
+            for (link, cable) in self.topology.cables.iter().enumerate() {
+                self.links[link].cut |= dead.contains(&cable.from) || dead.contains(&cable.to);
+            }
+            self.outage().dead = dead;
+        }
+    }
+
+    fn check(&mut self, node: Node) {
+        if self.outage().dead.contains(&node) {
+            return;
+        }
+        let profile = self.scenario.profile;
+        self.queue.at(self.now + profile.beacon_ns, Event::Control(Control::Check(node)));
+        self.keep_alive(node);
+        for i in 0..self.topology.inputs[node].len() {
+            let link = self.topology.inputs[node][i];
+            let silent = self.links[link].last_out + profile.silent_intervals * profile.beacon_ns < self.now;
+            if silent && !self.outage().reported[link] {
+                self.outage().reported[link] = true;
+                self.to_controller(Control::Silent(link));
+            }
+        }
+    }
+
+    /// Sends a message to the controller, which is as far as anything, and works on one at a time.
+    fn to_controller(&mut self, control: Control) {
+        let there = self.now + self.topology.path_ns(5);
+        let cost = self.scenario.profile.controller_ns;
+        let free = &mut self.outage().controller_free;
+        *free = (*free).max(there) + cost;
+        let done = *free;
+        self.queue.at(done, Event::Control(control));
+    }
+
+    fn from_controller(&mut self, control: Control) {
+        let (now, cost) = (self.now, self.scenario.profile.controller_ns);
+        let free = &mut self.outage().controller_free;
+        *free = (*free).max(now) + cost;
+        let sent = *free;
+        self.queue.at(sent + self.topology.path_ns(5), Event::Control(control));
+    }
+
+    fn silent(&mut self, link: usize) {
+        let (now, wait) = (self.now, self.scenario.profile.beacon_ns);
+        let outage = self.outage();
+        outage.open.push(link);
+        if outage.result.reported_ns == 0 {
+            outage.result.reported_ns = now - outage.at;
+        }
+        // Other switches miss the same one at the same time, up to an interval.
+        if !outage.deciding {
+            outage.deciding = true;
+            self.queue.at(now + wait, Event::Control(Control::Decide));
+        }
+    }
+
+    /// Who can not reach the core over links that nobody has reported has failed.
+    fn decide(&mut self) {
+        let cut_off: Vec<usize> = (0..self.hosts.len()).filter(|&host| !self.reaches_core(host)).collect();
+        let outage = self.outage();
+        let new: Vec<usize> = cut_off.into_iter().filter(|&host| !outage.failed[host]).collect();
+        new.iter().for_each(|&host| outage.failed[host] = true);
+        outage.settling = !new.is_empty();
+        if outage.settling { self.tell_survivors(Control::Wedge) } else { self.write_decision() }
+    }
+
+    fn reaches_core(&mut self, host: usize) -> bool {
+        let (mut seen, mut rest) = (vec![false; self.topology.places.len()], vec![host]);
+        while let Some(node) = rest.pop() {
+            if matches!(self.topology.places[node], Place::Core(_)) {
+                return true;
+            }
+            seen[node] = true;
+            for i in 0..self.topology.outputs[node].len() {
+                let link = self.topology.outputs[node][i];
+                let to = self.topology.cables[link].to;
+                if !seen[to] && !self.outage().reported[link] {
+                    rest.push(to);
+                }
+            }
+        }
+        false
+    }
+
+    fn tell_survivors(&mut self, what: fn(usize) -> Control) {
+        let outage = self.outage();
+        let survivors: Vec<usize> = (0..outage.failed.len()).filter(|&host| !outage.failed[host]).collect();
+        outage.awaited = survivors.len();
+        survivors.into_iter().for_each(|host| self.from_controller(what(host)));
+    }
+
+    fn all_answered(&mut self) -> bool {
+        let outage = self.outage();
+        outage.awaited -= 1;
+        outage.awaited == 0
+    }
+
+    fn write_decision(&mut self) {
+        let logged = self.now + self.scenario.profile.log_ns;
+        self.queue.at(logged, Event::Control(Control::Logged));
+    }
+
+    /// A host drops what the failed have sent beyond the failure timestamp, and recalls what they will never acknowledge.
+    fn settle(&mut self, host: usize) {
+        let outage = self.outage.as_ref().expect("only an outage makes such events");
+        let (failed, stamp) = (outage.failed.clone(), outage.failure_stamp);
+        let processes = &self.processes;
+        let at = &mut self.hosts[host];
+        at.wedged = false;
+        at.prepared.retain(|waiting| !failed[processes[waiting.0.sender].host] || waiting.0.place < stamp);
+        at.gone = failed;
+        let round_trip = 2 * self.topology.path_ns(self.topology.most_hops());
+        let wait = if self.unacknowledged(host).is_empty() { 0 } else { round_trip };
+        self.queue.at(self.now + wait, Event::Control(Control::Recalled(host)));
+    }
+
+    /// A host's scatterings that wait for the failed, with how many messages.
+    fn unacknowledged(&mut self, host: usize) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        for &serial in &self.processes[host].outstanding {
+            if let Some(scattering) = self.scatterings.get(serial) {
+                let gone = self.hosts[host].gone.iter().zip(&scattering.awaited);
+                let messages = gone.map(|(&gone, &awaited)| if gone { u64::from(awaited) } else { 0 }).sum();
+                found.push((serial, messages));
+            }
+        }
+        found.retain(|&(_, messages)| messages > 0);
+        found
+    }
+
+    fn recalled(&mut self, host: usize) {
+        for (serial, messages) in self.unacknowledged(host) {
+            self.outage().result.recalled += 1;
+            for other in &mut self.hosts {
+                other.prepared.retain(|waiting| waiting.0.serial != serial);
+            }
+            let gone = self.hosts[host].gone.clone();
+            if let Some(scattering) = self.scatterings.get(serial) {
+                scattering.recalled = true;
+                scattering.awaited.iter_mut().zip(gone).filter(|(_, gone)| *gone).for_each(|(awaited, _)| *awaited = 0);
+            }
+            self.settled(serial, messages);
+        }
+        self.to_controller(Control::Settled);
+    }
+
+    fn leave_out(&mut self) {
+        let outage = self.outage();
+        outage.deciding = false;
+        for link in std::mem::take(&mut outage.open) {
+            self.from_controller(Control::LeaveOut(link));
+        }
+    }
+
+    /// Notes when a host's commit barrier has passed the failure.
+    pub(super) fn note_recovery(&mut self, host: usize) {
+        let Some(outage) = &mut self.outage else { return };
+        // Who failed may have been ahead of time, and has promised up to an interval more.
+        let passed = skew::ORIGIN_NS + outage.at + 2 * self.scenario.profile.beacon_ns;
+        if self.now > outage.at && self.hosts[host].barriers.commit > passed {
+            outage.recovered[host].get_or_insert(self.now - outage.at);
+        }
+    }
+
+    pub(super) fn note_delivery(&mut self, host: usize, arrived: &Arrived) {
+        if let Some(outage) = &mut self.outage {
+            outage.delivered.entry(arrived.serial).or_default().insert(host);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EACH: [Failure; 4] = [Failure::Host, Failure::RackSwitch, Failure::CoreLink, Failure::CoreSwitch];
+
+    fn each(check: impl Fn(Recovery)) {
+        for failure in EACH {
+            for hosts in [2, 8, 32] {
+                (0..6).for_each(|seed| check(Recovery { profile: Profile::TESTBED, failure, hosts, seed }));
+            }
+        }
+    }
+
+    #[test]
+    fn survivors_deliver_a_scattering_all_or_none() {
+        each(|recovery| {
+            let world = recovery.happen();
+            let outage = world.outage.expect("it was given one");
+            let survivors: BTreeSet<usize> = (0..recovery.hosts).filter(|&host| !outage.failed[host]).collect();
+            let settled = survivors.iter().map(|&host| world.hosts[host].barriers.commit).min().expect("one survives");
+            assert!(settled > skew::ORIGIN_NS + outage.at, "{recovery:?}: the barrier stays where it was");
+            let undecided: BTreeSet<u64> = survivors
+                .iter()
+                .flat_map(|&host| &world.hosts[host].prepared)
+                .map(|waiting| waiting.0.serial)
+                .collect();
+            for (serial, at) in outage.delivered.iter().filter(|(serial, _)| !undecided.contains(serial)) {
+                let here = at.intersection(&survivors).count();
+                assert!([0, survivors.len()].contains(&here), "{recovery:?}: {serial} was delivered at {at:?} only");
+            }
+        });
+    }
+
+    #[test]
+    fn everybody_recovers_from_every_failure() {
+        each(|recovery| {
+            let recovered = recovery.run();
+            let most = recovered.times.percentile_us(100.0);
+            assert!(most < 600.0, "{recovery:?}: {most} µs");
+            assert!(recovered.reported_ns > 30_000, "{recovery:?}: ten intervals of 3 µs come first");
+            let cut_off = match recovery.failure {
+                Failure::Host => 1,
+                Failure::RackSwitch => recovery.hosts.div_ceil(4),
+                Failure::CoreLink | Failure::CoreSwitch => 0,
+            };
+            assert_eq!(recovered.failed, cut_off, "{recovery:?}");
+        });
+    }
+}

@@ -1,0 +1,74 @@
+//! Virtual time: what is to happen, in order.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
+
+/// Events by their time in nanoseconds; those of one instant by when they were scheduled.
+#[derive(Debug)]
+pub(super) struct Queue<E> {
+    heap: BinaryHeap<Reverse<Entry<E>>>,
+    scheduled: u64,
+}
+
+#[derive(Debug)]
+struct Entry<E> {
+    time: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Entry<E>) -> Ordering {
+        (self.time, self.number).cmp(&(other.time, other.number))
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Entry<E>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Entry<E>) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> Queue<E> {
+    pub(super) fn new() -> Queue<E> {
+        Queue { heap: BinaryHeap::new(), scheduled: 0 }
+    }
+
+    pub(super) fn at(&mut self, time: u64, event: E) {
+        self.scheduled += 1;
+        self.heap.push(Reverse(Entry { time, number: self.scheduled, event }));
+    }
+
+    /// The next event, if it comes before `end`.
+    pub(super) fn pop_before(&mut self, end: u64) -> Option<(u64, E)> {
+        if self.heap.peek()?.0.time >= end {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| (entry.time, entry.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_of_scheduling() {
+        let mut queue = Queue::new();
+        for (time, event) in [(5, 'c'), (3, 'a'), (5, 'd'), (4, 'b'), (9, 'e')] {
+            queue.at(time, event);
+        }
+        let popped: String = std::iter::from_fn(|| queue.pop_before(9)).map(|(_, event)| event).collect();
+        assert_eq!(popped, "abcd");
+    }
+}

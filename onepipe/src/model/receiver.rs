@@ -1,0 +1,233 @@
+//! Hosts as receivers: they deliver in order.
+//!
+//! The processes of a host receive the same scatterings at the same times, so one receiving thread and one barrier stand for all.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::{
+    Order, Switches,
+    figures::Latencies,
+    packet::{Barriers, Content, Packet, Train},
+    world::{Event, World},
+};
+use crate::tournament::Tournament;
+
+/// A host's receiving side.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// How far its clock is off, in nanoseconds.
+    pub(super) skew: i64,
+    pub(super) down: bool,
+    /// When its receiving threads have done what they have.
+    free_at: u64,
+    pub(super) barriers: Barriers,
+    /// What waits for its turn: for the barrier, or for the number before it.
+    waiting: Waiting,
+    /// The same for reliable messages, which have a barrier of their own.
+    pub(super) prepared: Waiting,
+    /// The number of the next scattering.
+    next_number: u64,
+    /// The latest of Lamport's stamps that came.
+    pub(super) seen: u64,
+    /// What each process's clock is known to show, by Lamport's rule.
+    clocks: Tournament,
+    /// The commit barrier is not heeded while failures are being settled.
+    pub(super) wedged: bool,
+    /// By host, once it was told: it has failed.
+    pub(super) gone: Vec<bool>,
+    /// What was delivered last, by stamp and sender.
+    last: [(u64, usize); 2],
+}
+
+/// Messages of one scattering to the processes of a host, ordered by their place, a stamp or number, and their sender.
+pub(super) type Waiting = BinaryHeap<Reverse<Arrived>>;
+
+/// What waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Arrived {
+    pub(super) place: u64,
+    pub(super) sender: usize,
+    since: u64,
+    messages: u16,
+    pub(super) serial: u64,
+}
+
+impl Host {
+    pub(super) fn new(skew: i64, processes: usize) -> Host {
+        Host {
+            skew,
+            down: false,
+            free_at: 0,
+            barriers: Barriers::default(),
+            waiting: Waiting::new(),
+            prepared: Waiting::new(),
+            next_number: 0,
+            seen: 0,
+            clocks: Tournament::new(processes, 0),
+            wedged: false,
+            gone: Vec::new(),
+            last: [(0, 0); 2],
+        }
+    }
+}
+
+impl World {
+    /// A packet reaches a host's interface, and waits for the thread that works on it.
+    pub(super) fn arrive_at_host(&mut self, host: usize, packet: Packet) {
+        let work = match &packet {
+            Packet::Train(train) => {
+                // One message for each process is one for each thread.
+                let messages = self.scenario.cpu_ns() * train.messages();
+                messages.div_ceil(self.scenario.share() as u64)
+            }
+            Packet::Beacon(_) if self.loses() => return,
+            Packet::Beacon(_) | Packet::Beacons(_) => 0,
+            Packet::Token(_) => self.scenario.profile.message_cpu_ns,
+            &Packet::Acknowledgement { serial, host, messages } => {
+                let messages = messages - self.lost_of(messages);
+                self.acknowledged(serial, host, messages);
+                return;
+            }
+        };
+        let done = self.hosts[host].free_at.max(self.now) + work;
+        self.hosts[host].free_at = done;
+        self.queue.at(done, Event::Handled(host, packet));
+    }
+
+    pub(super) fn handled(&mut self, host: usize, packet: Packet) {
+        match packet {
+            Packet::Train(train) => match train.content {
+                Content::Messages(serial) => self.receive(host, &train, serial),
+                Content::Clock => self.hear_clock(host, &train),
+            },
+            Packet::Beacon(barriers) => self.pass(host, barriers),
+            Packet::Token(process) => self.take_token(process),
+            Packet::Beacons(_) | Packet::Acknowledgement { .. } => {}
+        }
+    }
+
+    fn receive(&mut self, host: usize, train: &Train, serial: u64) {
+        let new = train.new - self.lost_of(train.new);
+        let again = train.again - self.lost_of(train.again);
+        let Some(scattering) = self.scatterings.get(serial) else { return };
+        let new = new.min(scattering.lacking[host]);
+        scattering.lacking[host] -= new;
+        let (since, recalled) = (scattering.since, scattering.recalled);
+        if self.measuring() {
+            self.figures.lost += train.messages() - u64::from(new + again);
+        }
+        if new + again > 0 {
+            let to = self.processes[train.sender].host;
+            self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages: new + again });
+        }
+        if new > 0 && !recalled {
+            let arrived = Arrived { place: train.stamp, sender: train.sender, since, messages: new, serial };
+            if train.attempt == 0 {
+                self.record(host, &arrived, |figures| &mut figures.unordered, 0);
+            }
+            self.keep(host, train, arrived);
+        }
+        match self.scenario.order {
+            // A packet that is lost tells nothing either.
+            Order::OnePipe { switches: Switches::Chip, .. } if new + again > 0 => self.pass(host, train.barriers),
+            // Messages move clocks; what they show is told by the exchange only.
+            Order::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
+            _ => {}
+        }
+    }
+
+    /// Messages wait for their turn.
+    fn keep(&mut self, host: usize, train: &Train, arrived: Arrived) {
+        let at = &mut self.hosts[host];
+        match self.scenario.order {
+            Order::OnePipe { .. } => {
+                assert!(arrived.place >= at.barriers.commit, "a reliable message comes after its barrier");
+                at.prepared.push(Reverse(arrived));
+                if train.attempt == 0 {
+                    assert!(arrived.place >= at.barriers.best_effort, "a message comes after its barrier");
+                    at.waiting.push(Reverse(arrived));
+                }
+            }
+            Order::Lamport { .. } => at.waiting.push(Reverse(arrived)),
+            Order::SwitchSequencer | Order::HostSequencer | Order::Token => {
+                let number = train.number.expect("it was numbered on its way");
+                at.waiting.push(Reverse(Arrived { place: number, ..arrived }));
+                self.deliver_numbered(host);
+            }
+        }
+    }
+
+    /// A host's barriers pass.
+    pub(super) fn pass(&mut self, host: usize, barriers: Barriers) {
+        let at = &mut self.hosts[host];
+        let monotonic = at.barriers.best_effort <= barriers.best_effort && at.barriers.commit <= barriers.commit;
+        assert!(monotonic, "barriers go back from {:?} to {barriers:?}", at.barriers);
+        at.barriers.best_effort = barriers.best_effort;
+        if !at.wedged {
+            at.barriers.commit = barriers.commit;
+        }
+        let Barriers { best_effort, commit } = at.barriers;
+        while let Some(arrived) = take_below(&mut self.hosts[host].waiting, best_effort) {
+            self.deliver(host, &arrived, 0);
+        }
+        while let Some(arrived) = take_below(&mut self.hosts[host].prepared, commit) {
+            self.deliver(host, &arrived, 1);
+        }
+        self.note_recovery(host);
+    }
+
+    /// A process's clock is known to have been at a train's stamp, and all that it sends later has later ones.
+    fn hear_clock(&mut self, host: usize, train: &Train) {
+        let at = &mut self.hosts[host];
+        at.seen = at.seen.max(train.stamp + 1);
+        if train.stamp > at.clocks.get(train.sender) {
+            at.clocks.set(train.sender, train.stamp);
+        }
+        let least = at.clocks.least();
+        while let Some(arrived) = take_below(&mut self.hosts[host].waiting, least) {
+            self.deliver(host, &arrived, 0);
+        }
+    }
+
+    fn deliver_numbered(&mut self, host: usize) {
+        loop {
+            let at = &mut self.hosts[host];
+            let Some(arrived) = take_below(&mut at.waiting, at.next_number + 1) else { break };
+            at.next_number += 1;
+            self.deliver(host, &arrived, 0);
+        }
+    }
+
+    /// Delivers, with best effort (0) or reliably (1).
+    fn deliver(&mut self, host: usize, arrived: &Arrived, mode: usize) {
+        let place = (arrived.place, arrived.sender);
+        assert!(self.hosts[host].last[mode] <= place, "messages are delivered in order");
+        self.hosts[host].last[mode] = place;
+        if mode == 0 {
+            self.record(host, arrived, |figures| &mut figures.ordered, 1);
+        } else {
+            self.record(host, arrived, |figures| &mut figures.reliable, 2);
+            self.note_delivery(host, arrived);
+        }
+    }
+
+    fn record(&mut self, host: usize, arrived: &Arrived, of: fn(&mut super::Figures) -> &mut Latencies, kind: usize) {
+        if !self.measuring() {
+            return;
+        }
+        let (nanos, messages) = (self.now - arrived.since, u64::from(arrived.messages));
+        of(&mut self.figures).add(nanos, messages);
+        let from = self.processes[arrived.sender].host;
+        if self.topology.hops(from, host) == self.topology.most_hops() {
+            self.figures.farthest[kind].add(nanos, messages);
+        }
+    }
+}
+
+/// The first of those that wait, if its place is below this.
+fn take_below(waiting: &mut Waiting, end: u64) -> Option<Arrived> {
+    if waiting.peek()?.0.place >= end {
+        return None;
+    }
+    waiting.pop().map(|Reverse(arrived)| arrived)
+}

@@ -1,0 +1,155 @@
+//! What the model as a whole has to obey.
+
+use super::{
+    Destinations, Figures, Latencies, Order, Profile, Scenario, Switches, Traffic,
+    queue::Queue,
+    skew,
+    topology::Topology,
+    world::{Event, World},
+};
+
+const CHIP: Order = Order::OnePipe { switches: Switches::Chip, reliable: false };
+const REPRESENTATIVE: Order = Order::OnePipe { switches: Switches::Representative, reliable: false };
+const EXACT: Profile = Profile { skew_ns: 0.0, ..Profile::TESTBED };
+
+fn scattered(processes: usize, order: Order, loss: f64, seed: u64) -> Scenario {
+    Scenario {
+        profile: Profile::TESTBED,
+        processes,
+        order,
+        traffic: Traffic::Scattered { to: Destinations::OneHost(4), mean_gap_ns: 20_000 },
+        loss,
+        warm_up_ns: 50_000,
+        measured_ns: 300_000,
+        seed,
+    }
+}
+
+fn broadcast(processes: usize, order: Order, load_percent: u64) -> Figures {
+    let traffic = Traffic::Broadcast { load_percent };
+    let (warm_up_ns, measured_ns) = (100_000, 400_000);
+    Scenario { profile: Profile::TESTBED, processes, order, traffic, loss: 0.0, warm_up_ns, measured_ns, seed: 1 }.run()
+}
+
+/// One message between two hosts of a rack whose clocks agree, sent after so many nanoseconds. Ticks are multiples of 3 µs.
+fn one_message(order: Order, sent_ns: u64) -> [f64; 3] {
+    let traffic = Traffic::Scattered { to: Destinations::OneHost(1), mean_gap_ns: 1_000_000_000 };
+    let scenario =
+        Scenario { profile: EXACT, traffic, warm_up_ns: 0, measured_ns: 40_000, ..scattered(2, order, 0.0, 1) };
+    let mut world = World::new(scenario, Topology::new(vec![0, 0], EXACT));
+    world.queue = Queue::new();
+    let first = skew::ORIGIN_NS / EXACT.beacon_ns + 1;
+    (0..2).for_each(|host| world.schedule_tick(host, first));
+    world.queue.at(sent_ns, Event::Ready(0));
+    world.run();
+    let Figures { unordered, ordered, reliable, .. } = world.figures;
+    [unordered, ordered, reliable].map(|latencies: Latencies| {
+        assert_eq!(latencies.count(), 1);
+        latencies.mean_us()
+    })
+}
+
+#[test]
+fn one_message_takes_what_one_counts_by_hand() {
+    // Clocks show 1,000,000 at the beginning, so beacons leave at 2, 5, 8, 11, 14 µs. Sent at 10 µs, the message takes 11 ns and
+    // 500 to the switch, as much to the receiver, and 200 there.
+    let [unordered, best_effort, reliable] = one_message(CHIP, 10_000);
+    assert_eq!(unordered, 1.222);
+    // Of the beacons of 11 µs, the message's own host's and the other's, both take 6 ns and 500, twice.
+    assert_eq!(best_effort, 2.012);
+    // The acknowledgement is back at 12.222 µs, so that the beacon of 14 µs is the first to tell.
+    assert_eq!(reliable, 5.012);
+}
+
+#[test]
+fn a_representative_delays_the_barrier_and_nothing_else() {
+    let [unordered, best_effort, reliable] = one_message(REPRESENTATIVE, 10_000);
+    assert_eq!([unordered, best_effort, reliable], [1.222, 4.012, 7.012]);
+}
+
+#[test]
+fn a_message_that_just_misses_a_beacon_waits_for_the_next() {
+    // The beacon of 11 µs comes behind the message on all links, and while the receiving thread works on it.
+    assert_eq!(one_message(CHIP, 10_999)[1], 1.222);
+    // At 11 µs its stamp is that beacon's, which promises nothing about stamps that equal it.
+    assert_eq!(one_message(CHIP, 11_000)[1], 4.012);
+}
+
+#[test]
+fn with_clocks_that_agree_the_overhead_is_half_an_interval_at_any_distance() {
+    for processes in [8, 16, 32] {
+        let scenario = Scenario { profile: EXACT, measured_ns: 5_000_000, ..scattered(processes, CHIP, 0.0, 3) };
+        let [unordered, ordered, _] = scenario.run().farthest.map(|latencies| latencies.mean_us());
+        // The receiving thread's time for the message passes while it waits.
+        let overhead = ordered - unordered + EXACT.message_cpu_ns as f64 / 1e3;
+        assert!((overhead - 1.5).abs() < 0.1, "{processes} processes: {overhead} µs");
+    }
+}
+
+#[test]
+fn a_run_follows_from_its_seed() {
+    let run = |seed| scattered(64, CHIP, 1e-2, seed).run();
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+/// Receivers assert that no message comes after its barrier, and that they deliver in order.
+#[test]
+fn nothing_comes_after_its_barrier_whatever_is_lost() {
+    for order in [CHIP, REPRESENTATIVE] {
+        for (processes, loss) in [(2, 0.3), (16, 0.0), (64, 1e-2), (64, 0.2)] {
+            for seed in 0..4 {
+                let figures = scattered(processes, order, loss, seed).run();
+                assert!(figures.reliable.count() > 0, "{order:?}, {processes} processes, loss {loss}, seed {seed}");
+                assert_eq!(figures.lost > 0, loss > 0.0, "{order:?}, {processes} processes, loss {loss}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_is_delivered_reliably_all_the_same() {
+    let scenario = Scenario { measured_ns: 2_000_000, ..scattered(32, CHIP, 0.1, 5) };
+    let figures = scenario.run();
+    let (sent, got) = (figures.unordered.count() as f64 / 0.9, figures.reliable.count() as f64);
+    assert!((got / sent - 1.0).abs() < 0.05, "{got} of {sent}");
+    assert!((figures.ordered.count() as f64 / sent - 0.9).abs() < 0.05, "best effort sends nothing again");
+}
+
+#[test]
+fn every_order_delivers_what_is_sent() {
+    let orders = [
+        CHIP,
+        REPRESENTATIVE,
+        Order::SwitchSequencer,
+        Order::HostSequencer,
+        Order::Token,
+        Order::Lamport { exchange_percent: 50 },
+    ];
+    for order in orders {
+        for processes in [2, 8, 64] {
+            let figures = broadcast(processes, order, 20);
+            let (received, delivered) = (figures.unordered.count() as f64, figures.ordered.count() as f64);
+            assert!(received > 0.0, "{order:?} with {processes}");
+            assert!((delivered / received - 1.0).abs() < 0.2, "{order:?} with {processes}: {delivered} of {received}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_prepares_sends_less() {
+    let [best_effort, reliable] = [false, true].map(|reliable| {
+        let figures = broadcast(32, Order::OnePipe { switches: Switches::Chip, reliable }, 100);
+        if reliable { figures.reliable_rate() } else { figures.ordered_rate() }
+    });
+    assert!((0.7..0.8).contains(&(reliable / best_effort)), "{reliable} of {best_effort} M/s");
+}
+
+#[test]
+fn one_sequencer_passes_on_no_more_than_its_link_does() {
+    let figures = broadcast(64, Order::HostSequencer, 100);
+    let all = figures.ordered_rate() * 64.0;
+    let link = Profile::TESTBED;
+    let most = 1e3 / link.wire_ns(link.message_bytes, 1) as f64;
+    assert!((0.8 * most..1.01 * most).contains(&all), "{all} of {most} M/s");
+}

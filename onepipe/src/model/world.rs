@@ -1,0 +1,304 @@
+//! The simulation: its parts, and the loop that lets events happen.
+
+use fastrand::Rng;
+
+use super::{
+    Destinations, Figures, Order, Profile, Traffic,
+    failure::{Control, Outage},
+    packet::{Content, Packet},
+    process::{Process, Scatterings},
+    queue::Queue,
+    receiver::Host,
+    skew,
+    switch::Switch,
+    topology::{Node, Place, RACK, Topology},
+};
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scenario {
+    /// The machine.
+    pub profile: Profile,
+    /// Up to 32 are on hosts of their own, more (a multiple of 32) on 32 hosts, as many on each.
+    pub processes: usize,
+    /// How messages get into one order.
+    pub order: Order,
+    /// What processes send.
+    pub traffic: Traffic,
+    /// How likely a receiver loses a message, an acknowledgement or a beacon. Beacons are lost on every link, the others where
+    /// they end (§7.2).
+    pub loss: f64,
+    /// How long nothing is measured at first, in nanoseconds.
+    pub warm_up_ns: u64,
+    /// How long is measured then, in nanoseconds.
+    pub measured_ns: u64,
+    /// What all that is random follows from.
+    pub seed: u64,
+}
+
+impl Scenario {
+    /// Runs it.
+    pub fn run(&self) -> Figures {
+        let mut racks: Vec<usize> = (0..self.hosts()).map(|host| host / RACK).collect();
+        if self.order == Order::HostSequencer {
+            racks.push(0);
+        }
+        let mut world = World::new(*self, Topology::new(racks, self.profile));
+        world.run();
+        world.figures
+    }
+
+    /// How many hosts have processes.
+    pub(super) fn hosts(&self) -> usize {
+        self.processes.min(32)
+    }
+
+    /// How many processes each host has.
+    pub(super) fn share(&self) -> usize {
+        self.processes.div_ceil(self.hosts())
+    }
+}
+
+/// A cable at work: packets leave it in the order in which they entered it.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// When all that has entered will have left its near end.
+    pub(super) free_at: u64,
+    pub(super) cut: bool,
+    pub(super) last_in: u64,
+    pub(super) last_out: u64,
+    /// The first of its registers at its far end.
+    pub(super) register: usize,
+}
+
+/// Something that is to happen.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A packet comes out of a link.
+    Arrive(usize, Packet),
+    /// A packet that was not followed through the network comes to the last link of its way.
+    Descend(usize, Packet),
+    /// A beacon that came by this link is in the representative's memory.
+    Represented(usize, Packet),
+    /// A packet has been numbered, at this node.
+    Numbered(Node, Packet),
+    /// A host's clock shows this many beacon intervals.
+    Tick(usize, u64),
+    /// A process has a scattering ready.
+    Ready(usize),
+    /// A process has told its clock to everybody.
+    Exchanged(usize),
+    /// A host's processes have worked on a packet.
+    Handled(usize, Packet),
+    /// If a scattering is not acknowledged yet, it is sent again.
+    Overdue(u64, u32),
+    Control(Control),
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) topology: Topology,
+    pub(super) rng: Rng,
+    pub(super) now: u64,
+    pub(super) queue: Queue<Event>,
+    /// By cable.
+    pub(super) links: Vec<Link>,
+    /// By node.
+    pub(super) switches: Vec<Switch>,
+    pub(super) hosts: Vec<Host>,
+    /// Those of one host after those of the one before.
+    pub(super) processes: Vec<Process>,
+    pub(super) scatterings: Scatterings,
+    /// What the next scattering is numbered with.
+    pub(super) number: u64,
+    pub(super) token: usize,
+    /// When the switch that numbers has done what it has.
+    pub(super) sequencer_free: u64,
+    pub(super) outage: Option<Outage>,
+    pub(super) figures: Figures,
+}
+
+impl World {
+    pub(super) fn new(scenario: Scenario, topology: Topology) -> World {
+        let (hosts, share, profile) = (scenario.hosts(), scenario.share(), scenario.profile);
+        let mut rng = Rng::with_seed(scenario.seed);
+        let links =
+            (0..topology.cables.len()).map(|_| Link { free_at: 0, cut: false, last_in: 0, last_out: 0, register: 0 });
+        let mut links: Vec<Link> = links.collect();
+        let mut switches = Vec::new();
+        for inputs in &topology.inputs {
+            let mut registers = 0;
+            for &input in inputs {
+                links[input].register = registers;
+                let from_host = matches!(topology.places[topology.cables[input].from], Place::Host(_));
+                registers += if from_host { share } else { 1 };
+            }
+            switches.push(Switch::new(registers));
+        }
+        let interval = scenario.interval_ns();
+        let world_hosts: Vec<Host> =
+            (0..hosts).map(|_| Host::new(skew::draw(&profile, &mut rng), scenario.processes)).collect();
+        let processes = (0..scenario.processes).map(|p| Process::new(p / share, rng.u64(..interval.max(1)))).collect();
+        let mut world = World {
+            scenario,
+            topology,
+            rng,
+            now: 0,
+            queue: Queue::new(),
+            links,
+            switches,
+            hosts: world_hosts,
+            processes,
+            scatterings: Scatterings::default(),
+            number: 0,
+            token: 0,
+            sequencer_free: 0,
+            outage: None,
+            figures: Figures { measured_ns: scenario.measured_ns, processes: scenario.processes, ..Figures::default() },
+        };
+        (0..scenario.processes).for_each(|process| world.prepare(process));
+        if matches!(scenario.order, Order::OnePipe { .. }) {
+            for host in 0..hosts {
+                let first = world.clock(host) / profile.beacon_ns + 1;
+                world.schedule_tick(host, first);
+            }
+        }
+        if scenario.order == Order::Token {
+            world.queue.at(0, Event::Handled(0, Packet::Token(0)));
+        }
+        world
+    }
+
+    /// What a host's clock shows.
+    pub(super) fn clock(&self, host: usize) -> u64 {
+        (self.now + skew::ORIGIN_NS).saturating_add_signed(self.hosts[host].skew)
+    }
+
+    /// Whether what happens now is measured.
+    pub(super) fn measuring(&self) -> bool {
+        self.now >= self.scenario.warm_up_ns
+    }
+
+    pub(super) fn run(&mut self) {
+        let end = self.scenario.warm_up_ns + self.scenario.measured_ns;
+        while let Some((now, event)) = self.queue.pop_before(end) {
+            self.now = now;
+            self.happen(event);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(link, packet) => {
+                if self.links[link].cut {
+                    return;
+                }
+                self.links[link].last_out = self.now;
+                let node = self.topology.cables[link].to;
+                match self.topology.places[node] {
+                    Place::Host(host) if host < self.hosts.len() => self.arrive_at_host(host, packet),
+                    Place::Host(_) => self.number_and_forward(node, packet),
+                    _ => self.arrive_at_switch(node, link, packet),
+                }
+            }
+            Event::Descend(link, packet) => self.transmit(link, packet),
+            Event::Represented(link, packet) => self.take_barriers(link, &packet),
+            Event::Numbered(node, packet) => self.number_and_forward(node, packet),
+            Event::Tick(host, tick) => self.tick(host, tick),
+            Event::Ready(process) => self.ready(process),
+            Event::Exchanged(process) => self.exchange(process),
+            Event::Handled(host, packet) => self.handled(host, packet),
+            Event::Overdue(serial, attempt) => self.send_again(serial, attempt),
+            Event::Control(control) => self.control(control),
+        }
+    }
+
+    /// Puts a packet into a link. One that is cut swallows it.
+    pub(super) fn transmit(&mut self, link: usize, packet: Packet) {
+        let at = &mut self.links[link];
+        if at.cut {
+            return;
+        }
+        let (cable, profile) = (&self.topology.cables[link], &self.scenario.profile);
+        let bytes = match &packet {
+            Packet::Train(train) => train.messages() * profile.message_bytes,
+            Packet::Beacons(beacons) => beacons.len() as u64 * profile.beacon_bytes,
+            Packet::Beacon(_) => profile.beacon_bytes,
+            Packet::Acknowledgement { messages, .. } => u64::from(*messages) * profile.acknowledgement_bytes,
+            Packet::Token(_) => profile.message_bytes,
+        };
+        let busy = if cable.links == 0 { 0 } else { profile.wire_ns(bytes, cable.links) };
+        at.free_at = at.free_at.max(self.now) + busy;
+        at.last_in = self.now;
+        self.queue.at(at.free_at + cable.delay_ns, Event::Arrive(link, packet));
+    }
+
+    /// Sends a packet that carries no barrier from one host to another. Between the two ends' own links it meets no queue.
+    pub(super) fn transmit_express(&mut self, from: usize, to: usize, packet: Packet) {
+        let (up, down) = (self.hosts_link(from), self.topology.into_host(to));
+        if self.links[up].cut {
+            return;
+        }
+        let profile = &self.scenario.profile;
+        let bytes = match &packet {
+            Packet::Acknowledgement { messages, .. } => u64::from(*messages) * profile.acknowledgement_bytes,
+            _ => profile.message_bytes,
+        };
+        let at = &mut self.links[up];
+        at.free_at = at.free_at.max(self.now) + profile.wire_ns(bytes, 1);
+        let path = self.topology.path_ns(self.topology.hops(from, to)) - profile.host_hop_ns;
+        self.queue.at(at.free_at + path, Event::Descend(down, packet));
+    }
+
+    /// The link out of a host.
+    pub(super) fn hosts_link(&self, host: usize) -> usize {
+        // Hosts are the first nodes, and have one link each.
+        self.topology.outputs[host][0]
+    }
+
+    /// Whether something that this likely gets lost does.
+    pub(super) fn loses(&mut self) -> bool {
+        self.scenario.loss > 0.0 && self.rng.f64() < self.scenario.loss
+    }
+
+    /// How many of these get lost.
+    pub(super) fn lost_of(&mut self, messages: u16) -> u16 {
+        if self.scenario.loss == 0.0 { 0 } else { (0..messages).map(|_| u16::from(self.loses())).sum() }
+    }
+}
+
+impl Scenario {
+    /// What a process's threads take for one message.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        let prepares = matches!(self.order, Order::OnePipe { reliable: true, .. });
+        self.profile.message_cpu_ns + if prepares { self.profile.prepare_cpu_ns } else { 0 }
+    }
+
+    /// From one scattering of a process to the next, in the mean.
+    pub(super) fn interval_ns(&self) -> u64 {
+        match self.traffic {
+            Traffic::Broadcast { load_percent } => {
+                self.processes as u64 * self.profile.message_cpu_ns * 100 / load_percent.max(1)
+            }
+            Traffic::Scattered { mean_gap_ns, .. } => mean_gap_ns,
+        }
+    }
+
+    /// The messages of one scattering.
+    pub(super) fn width(&self) -> usize {
+        match self.traffic {
+            Traffic::Scattered { to: Destinations::OneHost(width), .. } => width.min(self.share()),
+            _ => self.processes,
+        }
+    }
+}
+
+/// The serial number of a train's scattering.
+pub(super) fn serial_of(content: Content) -> Option<u64> {
+    match content {
+        Content::Messages(serial) => Some(serial),
+        Content::Clock => None,
+    }
+}

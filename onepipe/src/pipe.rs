@@ -1,0 +1,152 @@
+//! A rank of a 1Pipe group.
+
+use squall_fabric::{Completion, Fabric, Time};
+
+use crate::{
+    Clock, Controller, CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
+    baseline::TotalOrder, engine::Engine, stamps::Clocked,
+};
+
+/// One rank's part in a group whose scatterings all ranks deliver in the order of their timestamps.
+///
+/// Its methods never block. [`step`](OnePipe::step) makes progress: whoever drives it polls the fabric, hands over
+/// completions, steps, delivers and [attends](OnePipe::attend) to failures whenever something arrives, and at the
+/// [deadline](OnePipe::deadline).
+#[derive(Debug)]
+pub struct OnePipe<C> {
+    engine: Engine<Clocked<C>>,
+}
+
+impl<C: Clock> OnePipe<C> {
+    /// Registers the memory, and starts to connect this node to all other ranks. Scatterings may be sent at once: they
+    /// wait for connections.
+    pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig, clock: C) -> Result<OnePipe<C>, CreateError> {
+        let engine = Engine::create(fabric, config, Clocked::new(clock), "squall 1pipe 1")?;
+        Ok(OnePipe { engine })
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &OnePipeConfig {
+        &self.engine.config
+    }
+
+    /// This node's rank.
+    pub fn rank(&self) -> usize {
+        self.engine.rank()
+    }
+
+    /// How many ranks there were in the beginning.
+    pub fn ranks(&self) -> usize {
+        self.engine.config.nodes.len()
+    }
+
+    /// The epoch that the next settlement ends.
+    pub fn epoch(&self) -> u64 {
+        self.engine.epoch()
+    }
+
+    /// Whether all other ranks that were not removed were reached, and none is lost.
+    pub fn is_connected(&self) -> bool {
+        self.engine.is_connected()
+    }
+
+    /// Whether a rank was reached, and is neither lost nor removed.
+    pub fn is_reached(&self, rank: usize) -> bool {
+        self.engine.is_reached(rank)
+    }
+
+    /// The barrier of a mode: all messages with lower wide timestamps may be delivered, and none is yet to come.
+    pub fn barrier(&self, mode: Mode) -> u64 {
+        self.engine.barrier(mode)
+    }
+
+    /// The longest message that fits, in bytes.
+    pub fn max_message(&self) -> usize {
+        self.engine.max_message()
+    }
+
+    /// Takes a scattering. It gets its timestamp, and is sent, as soon as there is room for it at all its receivers; until
+    /// then it waits, and keeps what room it has got.
+    pub fn scatter(&mut self, now: Time, mode: Mode, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+        self.engine.scatter(now, mode, messages)
+    }
+
+    /// Reads what has arrived, sends what waits, acknowledges, and tells its barrier if it is time to. Returns whether there
+    /// was anything to do.
+    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        self.engine.step(fabric, now)
+    }
+
+    /// Takes note of a completion, if it is of this group's endpoints. Returns whether it is.
+    pub fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        self.engine.on_completion(fabric, now, completion)
+    }
+
+    /// Hands out messages of a mode whose turn has come, in their order, at most `max`. Returns how many.
+    pub fn deliver(&mut self, mode: Mode, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+        self.engine.deliver(mode, max, sink)
+    }
+
+    /// What happened since the last call.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.engine.next_event()
+    }
+
+    /// When [`step`](OnePipe::step) has something to do at the latest, if nothing arrives: [`Time::MAX`] in a group that
+    /// is idle.
+    pub fn deadline(&self) -> Time {
+        self.engine.deadline()
+    }
+
+    /// Tells the controller whom this rank suspects, and does what it says.
+    pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
+        self.engine.attend(fabric, now, controller);
+    }
+
+    /// Closes all connections: to others, this rank has failed.
+    pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.engine.disconnect(fabric);
+    }
+
+    /// The order of one mode alone, to compare with others.
+    pub fn only(self, mode: Mode) -> OneMode<C> {
+        OneMode { pipe: self, mode }
+    }
+}
+
+/// One of the two orders of a [`OnePipe`], as a [`TotalOrder`].
+#[derive(Debug)]
+pub struct OneMode<C> {
+    pipe: OnePipe<C>,
+    mode: Mode,
+}
+
+impl<C: Clock> TotalOrder for OneMode<C> {
+    fn scatter(&mut self, now: Time, messages: &[Message<'_>]) -> Result<ScatteringId, ScatterError> {
+        self.pipe.scatter(now, self.mode, messages)
+    }
+
+    fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> bool {
+        self.pipe.step(fabric, now)
+    }
+
+    fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
+        self.pipe.on_completion(fabric, now, completion)
+    }
+
+    fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
+        self.pipe.deliver(self.mode, max, sink)
+    }
+
+    fn deadline(&self) -> Time {
+        self.pipe.deadline()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.pipe.is_connected()
+    }
+
+    fn disconnect(&mut self, fabric: &mut impl Fabric) {
+        self.pipe.disconnect(fabric);
+    }
+}

@@ -1,0 +1,93 @@
+//! A message in a ring.
+//!
+//! ```text
+//! 0    timestamp 48 bits | mark 16 bits     the mark is the low bits of position ÷ 8
+//! 8    length u32 | ticket u32              of the payload, in bytes; what the writer recognises it by
+//! 16   payload                              padded with zeros to whole words
+//! ```
+//!
+//! Records follow one another without gaps, and may lie across the ring's end. The mark tells a reader if it is not at a
+//! record.
+
+use crate::Timestamp;
+
+/// Bytes of a record before its payload.
+pub(crate) const HEADER: usize = 16;
+
+const MARK_BITS: u32 = 64 - Timestamp::BITS;
+
+/// The bytes that a record with such a payload takes.
+#[inline]
+pub(crate) const fn record_bytes(payload: usize) -> u64 {
+    (HEADER + payload.next_multiple_of(8)) as u64
+}
+
+/// The longest payload in a ring of `capacity` bytes.
+pub(crate) const fn max_payload(capacity: usize) -> usize {
+    capacity / 4 - HEADER
+}
+
+/// A record's first two words, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) stamp: Timestamp,
+    /// The payload's length.
+    pub(crate) bytes: usize,
+    pub(crate) ticket: u32,
+}
+
+impl Header {
+    #[inline]
+    pub(crate) fn encode(self, position: u64) -> [u64; 2] {
+        let first = self.stamp.as_nanos() << MARK_BITS | mark(position);
+        [first, self.bytes as u64 | u64::from(self.ticket) << 32]
+    }
+
+    /// None if no record of a ring of `capacity` bytes begins with these words at `position`.
+    #[inline]
+    pub(crate) fn decode([first, second]: [u64; 2], position: u64, capacity: usize) -> Option<Header> {
+        let bytes = second as u32 as usize;
+        if first & ((1 << MARK_BITS) - 1) != mark(position) || bytes > max_payload(capacity) {
+            return None;
+        }
+        Some(Header { stamp: Timestamp::from_nanos(first >> MARK_BITS), bytes, ticket: (second >> 32) as u32 })
+    }
+
+    /// The record's bytes.
+    #[inline]
+    pub(crate) fn record_bytes(self) -> u64 {
+        record_bytes(self.bytes)
+    }
+}
+
+#[inline]
+fn mark(position: u64) -> u64 {
+    (position / 8) & ((1 << MARK_BITS) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_come_back() {
+        let header = Header { stamp: Timestamp::from_nanos(u64::MAX), bytes: 240, ticket: u32::MAX };
+        for position in [0, 8, 1 << 19, (1 << 40) + 24] {
+            assert_eq!(Header::decode(header.encode(position), position, 1024), Some(header));
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_noticed() {
+        let header = Header { stamp: Timestamp::from_nanos(5), bytes: 240, ticket: 0 };
+        assert_eq!(Header::decode(header.encode(16), 24, 1024), None, "written elsewhere");
+        let long = Header { bytes: 241, ..header };
+        assert_eq!(Header::decode(long.encode(16), 16, 1024), None, "longer than any");
+    }
+
+    #[test]
+    fn a_record_is_whole_words() {
+        assert_eq!([0, 1, 8, 9].map(record_bytes), [16, 24, 24, 32]);
+        assert_eq!(record_bytes(max_payload(1024)), 256);
+    }
+}

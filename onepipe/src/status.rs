@@ -1,0 +1,142 @@
+//! What a rank reports to another besides messages: a few words that change often, written together.
+
+use squall_fabric::{Fabric, Op, Region, Source, Target, Token};
+
+use crate::{
+    Mode, Timestamp,
+    layout::STATUS,
+    links::{Link, is_posted},
+};
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The writer's barrier; in a hierarchy, that of all who tell theirs through it.
+    Barrier(Mode),
+    /// The barrier of all ranks, on its way down the hierarchy.
+    Down(Mode),
+    /// The greatest timestamp of the mode that somebody waits for barriers to pass.
+    Want(Mode),
+    /// The number of the last batch of recalls that was carried out.
+    Recalled,
+    /// How far the reader's ring has arrived.
+    Arrived(Mode),
+    /// How far the writer has taken out what was in the reader's ring.
+    Freed(Mode),
+}
+
+impl Word {
+    /// Barriers first, beside the tails, acknowledgements in the next cache line.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Word::Barrier(mode) => mode as usize,
+            Word::Down(mode) => 2 + mode as usize,
+            Word::Want(mode) => 4 + mode as usize,
+            Word::Recalled => 6,
+            Word::Arrived(mode) => 7 + mode as usize,
+            Word::Freed(mode) => 9 + mode as usize,
+        }
+    }
+}
+
+/// The words as they are read.
+pub(crate) type Words = [u64; Status::WORDS];
+
+/// The words that a rank reports to another, and what of them it has posted.
+#[derive(Debug)]
+pub(crate) struct Status {
+    words: Words,
+    posted: Words,
+}
+
+impl Status {
+    /// How many words there are.
+    pub(crate) const WORDS: usize = 11;
+
+    pub(crate) fn new() -> Status {
+        Status { words: [0; Status::WORDS], posted: [0; Status::WORDS] }
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, word: Word, value: u64) {
+        self.words[word.index()] = value;
+    }
+
+    /// Whether something is to be posted.
+    #[inline]
+    pub(crate) fn is_changed(&self) -> bool {
+        self.words != self.posted
+    }
+
+    /// Posts the words from the first to the last that has changed. Returns false if it can't be done now.
+    #[inline]
+    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &Link) -> bool {
+        let differs = |&at: &usize| self.words[at] != self.posted[at];
+        let Some(first) = (0..Status::WORDS).find(differs) else { return true };
+        let last = (first..Status::WORDS).rfind(differs).unwrap_or(first);
+        let mut bytes = [0; 8 * Status::WORDS];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&self.words[first..=last]) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        let source = Source::Inline(&bytes[..8 * (last - first + 1)]);
+        let target = Target { region: link.region, offset: STATUS + 8 * first };
+        let posted = is_posted(fabric.post(link.endpoint, Op::Write { source, target }, Token::UNSIGNALED));
+        if posted {
+            self.posted = self.words;
+        }
+        posted
+    }
+
+    /// The words that a peer has reported.
+    #[inline]
+    pub(crate) fn load(region: &Region) -> Words {
+        std::array::from_fn(|at| region.load(STATUS + 8 * at))
+    }
+}
+
+/// A word for a wide timestamp, as of an epoch. It is never 0, which says nothing.
+#[inline]
+pub(crate) fn encode(epoch: u64, stamp: u64) -> u64 {
+    (epoch % EPOCHS + 1) << Timestamp::BITS | Timestamp::from_nanos(stamp).as_nanos()
+}
+
+/// The wide timestamp that a word says, if it says one as of this epoch.
+#[inline]
+pub(crate) fn decode(epoch: u64, word: u64, near: u64) -> Option<u64> {
+    (word >> Timestamp::BITS == epoch % EPOCHS + 1).then(|| Timestamp::from_nanos(word).widen(near))
+}
+
+/// How many epochs a word tells apart.
+const EPOCHS: u64 = 0xffff;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_has_a_place_of_its_own() {
+        let mut words = vec![Word::Recalled];
+        for mode in Mode::ALL {
+            words.extend([Word::Barrier, Word::Down, Word::Want, Word::Arrived, Word::Freed].map(|word| word(mode)));
+        }
+        let mut places: Vec<usize> = words.into_iter().map(Word::index).collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..Status::WORDS));
+        assert_eq!((STATUS + 8 * Word::Recalled.index()) % 64, 0, "acknowledgements begin a cache line");
+    }
+
+    #[test]
+    fn barriers_are_read_in_their_epoch_only() {
+        for epoch in [0, 1, 0xfffd, 0xfffe, 0xffff, 1 << 40] {
+            for stamp in [0, 5, (1 << 48) - 1, 1 << 48, (3 << 48) + 77] {
+                let word = encode(epoch, stamp);
+                assert_ne!(word, 0);
+                assert_eq!(decode(epoch, word, stamp + 1000), Some(stamp));
+                assert_eq!(decode(epoch + 1, word, stamp), None);
+                assert_eq!(epoch.checked_sub(1).and_then(|before| decode(before, word, stamp)), None);
+                assert_eq!(decode(epoch, 0, stamp), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What holds after every run, whatever happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_onepipe::Mode;
+
+use super::{Log, Received, World};
+
+/// Checks all rules. The group is quiet, and all that could be delivered was.
+pub(crate) fn all(world: &World) {
+    let survivors: BTreeSet<usize> = world.survivors().into_iter().collect();
+    for mode in Mode::ALL {
+        order(&world.logs, mode);
+        stamps(&world.logs, mode);
+        for (sender, log) in world.logs.iter().enumerate() {
+            for id in 0..log.sent.len() as u64 {
+                if log.sent[id as usize].mode == mode {
+                    scattering(world, &survivors, sender, id);
+                }
+            }
+        }
+    }
+    for &rank in &survivors {
+        let removed: BTreeSet<usize> = world.logs[rank].removed.iter().copied().collect();
+        assert_eq!(removed, world.court.removed, "rank {rank} knows who was removed");
+        assert!(!world.logs[rank].has_ended);
+        assert_eq!(world.logs[rank].removed.len(), removed.len(), "rank {rank} was told once");
+    }
+}
+
+/// Every receiver delivers in the order of (timestamp, sender), and nothing twice.
+fn order(logs: &[Log], mode: Mode) {
+    for (rank, log) in logs.iter().enumerate() {
+        let places = log.received[mode as usize].iter().map(|received| (received.stamp, received.sender));
+        let places: Vec<(u64, usize)> = places.collect();
+        if let Some(pair) = places.windows(2).find(|pair| pair[0] >= pair[1]) {
+            panic!("rank {rank} delivers {pair:?} in this order, {mode:?}");
+        }
+    }
+}
+
+/// A scattering has one timestamp at all receivers, not before it was sent, and of no other of its sender. So any two
+/// receivers deliver what both receive in the same order.
+fn stamps(logs: &[Log], mode: Mode) {
+    let mut stamps: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+    let mut used: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+    for &Received { stamp, sender, id } in logs.iter().flat_map(|log| &log.received[mode as usize]) {
+        let known = *stamps.entry((sender, id)).or_insert(stamp);
+        assert_eq!(known, stamp, "scattering {id} of rank {sender} has two timestamps");
+        let of = *used.entry((sender, stamp)).or_insert(id);
+        assert_eq!(of, id, "two scatterings of rank {sender} have the timestamp {stamp}");
+        let sent = &logs[sender].sent[id as usize];
+        assert!(stamp >= sent.clock, "scattering {id} of rank {sender} is stamped before it was sent");
+    }
+}
+
+/// Who has delivered a scattering is who should have.
+fn scattering(world: &World, survivors: &BTreeSet<usize>, sender: usize, id: u64) {
+    let sent = &world.logs[sender].sent[id as usize];
+    let has = |&rank: &usize| {
+        let received = &world.logs[rank].received[sent.mode as usize];
+        received.iter().any(|received| (received.sender, received.id) == (sender, id))
+    };
+    let delivered: BTreeSet<usize> = (0..world.ranks.len()).filter(has).collect();
+    let to: BTreeSet<usize> = sent.to.iter().copied().collect();
+    let correct: BTreeSet<usize> = to.intersection(survivors).copied().collect();
+    let got: BTreeSet<usize> = correct.intersection(&delivered).copied().collect();
+    let what =
+        format!("scattering {id} of rank {sender}, {sent:?}, delivered by {delivered:?}, left are {survivors:?}");
+    assert!(delivered.is_subset(&to), "delivered by others: {what}");
+    let was_sent = !sent.given_back.contains(&None);
+    if !was_sent {
+        assert!(delivered.is_empty() && sent.given_back.len() == 1, "it was given back unsent: {what}");
+    }
+    if !sent.given_back.is_empty() {
+        assert!(correct.len() < to.len(), "it was given back, though nobody failed: {what}");
+    }
+    match sent.mode {
+        Mode::BestEffort if survivors.contains(&sender) && was_sent => {
+            assert_eq!(got, correct, "lost between survivors: {what}");
+        }
+        Mode::BestEffort => {}
+        Mode::Reliable if survivors.contains(&sender) => {
+            assert!(sent.given_back.len() <= 1, "given back twice: {what}");
+            match sent.given_back.is_empty() {
+                true => assert_eq!(got, correct, "lost: {what}"),
+                false => assert!(delivered.is_empty(), "given back, but delivered: {what}"),
+            }
+        }
+        Mode::Reliable => assert!(got.is_empty() || got == correct, "delivered by some only: {what}"),
+    }
+}

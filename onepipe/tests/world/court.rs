@@ -1,0 +1,144 @@
+//! A controller that is as inconvenient as its contract permits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use squall_fabric::Time;
+use squall_onepipe::{Controller, Directive, Settlement};
+
+/// What decides, and what it has told to whom.
+#[derive(Debug)]
+pub(crate) struct Court {
+    random: fastrand::Rng,
+    ranks: usize,
+    epoch: u64,
+    /// Ranks without a process, which are blamed where there is a choice.
+    pub(crate) crashed: BTreeSet<usize>,
+    pub(crate) removed: BTreeSet<usize>,
+    /// Those that will be named as failed.
+    accused: BTreeSet<usize>,
+    is_wedging: bool,
+    reports: BTreeMap<usize, u64>,
+    settlements: Vec<Settlement>,
+    /// By rank: how many settlements it was told, and whether it was told to wedge.
+    told: Vec<(usize, bool)>,
+    /// A barrier that each rank has reported, with its epoch: it never accepts more in that epoch.
+    pub(crate) reported: Vec<Option<(u64, u64)>>,
+}
+
+/// A rank's side of it.
+pub(crate) struct Seat<'a> {
+    court: &'a mut Court,
+    rank: usize,
+    is_prompt: bool,
+}
+
+impl Court {
+    pub(crate) fn new(ranks: usize, epoch: u64, seed: u64) -> Court {
+        Court {
+            random: fastrand::Rng::with_seed(seed ^ 0xc0),
+            ranks,
+            epoch,
+            crashed: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            accused: BTreeSet::new(),
+            is_wedging: false,
+            reports: BTreeMap::new(),
+            settlements: Vec::new(),
+            told: vec![(0, false); ranks],
+            reported: vec![None; ranks],
+        }
+    }
+
+    pub(crate) fn seat(&mut self, rank: usize, is_prompt: bool) -> Seat<'_> {
+        Seat { court: self, rank, is_prompt }
+    }
+
+    /// Whether a rank is to be told something.
+    pub(crate) fn has_news_for(&self, rank: usize) -> bool {
+        let (settlements, wedged) = self.told[rank];
+        let wedge = self.is_wedging && !wedged && !self.removed.contains(&rank);
+        settlements < self.settlements.len() && !self.knows_that_it_is_out(rank) || wedge
+    }
+
+    fn knows_that_it_is_out(&self, rank: usize) -> bool {
+        self.settlements[..self.told[rank].0].iter().any(|settlement| settlement.failed.contains(&rank))
+    }
+
+    pub(crate) fn settlements(&self) -> &[Settlement] {
+        &self.settlements
+    }
+
+    /// Begins to settle, also if nobody has failed.
+    pub(crate) fn wedge(&mut self) {
+        self.is_wedging = true;
+    }
+
+    /// Names a rank as failed, whether it has or not.
+    pub(crate) fn accuse(&mut self, rank: usize) {
+        self.accused.insert(rank);
+        self.is_wedging = true;
+    }
+
+    fn suspect(&mut self, from: usize, epoch: u64, rank: usize) {
+        if epoch != self.epoch || self.removed.contains(&from) {
+            return;
+        }
+        self.is_wedging = true;
+        if !self.accused.contains(&from) && !self.accused.contains(&rank) {
+            let blamed = if self.crashed.contains(&rank) || self.random.bool() { rank } else { from };
+            self.accused.insert(blamed);
+        }
+    }
+
+    /// Whether a rank is not named as failed, as far as is known.
+    pub(crate) fn stays(&self, rank: usize) -> bool {
+        !self.removed.contains(&rank) && !self.accused.contains(&rank)
+    }
+
+    /// Decides once all who stay have reported.
+    fn decide(&mut self) {
+        let staying: Vec<usize> = (0..self.ranks).filter(|&rank| self.stays(rank)).collect();
+        let reports: Option<Vec<u64>> = staying.iter().map(|rank| self.reports.get(rank).copied()).collect();
+        let (true, Some(reports)) = (self.is_wedging, reports) else { return };
+        let failed: Vec<usize> = std::mem::take(&mut self.accused).into_iter().collect();
+        self.removed.extend(&failed);
+        self.epoch += 1;
+        let failure_timestamp = reports.into_iter().max().unwrap_or(0);
+        self.settlements.push(Settlement { epoch: self.epoch, failed, failure_timestamp });
+        self.is_wedging = false;
+        self.reports.clear();
+        self.told.iter_mut().for_each(|told| told.1 = false);
+    }
+}
+
+impl Controller for Seat<'_> {
+    fn suspect(&mut self, epoch: u64, rank: usize) {
+        self.court.suspect(self.rank, epoch, rank);
+    }
+
+    fn report(&mut self, epoch: u64, barrier: u64) {
+        self.court.reported[self.rank] = Some((epoch, barrier));
+        if epoch == self.court.epoch && !self.court.removed.contains(&self.rank) {
+            self.court.reports.insert(self.rank, barrier);
+        }
+    }
+
+    fn poll(&mut self, _: Time) -> Option<Directive> {
+        let (court, rank) = (&mut *self.court, self.rank);
+        if !self.is_prompt && court.random.u8(..4) > 0 {
+            return None;
+        }
+        court.decide();
+        let is_out = court.knows_that_it_is_out(rank);
+        let (settlements, wedged) = &mut court.told[rank];
+        if let (false, Some(settlement)) = (is_out, court.settlements.get(*settlements)) {
+            *settlements += 1;
+            return Some(Directive::Settle(settlement.clone()));
+        }
+        if court.is_wedging && !*wedged && !court.removed.contains(&rank) {
+            *wedged = true;
+            return Some(Directive::Wedge { epoch: court.epoch });
+        }
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! A fabric that refuses posts now and then, of which the next may succeed.
+
+use squall_fabric::{
+    Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError, Time, Token,
+    sim::SimFabric,
+};
+
+pub(crate) struct Fickle {
+    fabric: SimFabric,
+    random: fastrand::Rng,
+    /// One post in so many is refused; none at 0.
+    one_in: u32,
+    /// Endpoints that owe a completion which says that there is room.
+    refused: Vec<EndpointId>,
+}
+
+impl Fickle {
+    pub(crate) fn new(fabric: SimFabric, seed: u64, one_in: u32) -> Fickle {
+        let random = fastrand::Rng::with_seed(seed ^ u64::from(fabric.node().0));
+        Fickle { fabric, random, one_in, refused: Vec::new() }
+    }
+
+    /// Whether a poll has something to report that the network does not know of.
+    pub(crate) fn is_owing(&self) -> bool {
+        !self.refused.is_empty()
+    }
+}
+
+impl Fabric for Fickle {
+    fn node(&self) -> NodeId {
+        self.fabric.node()
+    }
+
+    fn register(&mut self, kind: RegionKind, bytes: usize) -> Result<Region, RegisterError> {
+        self.fabric.register(kind, bytes)
+    }
+
+    fn connect(&mut self, peer: NodeId, tag: GroupTag, expose: &[Region], hello: &[u8]) -> EndpointId {
+        self.fabric.connect(peer, tag, expose, hello)
+    }
+
+    fn disconnect(&mut self, on: EndpointId) {
+        self.refused.retain(|&refused| refused != on);
+        self.fabric.disconnect(on);
+    }
+
+    fn post(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Result<(), PostError> {
+        if self.one_in > 0 && self.random.u32(..self.one_in) == 0 {
+            if !self.refused.contains(&on) {
+                self.refused.push(on);
+            }
+            return Err(PostError::Full);
+        }
+        self.fabric.post(on, op, token)
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Vec<Completion>) {
+        out.extend(self.refused.drain(..).map(|endpoint| Completion::Room { endpoint }));
+        self.fabric.poll(now, out);
+    }
+}

@@ -1,0 +1,290 @@
+//! A simulated cluster whose nodes are the ranks of one 1Pipe group.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub(crate) mod check;
+pub(crate) mod court;
+pub(crate) mod fickle;
+pub(crate) mod plan;
+
+use std::time::Duration;
+
+use squall_fabric::{
+    BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
+    sim::{SimConfig, SimNet},
+};
+use squall_onepipe::{Event, Message, Mode, OnePipe, OnePipeConfig, ScatterError, SkewedClock};
+
+use court::Court;
+use fickle::Fickle;
+
+/// A scattering, as its sender remembers it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) mode: Mode,
+    pub(crate) to: Vec<usize>,
+    /// What the sender's clock showed.
+    pub(crate) clock: u64,
+    /// The timestamps with which it was given back.
+    pub(crate) given_back: Vec<Option<u64>>,
+}
+
+/// A message, as its receiver remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) stamp: u64,
+    pub(crate) sender: usize,
+    /// The scattering's number.
+    pub(crate) id: u64,
+}
+
+/// What a rank leaves behind, even if it crashes.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    /// By number.
+    pub(crate) sent: Vec<Sent>,
+    /// By mode, in order.
+    pub(crate) received: [Vec<Received>; 2],
+    pub(crate) removed: Vec<usize>,
+    pub(crate) has_ended: bool,
+}
+
+pub(crate) struct Rank {
+    pub(crate) fabric: Fickle,
+    pub(crate) pipe: OnePipe<SkewedClock>,
+    pub(crate) clock: SkewedClock,
+}
+
+pub(crate) struct World {
+    pub(crate) net: SimNet,
+    pub(crate) random: fastrand::Rng,
+    /// None where the node has crashed.
+    pub(crate) ranks: Vec<Option<Rank>>,
+    pub(crate) logs: Vec<Log>,
+    pub(crate) court: Court,
+    /// Whether applications take all that they can at once.
+    pub(crate) is_draining: bool,
+}
+
+/// A small group.
+pub(crate) fn config(n: usize) -> OnePipeConfig {
+    let nodes = (0..n as u32).map(|rank| NodeId((rank ^ 1) + 3)).collect();
+    let config = OnePipeConfig::new(nodes, GroupTag { layer: 20, group: 1, epoch: 1 });
+    OnePipeConfig { ring_bytes: 1024, waiting_bytes: 4096, ..config }
+}
+
+/// A network that is as fast as it can be, on which failures are found soon.
+pub(crate) fn fast() -> SimConfig {
+    SimConfig { failure_timeout: Duration::from_millis(3), ..SimConfig::fast() }
+}
+
+/// A seed from `SQUALL_SEED`, or a new one; a test that fails shows it.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("SQUALL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    eprintln!("SQUALL_SEED={seed}");
+    seed
+}
+
+impl World {
+    /// A cluster with these clocks, all of whose ranks have reached each other.
+    pub(crate) fn new(sim: SimConfig, seed: u64, config: &OnePipeConfig, clocks: &[SkewedClock]) -> World {
+        let net = SimNet::new(sim, seed);
+        let ranks = config.nodes.iter().zip(clocks).map(|(&node, &clock)| {
+            // Queues that are never full leave the half of it untested.
+            let mut fabric = Fickle::new(net.fabric(node), seed, [0, 3, 30][(seed % 3) as usize]);
+            let pipe = OnePipe::create(&mut fabric, config.clone(), clock).expect("a sound configuration");
+            Some(Rank { fabric, pipe, clock })
+        });
+        let ranks: Vec<Option<Rank>> = ranks.collect();
+        let n = ranks.len();
+        let mut world = World {
+            net,
+            random: fastrand::Rng::with_seed(seed),
+            ranks,
+            logs: (0..n).map(|_| Log::default()).collect(),
+            court: Court::new(n, config.epoch, seed),
+            is_draining: false,
+        };
+        world.until("connecting", |world| world.alive().all(|rank| world.pipe(rank).is_connected()));
+        world
+    }
+
+    /// One with clocks that agree.
+    pub(crate) fn simple(n: usize, seed: u64) -> World {
+        let mut world = World::new(fast(), seed, &config(n), &vec![SkewedClock::default(); n]);
+        world.is_draining = true;
+        world
+    }
+
+    pub(crate) fn pipe(&self, rank: usize) -> &OnePipe<SkewedClock> {
+        &self.ranks[rank].as_ref().expect("it is alive").pipe
+    }
+
+    /// Ranks whose processes exist.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = usize> {
+        (0..self.ranks.len()).filter(|&rank| self.ranks[rank].is_some())
+    }
+
+    /// Ranks that are in the group to the end.
+    pub(crate) fn survivors(&self) -> Vec<usize> {
+        self.alive().filter(|rank| !self.court.removed.contains(rank)).collect()
+    }
+
+    /// Whether the group goes on without a rank.
+    pub(crate) fn others_stay(&self, rank: usize) -> bool {
+        self.alive().any(|other| other != rank && self.court.stays(other))
+    }
+
+    /// Whether a rank's process runs.
+    pub(crate) fn runs(&self, rank: usize) -> bool {
+        self.ranks[rank].as_ref().is_some_and(|alive| self.net.runs(alive.fabric.node()))
+    }
+
+    pub(crate) fn node(&self, rank: usize) -> NodeId {
+        self.pipe(rank).config().nodes[rank]
+    }
+
+    /// Sends a scattering of messages that say where they are from and for whom, of at least so many bytes.
+    pub(crate) fn scatter(&mut self, from: usize, mode: Mode, to: &[usize], bytes: usize) -> Result<u64, ScatterError> {
+        let now = self.net.now();
+        let number = self.logs[from].sent.len() as u64;
+        let payload = |to: usize| {
+            let head = [from as u64, to as u64, mode as u64, number].map(u64::to_le_bytes).concat();
+            let fill = (head.len()..bytes).map(|at| (at as u64 ^ number) as u8);
+            head.iter().copied().chain(fill).collect::<Vec<u8>>()
+        };
+        let payloads: Vec<Vec<u8>> = to.iter().map(|&to| payload(to)).collect();
+        let messages: Vec<Message<'_>> =
+            to.iter().zip(&payloads).map(|(&to, bytes)| Message { to, bytes: bytes.as_slice() }).collect();
+        let rank = self.ranks[from].as_mut().expect("it is alive");
+        let id = rank.pipe.scatter(now, mode, &messages)?;
+        assert_eq!(id.0, number, "scatterings are numbered in their order");
+        let clock = squall_onepipe::Clock::now(&mut rank.clock, now);
+        self.logs[from].sent.push(Sent { mode, to: to.to_vec(), clock, given_back: Vec::new() });
+        Ok(number)
+    }
+
+    /// Lets a rank do what it can.
+    pub(crate) fn step(&mut self, rank: usize) {
+        if !self.runs(rank) {
+            return;
+        }
+        let now = self.net.now();
+        let Some(Rank { fabric, pipe, .. }) = &mut self.ranks[rank] else { return };
+        let mut completions: Vec<Completion> = Vec::new();
+        fabric.poll(now, &mut completions);
+        for completion in &completions {
+            assert!(pipe.on_completion(fabric, now, completion), "nobody else has endpoints");
+        }
+        pipe.step(fabric, now);
+        self.deliver(rank);
+        let Some(Rank { fabric, pipe, .. }) = &mut self.ranks[rank] else { return };
+        pipe.attend(fabric, now, &mut self.court.seat(rank, self.is_draining));
+        self.take_events(rank);
+    }
+
+    /// Whether a rank is to be stepped, though the network does not say so.
+    fn has_news(&self, rank: usize) -> bool {
+        let is_owing = self.ranks[rank].as_ref().is_some_and(|alive| alive.fabric.is_owing());
+        is_owing || self.court.has_news_for(rank)
+    }
+
+    fn deliver(&mut self, rank: usize) {
+        let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
+        let log = &mut self.logs[rank];
+        for mode in Mode::ALL {
+            let max = if self.is_draining { usize::MAX } else { [0, 1, 5, 100][self.random.usize(..4)] };
+            let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch == pipe.epoch());
+            let reported = reported.filter(|_| mode == Mode::Reliable).map_or(u64::MAX, |(_, barrier)| barrier);
+            let barrier = pipe.barrier(mode).min(reported);
+            pipe.deliver(mode, max, &mut |delivery| {
+                let word = |at: usize| u64::from_le_bytes(delivery.bytes[8 * at..][..8].try_into().expect("a word"));
+                let received = Received { stamp: delivery.stamp, sender: word(0) as usize, id: word(3) };
+                assert_eq!((delivery.mode, mode as u64), (mode, word(2)));
+                assert_eq!((delivery.sender, rank), (received.sender, word(1) as usize));
+                let is_filled = |(at, &byte): (usize, &u8)| byte == (at as u64 ^ received.id) as u8;
+                assert!(delivery.bytes.iter().enumerate().skip(32).all(is_filled), "a payload that was not sent");
+                assert!(delivery.stamp < barrier, "rank {rank} delivers {received:?} at a barrier of {barrier}");
+                log.received[mode as usize].push(received);
+            });
+        }
+    }
+
+    fn take_events(&mut self, rank: usize) {
+        let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
+        let log = &mut self.logs[rank];
+        while let Some(event) = pipe.next_event() {
+            match event {
+                Event::Undeliverable { id, mode, stamp } => {
+                    let sent = &mut log.sent[id.0 as usize];
+                    assert_eq!(sent.mode, mode);
+                    sent.given_back.push(stamp);
+                }
+                Event::Removed { rank, .. } => log.removed.push(rank),
+                Event::Ended => log.has_ended = true,
+                Event::Broken { rank, reason } => {
+                    assert!(!matches!(reason, BreakReason::Refused(_)), "rank {rank} breaks the protocol: {reason}");
+                }
+            }
+        }
+    }
+
+    /// Lets the network go on until something has happened, or `limit`, and steps whom it concerns. Returns false if
+    /// nothing is left to happen.
+    pub(crate) fn advance(&mut self, limit: Time) -> bool {
+        let deadline =
+            |world: &World, rank: usize| if world.runs(rank) { world.pipe(rank).deadline() } else { Time::MAX };
+        let due = self.alive().map(|rank| deadline(self, rank)).min().unwrap_or(Time::MAX);
+        let waiting: Vec<usize> = self.alive().filter(|&rank| self.runs(rank) && self.has_news(rank)).collect();
+        if self.net.next_event().is_none() && due == Time::MAX && waiting.is_empty() && limit == Time::MAX {
+            return false;
+        }
+        let patience = if waiting.is_empty() { Time::MAX } else { self.net.now() + Duration::from_micros(20) };
+        let mut ready = Vec::new();
+        let now = self.net.advance(due.min(patience).min(limit).max(self.net.now()), &mut ready);
+        for rank in 0..self.ranks.len() {
+            let Some(alive) = &self.ranks[rank] else { continue };
+            let is_told = waiting.contains(&rank);
+            if is_told || ready.contains(&alive.fabric.node()) || alive.pipe.deadline() <= now {
+                self.step(rank);
+            }
+        }
+        true
+    }
+
+    /// Goes on until `done`, within ten seconds of virtual time.
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
+        let limit = self.net.now() + Duration::from_secs(10);
+        while !done(self) {
+            assert!(self.net.now() < limit, "{what}: not within ten seconds");
+            assert!(self.advance(Time::MAX), "{what}: nothing is left to happen");
+        }
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let limit = self.net.now() + time;
+        while self.net.now() < limit {
+            self.advance(limit);
+        }
+    }
+
+    /// Goes on until nothing is left to happen: an idle group writes nothing.
+    pub(crate) fn drain(&mut self, what: &str) {
+        self.is_draining = true;
+        let limit = self.net.now() + Duration::from_secs(10);
+        // What applications have left undelivered needs no event.
+        for rank in 0..self.ranks.len() {
+            self.step(rank);
+        }
+        while self.advance(Time::MAX) {
+            assert!(self.net.now() < limit, "{what}: it does not become quiet");
+        }
+    }
+
+    /// Ends the process of a rank, or its host.
+    pub(crate) fn crash(&mut self, rank: usize) {
+        let node = self.ranks[rank].take().expect("it is alive").fabric.node();
+        self.court.crashed.insert(rank);
+        if self.random.bool() { self.net.crash(node) } else { self.net.power_off(node) }
+    }
+}

@@ -1,0 +1,189 @@
+//! Random runs from seeds.
+
+use std::time::Duration;
+
+use squall_fabric::{Time, sim::SimConfig};
+use squall_onepipe::{Mode, OnePipeConfig, ScatterError, SkewedClock, Topology};
+
+use super::{World, check, config, fast};
+
+/// What a run had, for checking that runs are not all tame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) delivered: [usize; 2],
+    pub(crate) removed: usize,
+    pub(crate) given_back: [usize; 2],
+    /// Scatterings that were refused because too much waited.
+    pub(crate) full: usize,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Tally) {
+        for mode in [0, 1] {
+            self.delivered[mode] += other.delivered[mode];
+            self.given_back[mode] += other.given_back[mode];
+        }
+        self.removed += other.removed;
+        self.full += other.full;
+    }
+}
+
+/// A group in any topology, with small rings.
+fn random_config(n: usize, random: &mut fastrand::Rng) -> OnePipeConfig {
+    let mut config = config(n);
+    config.ring_bytes = [1024, 2048, 4096][random.usize(..3)];
+    config.waiting_bytes = random.usize(500..5000);
+    config.beacon_interval = Duration::from_micros(random.u64(2..40));
+    config.activity = Duration::from_micros(random.u64(0..400));
+    // Epochs come near to where they wrap around in words, too.
+    config.epoch = [0, 1, 0xfffd, 0xfffe, 0xffff][random.usize(..5)];
+    if random.bool() {
+        let mut ranks: Vec<usize> = (0..n).collect();
+        random.shuffle(&mut ranks);
+        let mut racks: Vec<Vec<usize>> = vec![Vec::new(); random.usize(1..=n)];
+        for rank in ranks {
+            let rack = random.usize(..racks.len());
+            racks[rack].push(rank);
+        }
+        config.topology = Topology::Hierarchy { racks, degree: random.usize(1..4) };
+    }
+    config
+}
+
+/// Clocks that are off and drift, sometimes near to where timestamps wrap around.
+fn random_clocks(n: usize, random: &mut fastrand::Rng) -> Vec<SkewedClock> {
+    let wrap = 1 << 48;
+    let origin = [1 << 40, wrap - 1_000_000, 3 * wrap - 100_000][random.usize(..3)];
+    let skew = [0, 300, 100_000][random.usize(..3)];
+    let clock = |random: &mut fastrand::Rng| SkewedClock {
+        origin,
+        offset: random.i64(-skew..=skew),
+        drift_ppm: random.i32(-300..=300),
+    };
+    (0..n).map(|_| clock(random)).collect()
+}
+
+/// Sends a random scattering from a rank.
+fn send(world: &mut World, from: usize, tally: &mut Tally) {
+    let n = world.ranks.len();
+    let mut to: Vec<usize> = (0..n).filter(|rank| !world.logs[from].removed.contains(rank)).collect();
+    world.random.shuffle(&mut to);
+    to.truncate(world.random.usize(1..=to.len()));
+    let mode = Mode::ALL[world.random.usize(..2)];
+    let longest = world.pipe(from).max_message();
+    let bytes = if world.random.u8(..4) == 0 { longest } else { world.random.usize(32..=100) };
+    match world.scatter(from, mode, &to, bytes) {
+        Ok(_) => {}
+        Err(ScatterError::Full { .. }) => tally.full += 1,
+        Err(ScatterError::Ended) => assert!(world.logs[from].has_ended || world.court.removed.contains(&from)),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One run: traffic, failures in its midst, then the rules.
+pub(crate) fn run(seed: u64) -> Tally {
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x9a7);
+    let n = if random.u8(..20) == 0 { 16 } else { random.usize(2..=9) };
+    let config = random_config(n, &mut random);
+    let clocks = random_clocks(n, &mut random);
+    let nasty = SimConfig { failure_timeout: Duration::from_millis(3), ..SimConfig::nasty() };
+    let sim = if random.bool() { fast() } else { nasty };
+    let mut world = World::new(sim, seed, &config, &clocks);
+    let mut tally = Tally::default();
+
+    let turns = random.usize(20..400);
+    let mut crashes = random.usize(0..=2).min(n - 1);
+    let mut mishaps = random.usize(0..=3);
+    let mut paused: Vec<usize> = Vec::new();
+    let mut cuts = Vec::new();
+    for turn in 0..turns {
+        let alive: Vec<usize> = world.alive().filter(|&rank| world.runs(rank)).collect();
+        let Some(&one) = world.random.choice(&alive) else { break };
+        match world.random.usize(..100) {
+            0..50 => (0..world.random.usize(1..6)).for_each(|_| send(&mut world, one, &mut tally)),
+            50..60 => world.step(one),
+            60..64 if crashes > 0 && turn > 10 && world.others_stay(one) => {
+                crashes -= 1;
+                world.crash(one);
+            }
+            64..66 if mishaps > 0 => {
+                mishaps -= 1;
+                world.net.pause(world.node(one));
+                paused.push(one);
+            }
+            66..68 if mishaps > 0 && alive.len() > 2 => {
+                mishaps -= 1;
+                let other = *world.random.choice(&alive).expect("there are some");
+                if other != one {
+                    let (a, b) = (world.node(one), world.node(other));
+                    world.net.cut(a, b);
+                    cuts.push((a, b));
+                }
+            }
+            68 if mishaps > 0 => {
+                mishaps -= 1;
+                world.court.wedge();
+            }
+            69..72 if mishaps > 0 && world.others_stay(one) => {
+                mishaps -= 1;
+                world.court.accuse(one);
+            }
+            72..80 => {
+                if let Some(rank) = paused.pop().filter(|&rank| world.ranks[rank].is_some()) {
+                    world.net.resume(world.node(rank));
+                }
+            }
+            80..82 => {
+                let time = Duration::from_micros(world.random.u64(1..4000));
+                world.pass(time);
+            }
+            _ => {
+                for _ in 0..world.random.usize(1..40) {
+                    let limit = world.net.now() + Duration::from_micros(5);
+                    world.advance(limit);
+                }
+            }
+        }
+    }
+    for rank in paused.into_iter().filter(|&rank| world.ranks[rank].is_some()).collect::<Vec<_>>() {
+        world.net.resume(world.node(rank));
+    }
+    for (a, b) in cuts {
+        world.net.heal(a, b);
+    }
+    world.drain("after the last failure");
+    recovery(&mut world);
+    check::all(&world);
+
+    for log in &world.logs {
+        for mode in Mode::ALL {
+            tally.delivered[mode as usize] += log.received[mode as usize].len();
+            let given_back = log.sent.iter().filter(|sent| sent.mode == mode && !sent.given_back.is_empty());
+            tally.given_back[mode as usize] += given_back.count();
+        }
+    }
+    tally.removed += world.court.removed.len();
+    tally
+}
+
+/// Those who are left go on: what they send is delivered, and then they are quiet.
+fn recovery(world: &mut World) {
+    let survivors = world.survivors();
+    for &from in &survivors {
+        for mode in Mode::ALL {
+            world.scatter(from, mode, &survivors, 40).expect("there is room in a quiet group");
+        }
+    }
+    world.drain("after recovery");
+    for &from in &survivors {
+        let last = world.logs[from].sent.len() as u64 - 1;
+        for (&rank, id) in survivors.iter().flat_map(|rank| [(rank, last), (rank, last - 1)]) {
+            let mode = world.logs[from].sent[id as usize].mode;
+            let received = &world.logs[rank].received[mode as usize];
+            let is_there = received.iter().any(|received| (received.sender, received.id) == (from, id));
+            assert!(is_there, "rank {rank} does not deliver {mode:?} of {from} after the last failure");
+        }
+    }
+    assert_eq!(world.net.next_event(), None);
+    assert!(survivors.iter().all(|&rank| world.pipe(rank).deadline() == Time::MAX));
+}
