@@ -40,7 +40,6 @@
 mod blocking;
 mod form;
 mod measure;
-mod pace;
 
 use std::time::Duration;
 
@@ -52,8 +51,7 @@ pub use squall_collectives::{
 use squall_fabric::{Completion, Fabric, GroupTag, Time, Wait, Waker};
 
 pub use self::form::FormError;
-use self::pace::Pace;
-use crate::{View, config::Spin, room::Room, runtime::Rest};
+use crate::{View, config::Spin, pace::Pace, room::Room, runtime::Rest};
 
 /// The connections of communicators, among those of other layers.
 const LAYER: u32 = 3;

@@ -1,4 +1,4 @@
-//! How a thread waits for what other ranks do.
+//! How a thread that drives ranks itself waits for what other ranks do.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const YIELDS_FOR: Duration = Duration::from_millis(1);
 
 /// Decides what a rank does after a step without progress.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     spins: u32,
     yields_for: Duration,
     /// Steps since the last progress.
@@ -33,7 +33,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(spin: Spin, room: Room) -> Pace {
+    pub(crate) fn new(spin: Spin, room: Room) -> Pace {
         let (spins, yields_for) = match (spin, room) {
             (Spin::Never, _) => (0, Duration::ZERO),
             (Spin::Auto, Room::Ample | Room::Tight) => (SPINS, YIELDS_FOR),
@@ -46,14 +46,14 @@ impl Pace {
 
     /// There was progress.
     #[inline]
-    pub(super) fn found(&mut self) {
+    pub(crate) fn found(&mut self) {
         (self.idle, self.yields) = (0, 0);
         self.since = None;
     }
 
     /// There was none. Asks for the time only if it matters.
     #[inline]
-    pub(super) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
+    pub(crate) fn rest(&mut self, now: impl FnOnce() -> Time) -> Rest {
         if self.idle < self.spins {
             self.idle += u32::from(self.spins != u32::MAX);
             return Rest::Spin;
