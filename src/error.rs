@@ -149,6 +149,23 @@ fn list(nodes: &[NodeId]) -> String {
     nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Nodes, as a sentence has them.
+pub(crate) struct Nodes<'a>(pub(crate) &'a [NodeId]);
+
+impl fmt::Display for Nodes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, node) in self.0.iter().enumerate() {
+            let before = match at {
+                0 => "",
+                _ if at + 1 == self.0.len() => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{node}")?;
+        }
+        Ok(())
+    }
+}
+
 /// What is known of a message that got no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -103,6 +103,7 @@ pub mod log_keys;
 pub mod log_service;
 mod node;
 mod node_core;
+pub mod onepipe;
 mod operator;
 mod outside;
 mod pace;

@@ -24,6 +24,7 @@ use crate::{
     group::{Group, GroupSpec, new_group},
     journal::Journal,
     node_core::NodeCore,
+    onepipe::{Desk, Seat},
     operator::Operator,
     outside::Outside,
     plan::{Plan, PlanError},
@@ -89,6 +90,8 @@ pub enum StartError {
 pub struct NodeBuilder {
     config: Config,
     groups: Vec<Box<dyn GroupSpec>>,
+    /// Of 1Pipe groups.
+    desks: Vec<Arc<Desk>>,
     /// Those of the groups that serve clients.
     stations: Vec<Station>,
 }
@@ -120,6 +123,13 @@ impl NodeBuilder {
         let shards = self.config.group(name).shards;
         let replicas: Vec<R> = (0..shards).map(service).collect();
         Sharded::new(name, replicas.into_iter().map(|replica| self.group_of(name, replica)).collect())
+    }
+
+    /// Declares a 1Pipe group, whose failures this node's views settle. See [`onepipe`](crate::onepipe).
+    pub fn onepipe(&mut self, name: &str) -> Seat {
+        let seat = Seat::new(name);
+        self.desks.push(seat.desk());
+        seat
     }
 
     /// As [`group`](NodeBuilder::group), of a service that takes bytes.
@@ -156,20 +166,22 @@ impl NodeBuilder {
         open: impl FnOnce(&Config) -> Result<F, FabricError>,
         bulk_path: BulkPath,
     ) -> Result<Node, StartError> {
-        let NodeBuilder { config, mut groups, stations } = self;
+        let NodeBuilder { config, mut groups, mut desks, stations } = self;
         groups.sort_by(|a, b| a.name().cmp(b.name()));
+        desks.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
-        let plan = Plan::new(&config, bulk_path, groups.iter().map(|group| group.name()))?;
+        let (group_names, pipe_names) = (groups.iter().map(|group| group.name()), desks.iter().map(|desk| desk.name()));
+        let plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         let caller = Caller::of(&config)?;
         let mut fabric = open(&config)?;
         let waker = fabric.waker();
         let mut slots = BTreeMap::new();
-        let shards = plan.settings.layout.shards().map(|(shard, _)| shard).collect::<Vec<_>>();
+        let shards: Vec<ShardId> = plan.shards.keys().copied().collect();
         let mut directory = view_log::directory(&config).map_err(squall_view_log::StartError::from)?;
         let logs = open_logs(&config, &plan, directory.as_mut(), &names)?;
         let bed = Bed::default();
         let (mut held, mut written) = (BTreeMap::new(), Vec::new());
-        for ((shard, spec), opened) in shards.into_iter().zip(groups).zip(logs) {
+        for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
             let journal = match opened {
                 None => None,
                 Some(OpenedLog { log, is_kept, .. }) => {
@@ -192,7 +204,7 @@ impl NodeBuilder {
         let controls: Arc<Controls> = Arc::new(controls);
         let (log, messenger) =
             view_log::start(&config, directory, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
-        let clients = serve_clients(&config, &names, stations, &caller)?;
+        let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
         let monitor = log.monitor();
         let outside = Arc::new(Outside::new(clients.clone()));
         let (requests, to_engine) = unbounded();
@@ -214,7 +226,9 @@ impl NodeBuilder {
         };
         let me = monitor.me();
         fabric.learn(&me);
-        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, Box::new(log));
+        desks.iter().for_each(|desk| desk.attach(waker.clone()));
+        let desks = plan.pipes.into_iter().zip(desks).collect();
+        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, desks, Box::new(log));
         let mut effects = Vec::new();
         if was_member {
             core.hold(held, &mut effects);
@@ -261,7 +275,7 @@ pub struct Node {
 impl Node {
     /// Begins to declare a node.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, groups: Vec::new(), stations: Vec::new() }
+        NodeBuilder { config, groups: Vec::new(), desks: Vec::new(), stations: Vec::new() }
     }
 
     /// The node's id.
@@ -366,24 +380,24 @@ fn open_logs(
     directory: Option<&mut Directory>,
     names: &[String],
 ) -> Result<Vec<Option<OpenedLog>>, StartError> {
-    let is_durable = |shard: &ShardId| plan.shards.get(shard).is_some_and(|config| config.mode == Mode::Durable);
-    let shards = names.iter().enumerate().map(|(index, name)| {
+    let shards = plan.shards.iter().zip(names).enumerate().map(|(index, ((&shard, options), name))| {
         let first = names.iter().position(|other| other == name).unwrap_or(index);
-        (ShardId(index as u32), (name.clone(), (index - first) as u32, config.group(name).shards))
+        (options.mode, shard, (name.clone(), (index - first) as u32, config.group(name).shards))
     });
-    let durable: BTreeMap<_, _> = shards.filter(|(shard, _)| is_durable(shard)).collect();
+    let durable = shards.filter(|(mode, ..)| *mode == Mode::Durable).map(|(_, shard, place)| (shard, place));
+    let durable: BTreeMap<_, _> = durable.collect();
     let mut logs = match directory.zip(config.storage()) {
         Some((directory, storage)) => recovery::open_all(config, directory, storage, &durable)?,
         // The configuration was checked: there is no durable group.
         None => BTreeMap::new(),
     };
-    Ok((0..names.len()).map(|index| logs.remove(&ShardId(index as u32))).collect())
+    Ok(plan.shards.keys().map(|shard| logs.remove(shard)).collect())
 }
 
-/// Begins to serve clients, if a group does.
-fn serve_clients(
+/// Begins to serve clients, if one of the groups does, of which the shards are given with their names.
+fn serve_clients<'a>(
     config: &Config,
-    groups: &[String],
+    shards: impl Iterator<Item = (&'a String, &'a ShardId)> + Clone,
     stations: Vec<Station>,
     caller: &Caller,
 ) -> Result<Option<Arc<serve::Server>>, StartError> {
@@ -393,12 +407,11 @@ fn serve_clients(
     if let Some(station) = stations.iter().find(|station| config.group(&station.name).mode == Mode::Unordered) {
         return Err(StartError::ServesUnordered(station.name.clone()));
     }
-    // Shards are numbered in the order of their groups' names.
-    let shard = |name: &str| ShardId(groups.iter().take_while(|group| *group != name).count() as u32);
+    let first = |name: &str| *shards.clone().find(|(group, _)| *group == name).expect("it is declared").1;
     for station in &stations {
         station.asks.start(config.id(), client::dial(caller.clone()));
     }
-    let stations = stations.into_iter().map(|station| (shard(&station.name), station));
+    let stations = stations.into_iter().map(|station| (first(&station.name), station));
     let clients = Arc::new(serve::Server::new(config.id(), stations, config.client_bytes()));
     clients.start()?;
     Ok(Some(clients))

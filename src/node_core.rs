@@ -14,15 +14,21 @@ use std::{
     sync::Arc,
 };
 
-use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
+use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, Trims, View,
-    ViewEvent, ViewLog,
+    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
+    Trims, View, ViewEvent, ViewLog,
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered};
 
 use self::slots::{HandedOut, Slots};
-use crate::{delivery::Fate, error::Unavailable, fabric::Learn, status::Change};
+use crate::{
+    delivery::Fate,
+    error::Unavailable,
+    fabric::Learn,
+    onepipe::{Desk, Said},
+    status::Change,
+};
 
 /// What a node's surroundings must do.
 #[derive(Debug)]
@@ -84,6 +90,8 @@ pub(crate) struct NodeCore<F> {
     membership: Membership,
     view_log: Box<dyn ViewLog>,
     configs: BTreeMap<ShardId, ShardConfig>,
+    /// Shards of which views only settle how far they have gone.
+    desks: BTreeMap<ShardId, Arc<Desk>>,
     /// The view that the shards are of.
     view: Option<Arc<View>>,
     slots: Slots,
@@ -113,6 +121,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         me: Member,
         settings: Settings,
         configs: BTreeMap<ShardId, ShardConfig>,
+        desks: BTreeMap<ShardId, Arc<Desk>>,
         view_log: Box<dyn ViewLog>,
     ) -> NodeCore<F> {
         NodeCore {
@@ -120,6 +129,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             membership: Membership::new(me, settings),
             view_log,
             configs,
+            desks,
             view: None,
             slots: Slots::default(),
             owners: BTreeMap::new(),
@@ -254,6 +264,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             self.on_completion(&completion);
         }
         self.completions = completions;
+        busy |= self.hear_desks();
         busy |= self.slots.step(&mut self.fabric, now, out);
         for (endpoint, shard) in self.slots.take_connecting() {
             self.owners.insert(endpoint, Owner::Shard(shard));
@@ -284,6 +295,24 @@ impl<F: Fabric + Learn> NodeCore<F> {
         busy |= self.route(out);
         busy |= self.turn(out);
         busy
+    }
+
+    /// Passes on what 1Pipe groups say. Returns whether any did.
+    fn hear_desks(&mut self) -> bool {
+        let mut any = false;
+        for (&shard, desk) in &self.desks {
+            for said in desk.take_said() {
+                any = true;
+                let input = match said {
+                    Said::Count(count) => Input::Frozen { shard, count, leased: Vec::new() },
+                    Said::Suspects(node) => {
+                        Input::Broken(node, BreakReason::Lost(format!("that of the 1Pipe group {:?}", desk.name())))
+                    }
+                };
+                self.membership.input(input, &mut self.effects);
+            }
+        }
+        any
     }
 
     /// Takes note of when the first decision came that ends the view at hand.
@@ -356,6 +385,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 for (shard, count, leased) in self.slots.wedge() {
                     self.membership.input(Input::Frozen { shard, count, leased }, &mut self.effects);
                 }
+                let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
+                for (&shard, desk) in &self.desks {
+                    if let Some(count) = desk.wedge(epoch) {
+                        self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
+                    }
+                }
             }
             Effect::Propose(proposal) => self.view_log.propose(proposal),
             Effect::Report { to, report } => self.view_log.report(&to, report),
@@ -373,6 +408,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::CleanUp { trims, counted } => {
                 self.is_cleaning = true;
                 self.slots.clean_up(&trims, &counted);
+                // They have nothing to deliver: the next view tells them where this one ended.
+                for &shard in self.desks.keys().filter(|shard| trims.contains_key(shard)) {
+                    self.membership.input(Input::Ended(shard), &mut self.effects);
+                }
                 self.trims = trims;
             }
             Effect::Dropped { next, trims } => {
@@ -438,6 +477,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                         out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
                     }
                     self.is_ended = true;
+                    self.desks.values().for_each(|desk| desk.end(&reason));
                     out.push(CoreEffect::Ended(reason));
                 }
             }
@@ -461,7 +501,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.membership.install(&mut self.fabric, &mut self.effects);
         self.own_membership();
         self.view = Some(Arc::clone(&view));
-        for members in view.shards.iter().filter(|shard| shard.rank_of(node).is_some()) {
+        let (desks, trims) = (&self.desks, std::mem::take(&mut self.trims));
+        desks.iter().for_each(|(&shard, desk)| desk.install(shard, &view, trims.get(&shard).copied()));
+        let has_part = |shard: &&ShardView| shard.rank_of(node).is_some() && !self.desks.contains_key(&shard.shard);
+        for members in view.shards.iter().filter(has_part) {
             let shard = members.shard;
             let config = self.configs.get(&shard).copied().unwrap_or_default();
             let (submitter, part, deliverer) = match squall_ordered::create(&mut self.fabric, &view, shard, &config) {
@@ -482,7 +525,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
             out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
         }
         self.is_connected = false;
-        self.trims.clear();
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
             let (shard, why) = (other.shard, Unavailable::Elsewhere { members: other.members.clone() });
             // Those who stay have delivered as much as this node, before it gave the shard up.
@@ -500,6 +542,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
         out: &mut Vec<CoreEffect>,
     ) {
         self.view = None;
+        self.trims.clear();
+        self.desks.values().for_each(|desk| desk.drop_out());
         for (shard, HandedOut { undelivered, .. }) in handed_out {
             let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)));
             out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{GroupLayout, Layout, LayoutError, Settings, ShardId};
+use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Settings, ShardId};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 use squall_sst::Fingerprint;
 
@@ -35,12 +35,26 @@ pub enum PlanError {
     /// The same group was declared twice.
     #[error("the group {0:?} is declared twice")]
     DuplicateGroup(String),
+    /// A 1Pipe group has options.
+    #[error("the configuration has [groups.{0}], which is a 1Pipe group and has no options: remove that")]
+    PipeOptions(String),
 }
 
 /// What a configuration and the declared groups come to.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
+    /// Of replicated groups.
     pub(crate) shards: BTreeMap<ShardId, ShardConfig>,
+    /// Of 1Pipe groups, in the order of their names.
+    pub(crate) pipes: Vec<ShardId>,
+}
+
+/// What a name was declared as.
+#[derive(Clone, Copy)]
+enum Declared {
+    /// A group, so often.
+    Group(usize),
+    Pipe,
 }
 
 /// The largest block that bulk messages travel in, in bytes.
@@ -48,6 +62,9 @@ const BLOCK_BYTES: usize = 128 << 10;
 
 /// A small reserve still takes so many messages.
 const MESSAGES: usize = 16;
+
+/// Tells a 1Pipe group from others, as their modes do.
+const PIPE: u64 = 3;
 
 /// Connections may take this long to come up, however soon a member that is silent is given up.
 const SLOWEST_CONNECT: Duration = Duration::from_millis(100);
@@ -67,22 +84,35 @@ pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease:
 }
 
 impl Plan {
-    /// `groups` are the names of what was declared, in their order: that of a group once for each shard.
+    /// `groups` are the names of what was declared: that of a group once for each shard. `pipes` are those of 1Pipe groups.
     pub(crate) fn new<'a>(
         config: &Config,
         bulk_path: BulkPath,
         groups: impl Iterator<Item = &'a str>,
+        pipes: impl Iterator<Item = &'a str>,
     ) -> Result<Plan, PlanError> {
         let mut layout = Layout::default();
-        let mut shards = BTreeMap::new();
+        let (mut shards, mut pipe_shards) = (BTreeMap::new(), Vec::new());
         let mut agreed = Fingerprint::default();
-        let mut declared = BTreeMap::<&str, usize>::new();
-        groups.for_each(|name| *declared.entry(name).or_default() += 1);
+        let declared = declared(groups, pipes)?;
         if let Some(unknown) = config.group_names().find(|name| !declared.contains_key(name)) {
             return Err(PlanError::UnknownGroup(unknown.to_owned()));
         }
         let mut next = 0;
         for (name, declared) in declared {
+            let declared = match declared {
+                Declared::Group(declared) => declared,
+                Declared::Pipe if config.group_names().any(|group| group == name) => {
+                    return Err(PlanError::PipeOptions(name.to_owned()));
+                }
+                Declared::Pipe => {
+                    agreed.text(name).number(PIPE);
+                    layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all(name.to_owned()) });
+                    pipe_shards.push(ShardId(next));
+                    next += 1;
+                    continue;
+                }
+            };
             let group: GroupConfig = config.group(name);
             match group.shards {
                 1 if declared > 1 => return Err(PlanError::DuplicateGroup(name.to_owned())),
@@ -108,7 +138,8 @@ impl Plan {
             shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
             next += group.shards;
             let GroupConfig { shards, min_replicas, max_replicas, senders, .. } = group;
-            layout.groups.push(GroupLayout { name: name.to_owned(), shards, min_replicas, max_replicas, senders });
+            let (name, counts) = (name.to_owned(), Counts::Received);
+            layout.groups.push(GroupLayout { name, shards, min_replicas, max_replicas, senders, counts });
         }
         layout.check()?;
         let settings = Settings {
@@ -120,6 +151,22 @@ impl Plan {
             // Nobody who is missing may still read when the others go on.
             restart_wait: config.restart_wait().max(config.read_lease() * 2),
         };
-        Ok(Plan { settings, shards })
+        Ok(Plan { settings, shards, pipes: pipe_shards })
     }
+}
+
+/// What each name was declared as.
+fn declared<'a>(
+    groups: impl Iterator<Item = &'a str>,
+    pipes: impl Iterator<Item = &'a str>,
+) -> Result<BTreeMap<&'a str, Declared>, PlanError> {
+    let mut shards = BTreeMap::<&str, usize>::new();
+    groups.for_each(|name| *shards.entry(name).or_default() += 1);
+    let mut all: BTreeMap<_, _> = shards.into_iter().map(|(name, shards)| (name, Declared::Group(shards))).collect();
+    for name in pipes {
+        if all.insert(name, Declared::Pipe).is_some() {
+            return Err(PlanError::DuplicateGroup(name.to_owned()));
+        }
+    }
+    Ok(all)
 }

@@ -11,6 +11,18 @@ use crate::{
 /// How many shards a cluster can have: each costs every member a table, rings and a place in the rows.
 pub const MAX_SHARDS: u32 = 1024;
 
+/// What the final counts of a shard's members count, and with that where its part in a view ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counts {
+    /// What each has received. The view ends at the smallest count, which all have, and hands on a state: who joins must get
+    /// it before it is complete.
+    #[default]
+    Received,
+    /// How far each has gone, or may go, by itself. The view ends at the greatest count, beyond which nobody has gone. There
+    /// is no state: all members are complete, and a restart hands on nothing.
+    Passed,
+}
+
 /// How one group's shards are laid out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLayout {
@@ -25,6 +37,8 @@ pub struct GroupLayout {
     pub max_replicas: Option<u32>,
     /// Who may send; None for all members of a shard.
     pub senders: Option<Vec<NodeId>>,
+    /// What its shards' final counts are.
+    pub counts: Counts,
 }
 
 /// How all groups' shards are laid out.
@@ -37,14 +51,18 @@ pub struct Layout {
 impl Layout {
     /// A layout in which each of some groups has one shard, of all members, all of whom may send.
     pub fn of_all(names: impl IntoIterator<Item = String>) -> Layout {
-        let group = |name| GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None };
-        Layout { groups: names.into_iter().map(group).collect() }
+        Layout { groups: names.into_iter().map(GroupLayout::of_all).collect() }
     }
 
     /// The groups' shards, with each its group.
     pub fn shards(&self) -> impl Iterator<Item = (ShardId, &GroupLayout)> {
         let groups = self.groups.iter().flat_map(|group| (0..group.shards).map(move |_| group));
         groups.enumerate().map(|(index, group)| (ShardId(index as u32), group))
+    }
+
+    /// What a shard's final counts are.
+    pub(crate) fn counts(&self, shard: ShardId) -> Counts {
+        self.shards().find(|(id, _)| *id == shard).map_or(Counts::default(), |(_, group)| group.counts)
     }
 
     /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the view's order.
@@ -97,6 +115,12 @@ impl Layout {
 }
 
 impl GroupLayout {
+    /// One shard, of all members, all of whom may send.
+    pub fn of_all(name: String) -> GroupLayout {
+        let counts = Counts::default();
+        GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None, counts }
+    }
+
     fn check(&self) -> Result<(), LayoutError> {
         let (name, min) = (self.name.clone(), self.min_replicas);
         if name.is_empty() {

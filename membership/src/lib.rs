@@ -45,7 +45,7 @@ mod view_log;
 pub use detector::Detector;
 pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, Settings};
-pub use layout::{GroupLayout, Layout, LayoutError, MAX_SHARDS};
+pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
 pub use machine::{Membership, Signs};
 pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
 use crate::{
-    layout::Layout,
+    layout::{Counts, Layout},
     register::Refused,
     rules,
     view::{Epoch, Member, Seq, ShardId, ShardState, ShardView, View},
@@ -109,7 +109,7 @@ impl Back {
 /// run have received all that anybody delivered, so if any of them is complete the shard goes on at the smallest of their
 /// counts, if that is further. In either case nothing that was delivered by, or is on the disks of, all complete members is
 /// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
-/// up to where the last view says that this epoch ended.
+/// up to where the last view says that this epoch ended. A shard that [hands on no state](Counts::Passed) begins anew.
 ///
 /// [`check_restart`] accepts this, of all those who are back, if they are more than half.
 pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
@@ -124,7 +124,11 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     let (mut finals, mut trims, mut ends, mut holders) = (Finals::new(), Trims::new(), Ends::new(), Finals::new());
     for shard in &current.shards {
         let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
-        let end = end(last, shard, &members);
+        let end = match layout.counts(shard.shard) {
+            Counts::Received => end(last, shard, &members),
+            // Who is missing may have gone further, and it is not known who goes on with whom.
+            Counts::Passed => None,
+        };
         let holds = |back: &&Back| end.is_some_and(|end| reach(last, shard, back).is_some_and(|reach| reach >= end));
         let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
         holders.insert(shard.shard, members.iter().map(holder).collect());

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use squall_fabric::NodeId;
 
 use crate::{
-    layout::{GroupLayout, Layout},
+    layout::{Counts, GroupLayout, Layout},
     register::Refused,
     restart::Ends,
     view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardState, ShardView, View},
@@ -41,14 +41,20 @@ pub fn successor(
             .filter_map(|node| told.iter().find(|end| end.node == *node).copied())
             .collect();
         shard.complete = ends.iter().filter(|end| end.complete).map(|end| end.node).collect();
-        if let Some(trim) = ends.iter().filter(|end| end.complete).map(|end| end.count).min() {
-            trims.insert(shard.shard, trim);
-        }
+        let counts = ends.iter().filter(|end| end.complete).map(|end| end.count);
+        let trim = match layout.counts(shard.shard) {
+            Counts::Received => counts.min(),
+            Counts::Passed => counts.max(),
+        };
+        trims.extend(trim.map(|trim| (shard.shard, trim)));
         kept.insert(shard.shard, ends);
     }
     let assigned = layout.assign(&members, Some(&before));
     let shards = layout.shards().zip(assigned).map(|((shard, group), members)| {
-        let held = before.shard(shard).map_or(&[][..], |before| &before.complete);
+        let held = match group.counts {
+            Counts::Received => before.shard(shard).map_or(&[][..], |before| &before.complete),
+            Counts::Passed => &members,
+        };
         let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
         let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
         let senders = complete.iter().copied().filter(may_send).collect();
@@ -110,7 +116,8 @@ fn state(group: &GroupLayout, complete: &[NodeId], last_holders: Vec<NodeId>) ->
 /// The rules, (a) to (f) of docs/design.md, §6: it follows the current epoch; a member proposes it; at least half of the members
 /// stay, as the same incarnations and in the same order, and joiners, all of them candidates, come last and are no more than
 /// stay; it carries the final counts of all who stay, and all else is what [`successor`] makes of these: each shard's trim
-/// is the smallest final count of its complete members that stay, and a shard without one has none and is suspended.
+/// is the smallest final count of its complete members that stay, or the greatest where it [counts so](Counts::Passed), and a
+/// shard without one has none and is suspended.
 ///
 /// That a member which the view does not call complete has become so can't be seen here: its own row says it, and a proposer
 /// passes that on, in the final counts of who stays and the last holders of a shard that is suspended.

@@ -16,7 +16,7 @@ use crate::{
 pub struct Final {
     /// The member.
     pub node: NodeId,
-    /// How much of the shard's order it has received.
+    /// How much of the shard's order it has received; or how far it may go, of a shard that [counts so](crate::Counts::Passed).
     pub count: Seq,
     /// Whether it holds the shard's whole state.
     pub complete: bool,
@@ -40,7 +40,8 @@ pub struct Proposal {
     pub restart: bool,
     /// The final counts of all members that stay; of a restart's members, those that still run.
     pub finals: Finals,
-    /// Each shard's trim: the smallest final count of its complete members that stay, or where a restart lets the old view end.
+    /// Each shard's trim: the smallest final count of its complete members that stay, or the greatest, as it
+    /// [counts](crate::Counts); or where a restart lets the old view end.
     pub trims: Trims,
     /// Where shards go on that a restart, or a last holder's return, lets go on.
     pub ends: Ends,

@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, GroupLayout, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View};
 
 fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
-    GroupLayout { name: name.into(), shards, min_replicas: 1, max_replicas, senders: None }
+    GroupLayout { shards, max_replicas, ..GroupLayout::of_all(name.into()) }
 }
 
 fn member(node: u32, rack: &str) -> Member {

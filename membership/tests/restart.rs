@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Back, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Refused,
-    Register, Reopen, Seq, ShardId, ShardState, View, VoterId, reopening, restart, successor,
+    Applied, Back, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Held, Incarnation, Layout, Member,
+    Proposal, Refused, Register, Reopen, Seq, ShardId, ShardState, ShardView, View, VoterId, reopening, restart,
+    successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -75,6 +76,25 @@ fn all_back() -> Register {
     say(&mut register, back(life(2, 2), 1, &[(ALL, end(1, 12)), (PAIR, end(1, 7))]));
     say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 11))]));
     register
+}
+
+#[test]
+fn a_shard_that_counts_what_was_passed_begins_anew() {
+    const PASSED: ShardId = ShardId(2);
+    let mut layout = layout();
+    layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
+    let mut register = Register::default();
+    let members = (1..=3).map(|node| life(node, 1)).collect();
+    register.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    // Node 2 has never stopped.
+    for (node, incarnation) in [(1, 2), (2, 1)] {
+        let held = [(ALL, end(1, 10)), (PAIR, end(1, 7)), (PASSED, end(1, 5))];
+        say(&mut register, back(life(node, incarnation), 1, &held));
+    }
+    let proposal = restarted(&register, 1);
+    assert_eq!((proposal.trims.get(&PASSED), proposal.ends.get(&PASSED)), (None, None));
+    assert_eq!(proposal.view.shards[2], ShardView::whole(PASSED, nodes(&[1, 2]), nodes(&[1, 2])));
+    decide(&mut register, proposal);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Began, ClusterId, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal,
-    Refused, Register, Seq, ShardId, ShardState, View, alone, check, successor,
+    Applied, Began, ClusterId, Counts, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal,
+    Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -129,6 +129,22 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
     assert!(!verdict(&[4, 1]), "not in the order of ranks");
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
     assert_eq!(holders(&later), nodes(&[1, 4]));
+}
+
+#[test]
+fn a_shard_that_counts_what_was_passed_ends_at_the_greatest_count_and_all_are_complete() {
+    const PASSED: ShardId = ShardId(2);
+    let mut layout = layout();
+    layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all("passed".into()) });
+    let view = View::first((1..=4).map(member).collect(), &layout);
+    let ends = finals(&view, &[2, 3]);
+    let mut next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3]), &[member(5)], &ends);
+    assert_eq!(next.trims[&PASSED], Seq(30), "node 4 does not stay");
+    assert_eq!(next.view.shards[2], ShardView::whole(PASSED, nodes(&[2, 3, 5]), nodes(&[2, 3, 5])));
+    let verdict = |next: &Proposal| check(&view, &layout, &candidates(), next);
+    assert_eq!(verdict(&next), Ok(()));
+    next.trims.insert(PASSED, Seq(20));
+    assert!(verdict(&next).unwrap_err().to_string().contains("trims"), "node 3 may have gone further");
 }
 
 /// Every rule, broken in one way, with a part of the sentence that says so.

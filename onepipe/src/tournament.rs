@@ -38,6 +38,23 @@ impl Tournament {
         self.winners.get(1).map_or(0, |&winner| winner as usize)
     }
 
+    /// The least number of all places but the [first](Tournament::first), and the first of those that has it; in a
+    /// tournament of one, [`u64::MAX`] at no place.
+    #[inline]
+    pub(crate) fn second(&self) -> (u64, usize) {
+        let (leaves, first) = (self.numbers.len(), self.first());
+        let mut second = (u64::MAX, leaves);
+        // Whoever would win without the first has lost to nobody else, so to the first.
+        let mut node = leaves + first;
+        while node > 1 {
+            let sibling = node ^ 1;
+            let loser = if sibling < leaves { self.winners[sibling] as usize } else { sibling - leaves };
+            second = second.min((self.numbers[loser], loser));
+            node /= 2;
+        }
+        second
+    }
+
     /// The number at a place.
     #[inline]
     pub(crate) fn get(&self, place: usize) -> u64 {
@@ -77,6 +94,9 @@ mod tests {
                 let least = numbers.iter().copied().min().expect("there is one");
                 let first = numbers.iter().position(|&number| number == least);
                 assert_eq!((tournament.least(), Some(tournament.first())), (least, first), "{numbers:?}");
+                let others = (0..places).filter(|&place| Some(place) != first).map(|place| (numbers[place], place));
+                let second = others.min().filter(|second| second.0 < u64::MAX);
+                assert_eq!(Some(tournament.second()).filter(|second| second.0 < u64::MAX), second, "{numbers:?}");
                 let (place, number) = (random.usize(..places), random.u64(..10));
                 numbers[place] = if number == 9 { u64::MAX } else { number };
                 tournament.set(place, numbers[place]);

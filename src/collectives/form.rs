@@ -1,10 +1,11 @@
 //! How communicators come to be: from a list of ranks, or from some of another's.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use squall_fabric::{Fabric, Fingerprint, GroupTag, NodeId, Time, Wait};
 
 use super::{CollectiveError, Collectives, Communicator, CommunicatorConfig, CommunicatorId, CreateError, Member};
+use crate::error::Nodes;
 
 /// Why a communicator was not formed. Nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum FormError {
     #[error(
         "{} did not appear within {limit:?}: look whether they run, and form a communicator of the same nodes in the same \
          order, under the same tag",
-        List(missing)
+        Nodes(missing)
     )]
     Missing {
         /// Those that were not reached.
@@ -28,23 +29,6 @@ pub enum FormError {
     /// The ranks met, and then one failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-}
-
-/// Nodes, as a sentence has them.
-struct List<'a>(&'a [NodeId]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, node) in self.0.iter().enumerate() {
-            let before = match at {
-                0 => "",
-                _ if at + 1 == self.0.len() => " and ",
-                _ => ", ",
-            };
-            write!(f, "{before}{node}")?;
-        }
-        Ok(())
-    }
 }
 
 impl<F: Fabric + Wait> Collectives<F> {

@@ -21,7 +21,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         report.leader = membership.leader();
         report.members = view.members.iter().enumerate().map(|(rank, member)| self.member(member, rank, now)).collect();
         (report.joined, report.left) = (view.joined.clone(), view.left.clone());
-        report.shards = view.shards.iter().map(|shard| self.shard(shard)).collect();
+        let is_of_group = |shard: &&ShardView| self.groups.contains_key(&shard.shard);
+        report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard)).collect();
         report
     }
 

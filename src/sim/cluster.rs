@@ -26,6 +26,7 @@ use crate::{
     config::Config,
     group::{Group, GroupSpec, new_group},
     node_core::CoreEffect,
+    onepipe::{Desk, Seat},
     plan::{Plan, PlanError},
     replicated::Replicated,
     sharded::Sharded,
@@ -68,6 +69,7 @@ pub struct Cluster {
     pub(super) net: SimNet,
     pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
+    desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
     /// Breaks ties of the agenda in the order of its entries.
@@ -102,6 +104,7 @@ impl Cluster {
             net,
             rng,
             specs: BTreeMap::new(),
+            desks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agenda: BinaryHeap::new(),
             entries: 0,
@@ -153,6 +156,19 @@ impl Cluster {
         members.into_iter().map(|node| Sharded::new(name, of(node))).collect()
     }
 
+    /// Declares a 1Pipe group of one node that does not run. What drives the group is the caller's: its own simulated
+    /// network, and its own way to let time pass there.
+    ///
+    /// # Panics
+    ///
+    /// If it runs.
+    pub fn onepipe(&mut self, node: NodeId, name: &str) -> Seat {
+        assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
+        let seat = Seat::new(name);
+        self.desks.entry(node).or_default().push(seat.desk());
+        seat
+    }
+
     /// Starts all members of the configuration, and runs until each has installed the first view.
     pub fn start(&mut self) -> Result<(), NotStarted> {
         let members = self.config.members().to_vec();
@@ -177,9 +193,13 @@ impl Cluster {
     /// If it runs, or no group was declared for it.
     pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
         assert!(!self.nodes.contains_key(&id), "{id} runs");
-        let mut specs = self.specs.remove(&id).expect("its groups were declared");
+        let (specs, desks) = (self.specs.remove(&id), self.desks.remove(&id));
+        assert!(specs.is_some() || desks.is_some(), "the groups of {id} were declared");
+        let (mut specs, mut desks) = (specs.unwrap_or_default(), desks.unwrap_or_default());
         specs.sort_by(|a, b| a.name().cmp(b.name()));
-        let plan = Plan::new(&self.config, BulkPath::Network, specs.iter().map(|spec| spec.name()))?;
+        desks.sort_by(|a, b| a.name().cmp(b.name()));
+        let (groups, pipes) = (specs.iter().map(|spec| spec.name()), desks.iter().map(|desk| desk.name()));
+        let plan = Plan::new(&self.config, BulkPath::Network, groups, pipes)?;
         let fabric = if self.known.contains(&id) {
             self.net.restart(id)
         } else {
@@ -206,7 +226,7 @@ impl Cluster {
                 return Err(NotStarted::Disk { node: id, why: error.to_string() });
             }
         };
-        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs, logs });
+        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs, desks, logs });
         self.nodes.insert(id, node);
         // Nodes don't start at the same moment.
         self.step_within(id, Duration::from_micros(100));

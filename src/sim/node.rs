@@ -20,6 +20,7 @@ use crate::{
     group::{GroupControl, GroupSpec},
     journal::DiskLog,
     node_core::{CoreEffect, NodeCore},
+    onepipe::Desk,
     plan::Plan,
     recovery::Rebuilt,
     transfer::Standing,
@@ -118,13 +119,15 @@ pub(super) struct Launch {
     pub(super) view_log: Box<dyn ViewLog>,
     /// In the order of the groups' names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
+    /// In the order of their names.
+    pub(super) desks: Vec<Arc<Desk>>,
     /// Of durable groups.
     pub(super) logs: BTreeMap<ShardId, Found>,
 }
 
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
-        let Launch { fabric, now, clock, me, plan, view_log, specs, mut logs } = launch;
+        let Launch { fabric, now, clock, me, plan, view_log, specs, desks, mut logs } = launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
         let poked = Arc::new(AtomicBool::new(false));
@@ -134,8 +137,7 @@ impl Node {
         };
         let mut held = BTreeMap::new();
         let has_disk = !logs.is_empty();
-        let attach = |(index, spec): (usize, Box<dyn GroupSpec>)| {
-            let shard = ShardId(index as u32);
+        let attach = |(&shard, spec): (&ShardId, Box<dyn GroupSpec>)| {
             let logging = logs.remove(&shard).map(|found| {
                 held.extend(found.held.map(|held| (shard, held)));
                 Logging::new(found.log, &found.rebuilt, waker.clone())
@@ -157,8 +159,10 @@ impl Node {
             };
             (shard, home)
         };
-        let groups = specs.into_iter().enumerate().map(attach).collect();
-        let mut core = NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, view_log);
+        let groups = plan.shards.keys().zip(specs).map(attach).collect();
+        desks.iter().for_each(|desk| desk.attach(waker.clone()));
+        let desks = plan.pipes.into_iter().zip(desks).collect();
+        let mut core = NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, desks, view_log);
         if has_disk {
             core.hold(held, &mut Vec::new());
         }

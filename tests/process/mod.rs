@@ -253,6 +253,10 @@ impl Process {
 
     /// As `kill -9`.
     pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    pub(crate) fn kill_now(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it was killed");
     }

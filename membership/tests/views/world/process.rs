@@ -9,7 +9,7 @@ use fastrand::Rng;
 use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
 use squall_membership::{Effect, EndReason, Epoch, Held, Input, Member, Membership, Seq, ShardId, View, ViewEvent};
 
-use super::{DiskLog, Log, after, settings};
+use super::{DiskLog, Log, PASSED, after, settings};
 
 pub(crate) struct Process {
     pub(crate) membership: Membership,
@@ -130,7 +130,7 @@ impl Process {
     }
 
     pub(crate) fn deliver(&mut self, epoch: Epoch, shard: ShardId, up_to: Seq, delivered: &mut Delivered) {
-        if let Some(disk) = &mut self.disk {
+        if let Some(disk) = self.disk.as_mut().filter(|_| shard != PASSED) {
             disk.get_mut(&shard).expect("it holds the state").append(epoch, up_to);
         }
         let most = delivered.entry((epoch, shard)).or_default();
@@ -234,7 +234,7 @@ impl Process {
                 for (&shard, &trim) in &trims {
                     let own = received.get(&(epoch, shard, self.node())).copied().unwrap_or_default();
                     assert!(!counted.contains(&shard) || own >= trim, "{}: {own} received, trim {trim}", self.node());
-                    if own < trim {
+                    if own < trim && shard != PASSED {
                         self.state.remove(&shard);
                     } else if self.state.contains(&shard) {
                         self.deliver(epoch, shard, trim, delivered);
@@ -275,10 +275,10 @@ impl Process {
         self.cleaned_to.clear();
         self.say_later(now, 0.2, Input::ShardsConnected);
         for shard in view.shards.iter().filter(|shard| shard.members.contains(&node)) {
-            if view.epoch == Epoch::FIRST {
+            if view.epoch == Epoch::FIRST || shard.shard == PASSED {
                 self.state.insert(shard.shard);
             }
-            if let Some(disk) = &mut self.disk {
+            if let Some(disk) = self.disk.as_mut().filter(|_| shard.shard != PASSED) {
                 if shard.is_complete(node) {
                     // The replica is built from the log, if there is none.
                     disk.entry(shard.shard).or_default().begin(view.epoch, true);

@@ -19,6 +19,7 @@ use super::{
     bulk::{BulkJob, Round},
     collectives::{CollectivesJob, Timed},
     job::{Go, Job, Outcome, Said, Work},
+    onepipe::{OnePipeJob, PAUSE_NANOS, Scattered},
     places::Places,
 };
 
@@ -101,6 +102,19 @@ pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Resul
     let once = Duration::from_millis(jobs.len() as u64) + Duration::from_nanos(bytes * nanos);
     workers.until_all(PATIENCE + once * (64 + jobs[0].samples), |said| match said {
         Said::Timed(timed) => Some(timed),
+        _ => None,
+    })
+}
+
+/// Runs a job for each node in a process of its own, and returns what they measured, by node.
+pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &Places) -> Result<Vec<Scattered>, RunError> {
+    let mut workers = Workers::start(jobs.iter().cloned().map(Work::OnePipe), places)?;
+    workers.until_all(PATIENCE, |said| matches!(said, Said::Ready).then_some(()))?;
+    let from = Time::boot_clock() + WARM_UP;
+    let measure = Duration::from_nanos(2 * jobs[0].phase_nanos + 3 * PAUSE_NANOS);
+    workers.tell(&Go { from: from.as_nanos(), until: (from + measure).as_nanos() });
+    workers.until_all(WARM_UP + measure + PATIENCE, |said| match said {
+        Said::Scattered(scattered) => Some(scattered),
         _ => None,
     })
 }

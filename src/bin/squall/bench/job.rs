@@ -14,6 +14,7 @@ use super::{
     bulk::{BulkJob, Round},
     collectives::{CollectivesJob, Timed},
     failover::{FailoverJob, Recovered, Settled},
+    onepipe::{OnePipeJob, Scattered},
     places::Place,
 };
 
@@ -24,6 +25,7 @@ pub(crate) enum Work {
     Ordered(Job),
     Bulk(BulkJob),
     Collectives(CollectivesJob),
+    OnePipe(OnePipeJob),
     Failover(FailoverJob),
 }
 
@@ -134,6 +136,8 @@ pub(crate) enum Said {
     Moved(Vec<Round>),
     /// What its operations took.
     Timed(Timed),
+    /// What became of its scatterings.
+    Scattered(Scattered),
     /// All nodes are full members of a view.
     Settled(Settled),
     /// Its caller goes on in a new view.

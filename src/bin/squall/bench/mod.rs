@@ -11,6 +11,7 @@ mod job;
 mod latency;
 mod load;
 mod log;
+mod onepipe;
 mod ordered;
 mod places;
 mod report;
@@ -35,6 +36,8 @@ enum Bench {
     Ordered(ordered::OrderedArgs),
     Bulk(bulk::BulkArgs),
     Collectives(collectives::CollectivesArgs),
+    #[command(name = "onepipe")]
+    OnePipe(onepipe::OnePipeArgs),
     Calls(calls::CallsArgs),
     Log(log::LogArgs),
     Failover(failover::FailoverArgs),
@@ -63,6 +66,7 @@ impl BenchCommand {
             Bench::Ordered(args) => args.run(),
             Bench::Bulk(args) => args.run(),
             Bench::Collectives(args) => args.run(),
+            Bench::OnePipe(args) => args.run(),
             Bench::Calls(args) => args.run(),
             Bench::Log(args) => args.run(),
             Bench::Failover(args) => args.run(),

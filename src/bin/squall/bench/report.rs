@@ -11,6 +11,7 @@ use super::{
     collectives::Of,
     failover::Victim,
     job::{Senders, Spinning},
+    onepipe::Order,
     places::FabricKind,
     yardsticks::Yardstick,
 };
@@ -147,6 +148,29 @@ pub(crate) struct CollectivesRow {
     pub(crate) microseconds_p99: f64,
     /// Of all nodes together, for one operation.
     pub(crate) cpu_microseconds: f64,
+}
+
+/// What one run of `bench onepipe` came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OnePipeRow {
+    pub(crate) bench: &'static str,
+    pub(crate) mode: Order,
+    pub(crate) fabric: FabricKind,
+    pub(crate) tls: bool,
+    pub(crate) nodes: u32,
+    /// Of each message.
+    pub(crate) size_bytes: usize,
+    pub(crate) width: usize,
+    pub(crate) ring_bytes: usize,
+    /// Scatterings per second of each node while latency was measured.
+    pub(crate) rate: f64,
+    /// Of all nodes, as fast as there was room.
+    pub(crate) scatterings_per_second: f64,
+    /// None if nothing was delivered, as the rest.
+    pub(crate) latency_p50_us: Option<f64>,
+    pub(crate) latency_p99_us: Option<f64>,
+    /// Of all nodes together, for one scattering.
+    pub(crate) cpu_microseconds: Option<f64>,
 }
 
 /// What one run of `bench failover` came to. Times are medians over survivors and rounds, in milliseconds.
@@ -323,6 +347,28 @@ impl Report {
             row.microseconds_p99,
             row.batch,
             row.cpu_microseconds,
+        ))
+    }
+
+    pub(crate) fn onepipe(&mut self, row: &OnePipeRow) -> Result<(), CommandError> {
+        if self.json {
+            return print_json(row);
+        }
+        if !std::mem::replace(&mut self.headed, true) {
+            print("")?;
+            print("mode       nodes    size  width  scatterings/s     p50 us     p99 us     cpu us")?;
+        }
+        let mode = row.mode.to_possible_value();
+        print(&format!(
+            "{:<9} {:>6} {:>7} {:>6} {:>14.0} {:>10} {:>10} {:>10}",
+            mode.as_ref().map_or("", |mode| mode.get_name()),
+            row.nodes,
+            row.size_bytes,
+            row.width,
+            row.scatterings_per_second,
+            figure(row.latency_p50_us),
+            figure(row.latency_p99_us),
+            row.cpu_microseconds.map_or("-".into(), |micros| format!("{micros:.3}")),
         ))
     }
 

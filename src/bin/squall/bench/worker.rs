@@ -33,6 +33,7 @@ use super::{
     failover,
     job::{Go, Job, Outcome, Said, Work, Written},
     latency, load,
+    onepipe::{self, OnePipeJob},
     tally::Tally,
 };
 use crate::CommandError;
@@ -70,6 +71,7 @@ impl WorkerArgs {
             }
             Work::Bulk(job) => open(job.config(), job),
             Work::Collectives(job) => open(job.config(), job),
+            Work::OnePipe(job) => open(job.config(), job),
         }
         Ok(())
     }
@@ -204,6 +206,12 @@ fn time_operations<F: Carrier>(job: &CollectivesJob, fabric: F, told: &Receiver<
     rank.close()?;
     say(&Said::Timed(timed));
     Ok(())
+}
+
+impl OnFabric for OnePipeJob {
+    fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>) {
+        end(onepipe::scatter(self, fabric, told), told);
+    }
 }
 
 fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>) -> Result<Mover<'a, F>, Stopped> {

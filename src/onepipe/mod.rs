@@ -1,0 +1,361 @@
+//! 1Pipe for programs: scatterings in one total order by timestamps, driven by the calling thread.
+//!
+//! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver gets
+//! its messages in the order of their timestamps, ties by sender. There is no sequencer that all of it would have to pass.
+//! With [best effort](Mode::BestEffort) a message may be lost when a process fails; a [reliable](Mode::Reliable) scattering
+//! is delivered by all its receivers that live, or by none, and then its sender is [told](Event::Undeliverable).
+//!
+//! No thread runs but the caller's, which spins for what it waits for while there are cores, yields where ranks share them,
+//! and sleeps when it takes long.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use squall::{Spin, onepipe::{HostClock, Message, Mode, OnePipeConfig, Pipe, Unsettled, tag}};
+//! use squall_fabric::{NodeId, shm::{ShmConfig, ShmFabric}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Four processes of one host run this, as nodes 0 to 3.
+//! let me = NodeId(0);
+//! let fabric = ShmFabric::open(ShmConfig::new("orders", me))?;
+//! let config = OnePipeConfig::new((0..4).map(NodeId).collect(), tag(0, 1));
+//! let mut pipe = Pipe::create(fabric, config, HostClock::default(), Unsettled, Spin::Auto, 4)?;
+//! pipe.form(Duration::from_secs(30))?;
+//!
+//! // Takes effect at ranks 1 and 3 at the same time.
+//! let orders = [Message { to: 1, bytes: b"debit 5" }, Message { to: 3, bytes: b"credit 5" }];
+//! pipe.scatter(Mode::BestEffort, &orders, Duration::from_secs(1))?;
+//! pipe.receive(Mode::BestEffort, 64, Duration::from_millis(10), |delivery| {
+//!     println!("{} from rank {}: {:?}", delivery.stamp, delivery.sender, delivery.bytes);
+//! });
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Failures
+//!
+//! When a rank fails, the others deliver nothing beyond its last barrier until its failure is settled, by a [`Controller`].
+//! A process that runs a [`Node`](crate::Node) has one: it [declares](crate::NodeBuilder::onepipe) the group, as all nodes
+//! do, and takes its [`Seat`] once the view has those members that the group is to have. Then views settle it: when a
+//! member goes, the group's ranks that stay wedge and say how far each may have delivered, the next view's entry in the
+//! view log holds the greatest of that, and the group goes on without the member. A rank that was only stopped learns that
+//! it is out ([`Event::Ended`]).
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use squall::{Config, Node, Spin, onepipe::{HostClock, Pipe}};
+//! # use squall_fabric::{Wait, shm::{ShmConfig, ShmFabric}};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limit = Duration::from_secs(30);
+//! let config = Config::load("squall.toml")?;
+//! // The group has a fabric of its own, under another cluster's name.
+//! let fabric = ShmFabric::open(ShmConfig::new("orders", config.id()))?;
+//! let mut node = Node::builder(config);
+//! let seat = node.onepipe("orders");
+//! let node = node.start()?;
+//! node.wait_view(limit, |view| view.members.len() == 4)?;
+//!
+//! let (config, settler) = seat.take(fabric.waker(), limit)?;
+//! let mut pipe = Pipe::create(fabric, config, HostClock::default(), settler, Spin::Auto, 4)?;
+//! pipe.form(limit)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A view's end waits for the threads that drive its groups, and a node whose thread does not answer is dropped in the end:
+//! such a thread calls one of [`Pipe`]'s methods often. A process that closes its pipe, while others go on with theirs, has
+//! failed to them, and loses its place in the view. A group does not outlive a restart of all nodes.
+
+mod seat;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+pub(crate) use self::seat::{Desk, Said};
+pub use self::seat::{Seat, SeatError, Settler};
+use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker};
+pub use squall_onepipe::{
+    Clock, Controller, CreateError, Delivery, Directive, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig,
+    ScatterError, ScatteringId, Settlement, Topology, baseline,
+};
+
+use crate::{config::Spin, error::Nodes, pace::Pace, room::Room, runtime::Rest};
+
+/// The connections of 1Pipe groups, among those of other layers.
+const LAYER: u32 = 4;
+
+/// Steps that find something between two looks at the fabric, which moves data of its own on some networks, and tells of
+/// failures.
+const STEPS_PER_POLL: u32 = 32;
+
+/// The name of a group's connections: its number, and which of those that had this number it is.
+///
+/// All its ranks give the same; no two groups of a node may have the same at a time, nor one after another whose
+/// connections may still be there: count `instance` up. (Those that are formed from [seats](Seat) have names already.)
+pub fn tag(number: u32, instance: u64) -> GroupTag {
+    GroupTag { layer: LAYER, group: number, epoch: instance }
+}
+
+/// Why a group was not formed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormError {
+    /// Some did not appear. They may still: [`form`](Pipe::form) can be called again.
+    #[error(
+        "{} did not appear within {limit:?}: look whether they run, and form a group of the same nodes in the same order, \
+         under the same tag (those that take seats, in the same view)",
+        Nodes(missing)
+    )]
+    Missing {
+        /// Those that are not reached.
+        missing: Vec<NodeId>,
+        /// How long they were waited for.
+        limit: Duration,
+    },
+    /// This node was dropped from its view, or a restart has ended the group.
+    #[error("this rank is no longer in its group: form another")]
+    Ended,
+}
+
+/// Nobody settles failures: when a rank fails, those that are left deliver no more than what was sent before.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unsettled;
+
+impl Controller for Unsettled {
+    fn suspect(&mut self, _epoch: u64, _rank: usize) {}
+
+    fn report(&mut self, _epoch: u64, _barrier: u64) {}
+
+    fn poll(&mut self, _now: Time) -> Option<Directive> {
+        None
+    }
+}
+
+/// One rank of a 1Pipe group on a fabric of its own, for the thread that drives it.
+///
+/// It makes progress only in its methods. Dropped, it has failed to the others, as when it is [closed](Pipe::close).
+pub struct Pipe<F, C, K = HostClock> {
+    fabric: F,
+    pipe: OnePipe<K>,
+    controller: C,
+    completions: Vec<Completion>,
+    /// Taken from the group, and not yet by the application.
+    event: Option<Event>,
+    woken: Arc<AtomicBool>,
+    pace: Pace,
+    /// As of the last turn.
+    now: Time,
+    /// Steps since the last look at the fabric.
+    steps: u32,
+}
+
+impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
+    /// Makes a rank, which begins to connect. `controller` settles failures; `spin` decides how the thread waits, on a host
+    /// that runs `nodes` of the ranks.
+    pub fn create(
+        mut fabric: F,
+        config: OnePipeConfig,
+        clock: K,
+        controller: C,
+        spin: Spin,
+        nodes: usize,
+    ) -> Result<Pipe<F, C, K>, CreateError> {
+        let pipe = OnePipe::create(&mut fabric, config, clock)?;
+        Ok(Pipe {
+            fabric,
+            pipe,
+            controller,
+            completions: Vec::new(),
+            event: None,
+            woken: Arc::default(),
+            pace: Pace::new(spin, Room::of_this_host(nodes)),
+            now: Time::boot_clock(),
+            steps: 0,
+        })
+    }
+
+    /// Waits until all ranks are there, for `limit` at most.
+    pub fn form(&mut self, limit: Duration) -> Result<(), FormError> {
+        let until = Time::boot_clock() + limit;
+        while !self.pipe.is_connected() {
+            if self.has_event() && self.event == Some(Event::Ended) {
+                return Err(FormError::Ended);
+            }
+            if self.now >= until {
+                let nodes = &self.pipe.config().nodes;
+                let missing = (0..nodes.len()).filter(|&rank| !self.pipe.is_reached(rank)).map(|rank| nodes[rank]);
+                return Err(FormError::Missing { missing: missing.collect(), limit });
+            }
+            if !self.turn() {
+                self.rest(until);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank, to ask it.
+    pub fn onepipe(&self) -> &OnePipe<K> {
+        &self.pipe
+    }
+
+    /// The fabric.
+    pub fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// Makes [`receive`](Pipe::receive) return, if it waits or the next time that it would. From any thread.
+    pub fn waker(&self) -> Waker {
+        let (woken, waker) = (Arc::clone(&self.woken), self.fabric.waker());
+        Waker::new(move || {
+            woken.store(true, Ordering::Release);
+            waker.wake();
+        })
+    }
+
+    /// Takes a scattering, which leaves in the next call that waits, or with [`push`](Pipe::push): what gathers until then
+    /// goes out together.
+    ///
+    /// While as many wait for room as may, it waits, for `limit` at most; then it fails with [`ScatterError::Full`]. Room
+    /// comes from receivers that receive: where every rank only scatters, all wait in vain.
+    pub fn scatter(
+        &mut self,
+        mode: Mode,
+        messages: &[Message<'_>],
+        limit: Duration,
+    ) -> Result<ScatteringId, ScatterError> {
+        let mut until = None;
+        loop {
+            match self.pipe.scatter(Time::boot_clock(), mode, messages) {
+                Err(full @ ScatterError::Full { .. }) => {
+                    let busy = self.turn();
+                    let until = *until.get_or_insert(self.now + limit);
+                    if self.now >= until {
+                        return Err(full);
+                    }
+                    if !busy {
+                        self.rest(until);
+                    }
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Sends what gathered, and makes whatever progress there is.
+    pub fn push(&mut self) {
+        self.turn();
+        self.look();
+    }
+
+    /// Hands over messages of a mode in their order, at most `max`, and returns how many. It waits for the first, for `limit`
+    /// at most; less if there is an [event](Pipe::next_event), or another thread [wakes](Pipe::waker) this one.
+    pub fn receive(&mut self, mode: Mode, max: usize, limit: Duration, mut sink: impl FnMut(Delivery<'_>)) -> usize {
+        let mut until = None;
+        loop {
+            let busy = self.turn();
+            let received = self.pipe.deliver(mode, max, &mut sink);
+            if received > 0 {
+                self.pace.found();
+                return received;
+            }
+            if self.has_event() || self.was_woken() {
+                return 0;
+            }
+            let until = *until.get_or_insert(self.now + limit);
+            if self.now >= until {
+                return 0;
+            }
+            if !busy {
+                self.rest(until);
+            }
+        }
+    }
+
+    /// What happened besides messages, if anything did. While there is something, [`receive`](Pipe::receive) does not wait.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.has_event();
+        self.event.take()
+    }
+
+    /// Closes all connections. To the others, this rank has failed.
+    pub fn close(mut self) {
+        self.disconnect();
+    }
+
+    fn has_event(&mut self) -> bool {
+        if self.event.is_none() {
+            self.event = self.pipe.next_event();
+        }
+        self.event.is_some()
+    }
+
+    /// Whether another thread woke this one since the last call.
+    fn was_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)
+    }
+
+    /// Makes progress, and looks at the fabric if there was none. Returns whether anything changed.
+    #[inline]
+    fn turn(&mut self) -> bool {
+        self.now = Time::boot_clock();
+        let mut busy = self.pipe.step(&mut self.fabric, self.now);
+        self.steps += 1;
+        if !busy || self.steps >= STEPS_PER_POLL {
+            busy |= self.look();
+        }
+        self.pipe.attend(&mut self.fabric, self.now, &mut self.controller);
+        if busy {
+            self.pace.found();
+        }
+        busy
+    }
+
+    /// Looks at the fabric. Returns whether it had anything to say.
+    fn look(&mut self) -> bool {
+        self.steps = 0;
+        self.fabric.poll(self.now, &mut self.completions);
+        let heard = !self.completions.is_empty();
+        for completion in self.completions.drain(..) {
+            self.pipe.on_completion(&mut self.fabric, self.now, &completion);
+        }
+        heard
+    }
+
+    /// After a turn without progress: lets time pass, until `until` at the latest.
+    #[inline]
+    fn rest(&mut self, until: Time) {
+        match self.pace.rest(Time::boot_clock) {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Yield => std::thread::yield_now(),
+            Rest::Sleep => self.sleep(until),
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self, until: Time) {
+        self.fabric.arm();
+        // What is written from now on ends the sleep.
+        if self.turn() || self.look() || self.has_event() || self.woken.load(Ordering::Acquire) {
+            return self.fabric.disarm();
+        }
+        self.fabric.wait(self.pipe.deadline().min(until));
+    }
+}
+
+impl<F: Fabric, C, K: Clock> Pipe<F, C, K> {
+    fn disconnect(&mut self) {
+        self.pipe.disconnect(&mut self.fabric);
+        self.fabric.poll(self.now, &mut self.completions);
+    }
+}
+
+impl<F: fmt::Debug, C, K: fmt::Debug> fmt::Debug for Pipe<F, C, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipe").field("fabric", &self.fabric).field("pipe", &self.pipe).finish_non_exhaustive()
+    }
+}
