@@ -40,7 +40,7 @@ fn candidates() -> Vec<Member> {
 
 /// Final counts of those who stay: node n has received 10·n, so that the lowest has least.
 fn finals(view: &View, stay: &[u32]) -> Finals {
-    let of = |shard: &squall_membership::ShardView| {
+    let of = |shard: &ShardView| {
         let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
         let end =
             |&node: &NodeId| Final { node, count: Seq(u64::from(10 * node.0)), complete: shard.is_complete(node) };

@@ -84,7 +84,7 @@ pub use squall_onepipe::{
     ScatterError, ScatteringId, Settlement, Topology, baseline,
 };
 
-use crate::{config::Spin, error::Nodes, pace::Pace, room::Room, runtime::Rest};
+use crate::{config::Spin, cores, error::Nodes, pace::Pace, room::Room, runtime::Rest};
 
 /// The connections of 1Pipe groups, among those of other layers.
 const LAYER: u32 = 4;
@@ -331,7 +331,12 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     fn rest(&mut self, until: Time) {
         match self.pace.rest(Time::boot_clock) {
             Rest::Spin => std::hint::spin_loop(),
-            Rest::Yield => std::thread::yield_now(),
+            Rest::Yield => {
+                if self.pace.is_astray(Time::boot_clock) {
+                    cores::spread(self.pipe.rank());
+                }
+                std::thread::yield_now();
+            }
             Rest::Sleep => self.sleep(until),
         }
     }

@@ -168,7 +168,7 @@ impl World {
             Control::Decide => self.decide(),
             Control::Wedge(host) => {
                 self.hosts[host].wedged = true;
-                self.to_controller(Control::Wedged(self.hosts[host].barriers.commit));
+                self.send_to_controller(Control::Wedged(self.hosts[host].barriers.commit));
             }
             Control::Wedged(barrier) => {
                 let outage = self.outage();
@@ -245,13 +245,13 @@ impl World {
             let silent = self.links[link].last_out + profile.silent_intervals * profile.beacon_ns < self.now;
             if silent && !self.outage().reported[link] {
                 self.outage().reported[link] = true;
-                self.to_controller(Control::Silent(link));
+                self.send_to_controller(Control::Silent(link));
             }
         }
     }
 
     /// Sends a message to the controller, which is as far as anything, and works on one at a time.
-    fn to_controller(&mut self, control: Control) {
+    fn send_to_controller(&mut self, control: Control) {
         let there = self.now + self.topology.path_ns(5);
         let cost = self.scenario.profile.controller_ns;
         let free = &mut self.outage().controller_free;
@@ -260,7 +260,7 @@ impl World {
         self.queue.at(done, Event::Control(control));
     }
 
-    fn from_controller(&mut self, control: Control) {
+    fn send_from_controller(&mut self, control: Control) {
         let (now, cost) = (self.now, self.scenario.profile.controller_ns);
         let free = &mut self.outage().controller_free;
         *free = (*free).max(now) + cost;
@@ -314,7 +314,7 @@ impl World {
         let outage = self.outage();
         let survivors: Vec<usize> = (0..outage.failed.len()).filter(|&host| !outage.failed[host]).collect();
         outage.awaited = survivors.len();
-        survivors.into_iter().for_each(|host| self.from_controller(what(host)));
+        survivors.into_iter().for_each(|host| self.send_from_controller(what(host)));
     }
 
     fn all_answered(&mut self) -> bool {
@@ -369,14 +369,14 @@ impl World {
             }
             self.settled(serial, messages);
         }
-        self.to_controller(Control::Settled);
+        self.send_to_controller(Control::Settled);
     }
 
     fn leave_out(&mut self) {
         let outage = self.outage();
         outage.deciding = false;
         for link in std::mem::take(&mut outage.open) {
-            self.from_controller(Control::LeaveOut(link));
+            self.send_from_controller(Control::LeaveOut(link));
         }
     }
 

@@ -172,7 +172,7 @@ impl Topology {
     }
 
     /// The cable into a host.
-    pub(super) fn into_host(&self, host: usize) -> usize {
+    pub(super) fn link_to_host(&self, host: usize) -> usize {
         self.inputs[self.node(Place::Host(host))][0]
     }
 

@@ -237,7 +237,7 @@ impl World {
 
     /// Sends a packet that carries no barrier from one host to another. Between the two ends' own links it meets no queue.
     pub(super) fn transmit_express(&mut self, from: usize, to: usize, packet: Packet) {
-        let (up, down) = (self.hosts_link(from), self.topology.into_host(to));
+        let (up, down) = (self.hosts_link(from), self.topology.link_to_host(to));
         if self.links[up].cut {
             return;
         }
