@@ -29,9 +29,10 @@ impl Arbiter {
         Arbiter { epoch, members: vec![Member::In; members], failed: Vec::new() }
     }
 
-    /// Somebody says that a member has failed.
-    pub fn suspect(&mut self, epoch: u64, rank: usize) -> Vec<Directive> {
-        if epoch != self.epoch || self.members.get(rank).is_none_or(|&member| member == Member::Out) {
+    /// The member `by` says that another one has failed. Of two that say it of each other, the first is believed.
+    pub fn suspect(&mut self, by: usize, epoch: u64, rank: usize) -> Vec<Directive> {
+        let is_out = |rank: usize| self.members.get(rank).is_none_or(|&member| member == Member::Out);
+        if epoch != self.epoch || is_out(by) || is_out(rank) {
             return Vec::new();
         }
         self.members[rank] = Member::Out;
@@ -83,42 +84,51 @@ impl Arbiter {
 mod tests {
     use super::*;
 
-    fn settled(directives: &[Directive]) -> Option<(u64, Vec<usize>, u64)> {
-        match directives {
-            [.., Directive::Settle(settlement)] => {
-                let Settlement { epoch, failed, failure_timestamp } = settlement.clone();
-                Some((epoch, failed, failure_timestamp))
-            }
-            _ => None,
-        }
+    fn settled(epoch: u64, failed: &[usize], failure_timestamp: u64) -> Directive {
+        Directive::Settle(Settlement { epoch, failed: failed.to_vec(), failure_timestamp })
     }
 
     #[test]
     fn it_decides_once_all_survivors_have_reported_and_takes_the_greatest_barrier() {
         let mut arbiter = Arbiter::new(4, 1);
-        assert!(matches!(arbiter.suspect(1, 2)[..], [Directive::Wedge { epoch: 1 }]));
-        assert!(arbiter.suspect(1, 2).is_empty(), "it is known");
-        assert!(arbiter.report(0, 1, 70).is_empty());
-        assert!(arbiter.report(2, 1, 99).is_empty(), "it has failed");
-        assert!(arbiter.report(3, 1, 90).is_empty());
-        assert_eq!(settled(&arbiter.report(1, 1, 80)), Some((2, vec![2], 90)));
+        assert_eq!(arbiter.suspect(0, 1, 2), [Directive::Wedge { epoch: 1 }]);
+        assert_eq!(arbiter.suspect(1, 1, 2), [], "it is known");
+        assert_eq!(arbiter.report(0, 1, 70), []);
+        assert_eq!(arbiter.report(2, 1, 99), [], "it has failed");
+        assert_eq!(arbiter.report(3, 1, 90), []);
+        assert_eq!(arbiter.report(1, 1, 80), [settled(2, &[2], 90)]);
         assert_eq!(arbiter.survivors().collect::<Vec<_>>(), [0, 1, 3]);
     }
 
     #[test]
     fn who_fails_meanwhile_is_not_waited_for_and_its_report_does_not_count() {
-        let mut arbiter = Arbiter::new(3, 1);
-        arbiter.suspect(1, 0);
+        let mut arbiter = Arbiter::new(4, 1);
+        arbiter.suspect(1, 1, 0);
         arbiter.report(1, 1, 50);
         arbiter.report(2, 1, 40);
-        assert!(arbiter.suspect(1, 1).is_empty(), "that epoch is over");
-        let mut arbiter = Arbiter::new(3, 1);
-        arbiter.suspect(1, 0);
-        arbiter.report(1, 1, 50);
-        assert!(arbiter.suspect(1, 1).is_empty(), "one has not reported");
-        assert_eq!(settled(&arbiter.report(2, 1, 40)), Some((2, vec![0, 1], 40)));
+        assert_eq!(arbiter.suspect(2, 1, 1), [], "one has not reported");
+        assert_eq!(arbiter.report(3, 1, 30), [settled(2, &[0, 1], 40)]);
         // What is said of the epoch before comes late.
-        assert!(arbiter.suspect(1, 2).is_empty() && arbiter.report(2, 1, 40).is_empty());
-        assert!(arbiter.suspect(2, 2).iter().all(|directive| matches!(directive, Directive::Wedge { .. })));
+        assert_eq!(arbiter.suspect(2, 1, 3), []);
+        assert_eq!(arbiter.report(2, 1, 40), []);
+        assert_eq!(arbiter.suspect(2, 2, 3), [Directive::Wedge { epoch: 2 }]);
+    }
+
+    #[test]
+    fn who_was_taken_out_is_not_believed() {
+        let mut arbiter = Arbiter::new(3, 1);
+        arbiter.suspect(0, 1, 1);
+        assert_eq!(arbiter.suspect(1, 1, 0), []);
+        arbiter.report(0, 1, 10);
+        assert_eq!(arbiter.report(2, 1, 20), [settled(2, &[1], 20)]);
+        assert_eq!(arbiter.suspect(1, 2, 0), []);
+    }
+
+    #[test]
+    fn the_last_report_may_be_one_that_is_no_longer_needed() {
+        let mut arbiter = Arbiter::new(3, 1);
+        arbiter.suspect(0, 1, 1);
+        arbiter.report(0, 1, 10);
+        assert_eq!(arbiter.suspect(0, 1, 2), [settled(2, &[1, 2], 10)]);
     }
 }

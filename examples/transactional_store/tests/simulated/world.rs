@@ -55,10 +55,13 @@ pub(crate) struct Node {
     /// By [`TransactionId`].
     pub(crate) records: Vec<Record>,
     pub(crate) ended: bool,
+    /// It has something to do that the network knows nothing of.
+    is_eager: bool,
 }
 
 impl Node {
     fn step(&mut self, now: Time) {
+        self.is_eager = false;
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
@@ -85,8 +88,9 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A cluster in which all sizes follow from the seed.
-    pub(crate) fn new(seed: u64) -> World {
+    /// A cluster in which all sizes follow from the seed. In a short run no more than some 8 transactions are under way at a
+    /// time.
+    pub(crate) fn new(seed: u64, is_short: bool) -> World {
         let mut random = fastrand::Rng::with_seed(seed);
         let sim = if random.bool() { SimConfig::fast() } else { SimConfig::nasty() };
         let net = SimNet::new(sim, seed);
@@ -104,7 +108,7 @@ impl World {
         let store = StoreConfig {
             message_bytes: 1000,
             value_bytes: 16,
-            window: random.usize(1..=4),
+            window: random.usize(1..=if is_short { 8 / members } else { 8 }),
             record: true,
             ..StoreConfig::new(placement.clone())
         };
@@ -118,7 +122,7 @@ impl World {
                 let clock = SkewedClock { origin, offset, drift_ppm: random.i32(-500..500) };
                 let pipe = OnePipe::create(&mut fabric, config.clone(), clock).expect("a sound configuration");
                 let member = Member::new(pipe, store.clone()).expect("they go together");
-                Node { fabric, member, desk: Desk::default(), records: Vec::new(), ended: false }
+                Node { fabric, member, desk: Desk::default(), records: Vec::new(), ended: false, is_eager: false }
             })
             .collect();
         let mail = || (0..members).map(|_| VecDeque::new()).collect();
@@ -163,6 +167,7 @@ impl World {
         match node.member.store().submit(&transaction) {
             Ok(TransactionId(number)) => {
                 assert_eq!(number, node.records.len() as u64, "they are numbered in order");
+                node.is_eager = true;
                 self.clock += 1;
                 let (submitted, ended, seen) = (self.clock, u64::MAX, Seen::Unknown);
                 node.records.push(Record { client: rank, number, submitted, ended, transaction, seen });
@@ -176,41 +181,49 @@ impl World {
     /// Waits until all members have reached each other.
     pub(crate) fn connect(&mut self) {
         while !self.nodes.iter().all(|node| node.member.pipe().is_connected()) {
-            self.advance();
+            assert!(self.advance(), "nothing is left to happen");
         }
     }
 
-    /// Lets something happen, and notes which transactions are over.
-    pub(crate) fn advance(&mut self) {
+    /// Lets something happen, and notes which transactions are over. Returns false if there is nothing that could happen.
+    pub(crate) fn advance(&mut self) -> bool {
         assert!(self.net.now() < self.limit, "not over within {PATIENCE:?}: ranks {:?} live", self.alive());
-        let mut due = Time::MAX;
-        for (rank, node) in self.nodes.iter().enumerate() {
-            if self.net.runs(node.fabric.node()) {
-                due = due.min(node.member.deadline());
-            }
-            let mail = [&self.to[rank], &self.from[rank]].into_iter().filter_map(VecDeque::front);
-            due = mail.fold(due, |due, (at, _)| due.min(*at));
+        let due = (0..self.nodes.len()).map(|rank| self.due(rank)).min().unwrap_or(Time::MAX);
+        if due == Time::MAX && self.net.next_event().is_none() {
+            return false;
         }
-        assert!(due < Time::MAX || self.net.next_event().is_some(), "nothing is left to happen");
         let mut ready = Vec::new();
         let now = self.net.advance(due, &mut ready);
         for rank in 0..self.nodes.len() {
-            let told = self.carry_mail(rank, now);
+            self.carry_mail(rank, now);
             let node = &mut self.nodes[rank];
-            let (id, is_due) = (node.fabric.node(), node.member.deadline() <= now);
-            if self.net.runs(id) && (told || is_due || ready.contains(&id)) {
+            let (id, is_due) = (node.fabric.node(), node.is_eager || node.member.deadline() <= now);
+            if self.net.runs(id) && (is_due || ready.contains(&id)) {
                 node.step(now);
                 self.note(rank, now);
             }
         }
+        true
     }
 
-    /// Delivers what is due from and to the controller. Returns whether the rank was told something.
-    fn carry_mail(&mut self, rank: usize, now: Time) -> bool {
+    /// When a rank or its mail has something to do.
+    fn due(&self, rank: usize) -> Time {
+        let node = &self.nodes[rank];
+        let own = match self.net.runs(node.fabric.node()) {
+            true if node.is_eager => self.net.now(),
+            true => node.member.deadline(),
+            false => Time::MAX,
+        };
+        let mail = [&self.to[rank], &self.from[rank]].into_iter().filter_map(VecDeque::front);
+        mail.fold(own, |due, (at, _)| due.min(*at))
+    }
+
+    /// Delivers what is due from and to the controller.
+    fn carry_mail(&mut self, rank: usize, now: Time) {
         let is_due = |(at, _): &mut (Time, Mail)| *at <= now;
         while let Some((_, Mail::Said(said))) = self.from[rank].pop_front_if(is_due) {
             let directives = match said {
-                Said::Suspects { epoch, rank } => self.arbiter.suspect(epoch, rank),
+                Said::Suspects { epoch, rank: suspect } => self.arbiter.suspect(rank, epoch, suspect),
                 Said::Reports { epoch, barrier } => self.arbiter.report(rank, epoch, barrier),
             };
             for directive in directives {
@@ -220,12 +233,10 @@ impl World {
                 }
             }
         }
-        let mut told = false;
         while let Some((_, Mail::Told(directive))) = self.to[rank].pop_front_if(is_due) {
             self.nodes[rank].desk.told.push_back(directive);
-            told = true;
+            self.nodes[rank].is_eager = true;
         }
-        told
     }
 
     fn later(&mut self, now: Time) -> Time {
@@ -275,8 +286,9 @@ impl World {
 
     /// Stops a process from running, or lets it run again.
     pub(crate) fn pause(&mut self, rank: usize, paused: bool) {
-        let id = self.nodes[rank].fabric.node();
-        if paused { self.net.pause(id) } else { self.net.resume(id) }
+        let node = &mut self.nodes[rank];
+        node.is_eager |= !paused;
+        if paused { self.net.pause(node.fabric.node()) } else { self.net.resume(node.fabric.node()) }
     }
 
     /// What clients saw, and what the members that live have carried out.

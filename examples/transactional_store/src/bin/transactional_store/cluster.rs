@@ -123,7 +123,7 @@ impl Cluster {
 
     fn take(&mut self, rank: usize, said: Said) -> Result<(), String> {
         let directives = match said {
-            Said::Suspects { epoch, rank } => self.arbiter.suspect(epoch, rank),
+            Said::Suspects { epoch, rank: suspect } => self.arbiter.suspect(rank, epoch, suspect),
             Said::Reports { epoch, barrier } => self.arbiter.report(rank, epoch, barrier),
             Said::Failed(why) => return Err(format!("rank {rank}: {why}")),
             other => return Err(format!("rank {rank} says {:?}, which was not asked for", other.to_string())),
