@@ -1,0 +1,132 @@
+//! A sharded store whose transactions are scatterings, as processes of this host.
+//!
+//! ```text
+//! cargo run --release -p transactional_store
+//! cargo run --release -p transactional_store -- --smoke
+//! ```
+//!
+//! The store is the library `squall_transactions`. Here are the processes: the members, each a server and a client, and the
+//! one that starts them, and decides which of them have failed.
+
+mod cluster;
+mod load;
+mod smoke;
+mod speed;
+mod words;
+mod worker;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+use squall_transactions::Placement;
+
+/// A sharded store whose transactions are scatterings: strictly serializable, without locks.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "transactional_store",
+    after_help = "\
+Members are processes of this host, which talk through shared memory. Each has copies of some shards, and a client that moves
+money between random accounts of all shards and now and then reads all of them. Each such transaction is one reliable scattering
+of 1Pipe: its parts are delivered to all replicas of all its shards at one logical time, so nobody takes a lock or votes.
+
+  transactional_store                        three members for 3 seconds: transactions per second, and how long they take
+  transactional_store --members 4 --window 1 four members, each with one transaction at a time: the shortest latencies
+  transactional_store --smoke                the same with a check of everything, while one member is killed (-9)
+
+--smoke looks whether
+
+  - each reading of all accounts, at any time and member, finds the whole sum;
+  - what all clients saw is strictly serializable: their transactions, carried out again one after the other in the order of
+    their time stamps, give the same replies, and none is before one that had ended when it was submitted;
+  - the members that are left have the same in all copies of a shard.
+
+A transaction that the killed member had not received is recalled: it did nothing anywhere, and its client tries again. With
+--replicas R, R - 1 members may fail; when all replicas of a shard fail, its accounts are lost. The process that started the
+members decides who has failed. The exit code is 0, 1 if something failed, 2 if the arguments make no sense."
+)]
+struct Args {
+    /// How many members there are
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
+    members: u32,
+
+    /// How many shards there are; as many as members, if this is left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    shards: Option<u32>,
+
+    /// On how many members each shard has a copy
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: u32,
+
+    /// How many accounts money is moved between
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=128))]
+    accounts: u32,
+
+    /// How many transactions each client has under way at a time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    window: u32,
+
+    /// For how long transactions are submitted
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+
+    /// Record what clients see, kill a member in the middle, and check everything
+    #[arg(long)]
+    smoke: bool,
+
+    /// What the random choices begin with; each run says its own
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// Run as the member with this rank
+    #[arg(long, hide = true, requires_all = ["cluster", "seed"])]
+    rank: Option<u32>,
+
+    /// Whom to meet
+    #[arg(long, hide = true)]
+    cluster: Option<String>,
+}
+
+impl Args {
+    fn placement(&self) -> Result<Placement, String> {
+        let shards = self.shards.unwrap_or(self.members);
+        Placement::new(self.members as usize, shards, self.replicas as usize).map_err(|error| error.to_string())
+    }
+
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Without an output there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let placement = match args.placement() {
+        Ok(placement) => placement,
+        Err(error) => {
+            eprintln!("transactional_store: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if args.smoke && args.replicas < 2 {
+        eprintln!("transactional_store: --smoke kills a member, whose shards would be lost: give --replicas 2 or more");
+        return ExitCode::from(2);
+    }
+    let done = match (args.rank, args.smoke) {
+        (Some(rank), _) => worker::run(&args, rank, placement),
+        (None, true) => smoke::run(&args, placement),
+        (None, false) => speed::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("transactional_store: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `--smoke`: a run in which a member is killed, and after which everything is checked.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    time::{Duration, Instant},
+};
+
+use squall_transactions::{
+    Digest, Placement, ShardId,
+    history::{Checked, History, Seen},
+};
+
+use crate::{
+    Args,
+    cluster::Cluster,
+    load::Findings,
+    words::{Said, Told},
+};
+
+pub(crate) fn run(args: &Args, placement: Placement) -> Result<(), String> {
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    checked(args, placement, seed).map_err(|error| format!("{error} (--seed {seed} makes the same random choices)"))
+}
+
+fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
+    let victim = (seed % u64::from(args.members)) as usize;
+    let mut cluster = Cluster::start(args, seed)?;
+    cluster.tell(&Told::Begin);
+    cluster.serve(args.lasts() / 2)?;
+    let killed = Instant::now();
+    cluster.kill(victim);
+    cluster.until_all(Said::Idle, args.lasts())?;
+    let settled = cluster.settled.ok_or("the others did not notice that a member was killed")?;
+    let findings = cluster.finish()?;
+    compare(&findings)?;
+    let (mut read_all, mut wrong) = (0, 0);
+    for (_, found) in &findings {
+        read_all += found.read_all;
+        wrong += found.wrong_sums;
+    }
+    if wrong > 0 {
+        return Err(format!("{wrong} of {read_all} readings of all accounts found another sum"));
+    }
+    let clients = findings.len();
+    let Checked { committed, untold, aborted } = check(placement, findings)?;
+    let line = format!(
+        "{committed} transactions of {} clients committed, strictly serializable; member {victim} was killed (-9), {untold} of \
+         its transactions count, {aborted} of the others' were recalled; settled after {:.1} ms; {read_all} readings of all \
+         accounts found the whole sum; all copies of each shard are the same; seed {seed}",
+        clients,
+        millis(settled - killed),
+    );
+    // Without an output there is nobody to tell.
+    let _ = writeln!(io::stdout(), "{line}");
+    Ok(())
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// All copies of a shard must be the same.
+fn compare(findings: &[(usize, Findings)]) -> Result<(), String> {
+    let mut known: BTreeMap<ShardId, (usize, Digest)> = BTreeMap::new();
+    for (rank, found) in findings {
+        for digest in &found.digests {
+            let (other, first) = known.entry(digest.shard).or_insert((*rank, *digest));
+            if first != digest {
+                return Err(format!("members {other} and {rank} differ: {first:?}, {digest:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What all clients saw must be strictly serializable.
+fn check(placement: Placement, findings: Vec<(usize, Findings)>) -> Result<Checked, String> {
+    let mut history = History::new(placement);
+    for (rank, found) in findings {
+        history.learn(found.executions).map_err(|violation| format!("member {rank}: {violation}"))?;
+        for record in found.records {
+            if record.seen == Seen::Unknown {
+                return Err(format!("member {rank} does not know what became of a transaction"));
+            }
+            history.record(record);
+        }
+    }
+    history.check().map_err(|violation| violation.to_string())
+}

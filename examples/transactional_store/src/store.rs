@@ -1,0 +1,153 @@
+//! One member of the store, as a state machine.
+
+use squall_onepipe::{Delivery, Mode, ScatteringId};
+
+use crate::{
+    Completed, Digest, Execution, Keyspace, Moment, Placement, ShardId, SubmitError, Transaction, TransactionId,
+    client::Client, message::take, server::Server,
+};
+
+/// How a store is set up. All but `window` and `record` are the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Where keys and shards are.
+    pub placement: Placement,
+    /// The longest message, in bytes. The pipe has to take ones so long.
+    pub message_bytes: usize,
+    /// The longest value, in bytes.
+    pub value_bytes: usize,
+    /// How many transactions of this member may be under way at a time.
+    pub window: usize,
+    /// Whether to [keep](Store::take_executions) what is carried out, for who checks it.
+    pub record: bool,
+}
+
+impl StoreConfig {
+    /// The defaults: messages of up to 16 KiB, values of up to 1 KiB, and 64 transactions at a time.
+    pub fn new(placement: Placement) -> StoreConfig {
+        StoreConfig { placement, message_bytes: 16 << 10, value_bytes: 1 << 10, window: 64, record: false }
+    }
+}
+
+/// Messages that are to be sent as one scattering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scattering {
+    /// How.
+    pub mode: Mode,
+    /// Receivers' ranks, and what each of them gets.
+    pub messages: Vec<(usize, Vec<u8>)>,
+}
+
+impl Scattering {
+    /// Leaves out what is for these ranks.
+    pub(crate) fn remove(&mut self, ranks: &[usize]) {
+        self.messages.retain(|(rank, _)| !ranks.contains(rank));
+    }
+}
+
+/// One member: the transactions that it submits, and its copies of shards. Pure: what the pipe delivers goes in, and what is
+/// to be scattered comes out.
+///
+/// [`Member`](crate::Member) joins it with a pipe. Who does so by hand hands over [removals](Store::on_removed) before any
+/// message that the pipe delivers after them, and before it asks what to scatter next.
+#[derive(Debug)]
+pub struct Store {
+    client: Client,
+    server: Server,
+    me: usize,
+}
+
+impl Store {
+    /// The member of this rank, in a store that is empty.
+    pub fn new(config: StoreConfig, me: usize) -> Store {
+        Store { client: Client::new(config.clone(), me), server: Server::new(config, me), me }
+    }
+
+    /// Begins a transaction.
+    pub fn submit(&mut self, transaction: &Transaction) -> Result<TransactionId, SubmitError> {
+        self.client.submit(transaction)
+    }
+
+    /// What is to be scattered next in this mode, if anything is. It stays the next until it was [sent](Store::sent).
+    pub fn outgoing(&mut self, mode: Mode) -> Option<&Scattering> {
+        match mode {
+            Mode::Reliable => self.client.request(),
+            Mode::BestEffort => self.server.answers(),
+        }
+    }
+
+    /// The pipe has taken what was to be scattered next in this mode.
+    pub fn sent(&mut self, mode: Mode, id: ScatteringId) {
+        match mode {
+            Mode::Reliable => self.client.sent(id),
+            Mode::BestEffort => self.server.sent(),
+        }
+    }
+
+    /// A message. What is garbled in it has no effect.
+    pub fn on_delivery(&mut self, delivery: &Delivery<'_>) {
+        let mut rest = delivery.bytes;
+        match delivery.mode {
+            Mode::Reliable => {
+                let at = Moment { stamp: delivery.stamp, sender: delivery.sender };
+                if let Some(answer) = self.server.on_request(at, rest) {
+                    self.client.on_answer(self.me, answer);
+                }
+            }
+            Mode::BestEffort => {
+                while let Some(answer) = take(&mut rest) {
+                    self.client.on_answer(delivery.sender, answer);
+                }
+            }
+        }
+    }
+
+    /// A scattering was recalled, or may not have arrived at a member that has failed.
+    pub fn on_undeliverable(&mut self, mode: Mode, id: ScatteringId) {
+        // Who gets no answer has failed.
+        if mode == Mode::Reliable {
+            self.client.on_undeliverable(id);
+        }
+    }
+
+    /// These members have failed: those of one settlement, all at once.
+    pub fn on_removed(&mut self, ranks: &[usize]) {
+        self.server.on_removed(ranks);
+        self.client.on_removed(ranks);
+    }
+
+    /// The other members go on without this one.
+    pub fn on_ended(&mut self) {
+        self.client.on_ended();
+    }
+
+    /// The next transaction that is over.
+    pub fn completed(&mut self) -> Option<Completed> {
+        self.client.completed()
+    }
+
+    /// Whether no transaction of this member is under way.
+    pub fn is_idle(&self) -> bool {
+        self.client.is_idle()
+    }
+
+    /// Whether the other members have gone on without this one.
+    pub fn has_ended(&self) -> bool {
+        self.client.has_ended()
+    }
+
+    /// This member's copy of a shard, if it has one.
+    pub fn keyspace(&self, shard: ShardId) -> Option<&Keyspace> {
+        self.server.keyspace(shard)
+    }
+
+    /// What each of its copies can be compared by with those of other members.
+    pub fn digests(&self) -> Vec<Digest> {
+        self.server.digests()
+    }
+
+    /// What its copies have carried out since this was last asked, in order, if the configuration says that it is recorded.
+    pub fn take_executions(&mut self) -> Vec<Execution> {
+        self.server.take_executions()
+    }
+}
