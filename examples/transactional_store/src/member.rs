@@ -116,7 +116,7 @@ impl<C: Clock> Member<C> {
             while let Some(scattering) = self.store.outgoing(mode) {
                 let messages: Vec<_> =
                     scattering.messages.iter().map(|(to, bytes)| Message { to: *to, bytes }).collect();
-                match self.pipe.scatter(now, mode, &messages) {
+                match self.pipe.scatter(now, scattering.mode, &messages) {
                     Ok(id) => self.store.sent(mode, id),
                     Err(ScatterError::Full { .. } | ScatterError::Ended) => break,
                     Err(error) => unreachable!("the store sends only what the pipe takes: {error}"),

@@ -34,7 +34,8 @@ fn random_config(n: usize, random: &mut fastrand::Rng) -> OnePipeConfig {
     config.ring_bytes = [1024, 2048, 4096][random.usize(..3)];
     config.waiting_bytes = random.usize(500..5000);
     config.beacon_interval = Duration::from_micros(random.u64(2..40));
-    config.activity = Duration::from_micros(random.u64(0..400));
+    // Without any, barriers come by need alone.
+    config.activity = Duration::from_micros([0, random.u64(0..400)][random.usize(..2)]);
     // Epochs come near to where they wrap around in words, too.
     config.epoch = [0, 1, 0xfffd, 0xfffe, 0xffff][random.usize(..5)];
     if random.bool() {
