@@ -143,6 +143,7 @@ impl<S: Stamps> Engine<S> {
                 progress |= order.accept(self.barriers.all(mode));
             }
             if let Some(stamp) = order.waits_for() {
+                self.stamps.hear_want(stamp);
                 self.beacon.want(mode, stamp);
             }
         }
