@@ -160,18 +160,28 @@ impl Region {
 
     #[inline]
     fn check(&self, offset: usize, len: usize) {
-        assert!(
-            offset <= self.0.bytes && len <= self.0.bytes - offset,
-            "{len} bytes at {offset} lie outside a region of {} bytes",
-            self.0.bytes
-        );
+        if offset > self.0.bytes || len > self.0.bytes - offset {
+            self.refuse(offset, len);
+        }
+    }
+
+    /// Apart from what is called for every word, which so becomes part of its callers.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, offset: usize, len: usize) -> ! {
+        let bytes = self.0.bytes;
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= bytes);
+        assert!(is_inside, "{len} bytes at {offset} lie outside a region of {bytes} bytes");
+        panic!("offset {offset} is not a multiple of 8");
     }
 
     /// The words that cover `offset..offset + len`; the last may reach beyond the range, never beyond the allocation.
     #[inline]
     fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
         self.check(offset, len);
-        assert!(offset.is_multiple_of(8), "offset {offset} is not a multiple of 8");
+        if !offset.is_multiple_of(8) {
+            self.refuse(offset, len);
+        }
         // SAFETY: the range was checked, the allocation is rounded up to whole words, the base is aligned to 8, and
         // every access in this process to memory that is shared goes through atomics.
         unsafe { std::slice::from_raw_parts(self.0.base.as_ptr().add(offset).cast::<AtomicU64>(), len.div_ceil(8)) }
@@ -217,11 +227,10 @@ impl Region {
             }
         }
         let words = self.words(offset, into.len());
-        let mut chunks = into.chunks_exact_mut(8);
-        for (chunk, word) in chunks.by_ref().zip(words) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        let (chunks, rest) = into.as_chunks_mut();
+        for (chunk, word) in chunks.iter_mut().zip(words) {
+            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        let rest = chunks.into_remainder();
         if let (false, Some(last)) = (rest.is_empty(), words.last()) {
             rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
         }
@@ -247,12 +256,9 @@ impl Region {
         }
         fence(Ordering::Release);
         let words = self.words(offset, from.len());
-        let chunks = from.chunks_exact(8);
-        let rest = chunks.remainder();
-        for (chunk, word) in chunks.zip(words) {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        let (chunks, rest) = from.as_chunks();
+        for (chunk, word) in chunks.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
         }
         if let (false, Some(last)) = (rest.is_empty(), words.last()) {
             let mut bytes = [0; 8];

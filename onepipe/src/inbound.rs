@@ -2,11 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    links::Misbehaved,
-    record::{HEADER, Header},
-    ring::Ring,
-};
+use crate::{links::Misbehaved, record::Label, ring::Ring};
 
 /// The receiver's ring: records that have arrived stay here until their turn comes.
 #[derive(Debug)]
@@ -18,8 +14,8 @@ pub(crate) struct Inbound {
     taken: u64,
     /// How far the sender was told that records were taken.
     told: u64,
-    /// The first record that was not taken, if there is one, and its wide timestamp.
-    head: Option<(u64, Header)>,
+    /// The first record that was not taken, if it was looked at: its wide timestamp and label.
+    head: Option<(u64, Label)>,
     /// The wide timestamp of the record before.
     last: Option<u64>,
     /// Wide timestamps of records that are not to be delivered.
@@ -41,6 +37,12 @@ impl Inbound {
     #[inline]
     pub(crate) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// The wide timestamp of the last record that was taken.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.last
     }
 
     /// The ring is filled up to `tail`.
@@ -65,7 +67,7 @@ impl Inbound {
         }
         let header = self.ring.header(self.taken).ok_or(Misbehaved)?;
         let stamp = header.stamp.widen(near);
-        if header.record_bytes() > self.tail - self.taken || Some(stamp) <= self.last {
+        if header.label.record_bytes() > self.tail - self.taken || Some(stamp) <= self.last {
             return Err(Misbehaved);
         }
         if stamp >= self.limit {
@@ -73,26 +75,54 @@ impl Inbound {
             self.taken = self.tail;
             return Ok(u64::MAX);
         }
-        self.head = Some((stamp, header));
+        self.head = Some((stamp, header.label));
         Ok(stamp)
     }
 
     /// Copies out the payload of the record that was looked at. Returns its ticket.
     #[inline]
     pub(crate) fn copy(&self, payload: &mut Vec<u8>) -> Option<u32> {
-        let (_, header) = self.head?;
-        payload.resize(header.bytes, 0);
-        self.ring.read(self.taken + HEADER as u64, payload);
-        Some(header.ticket)
+        let (_, label) = self.head?;
+        if payload.len() != label.bytes() {
+            payload.resize(label.bytes(), 0);
+        }
+        self.ring.read(self.taken, payload);
+        Some(label.ticket())
     }
 
     /// Gives up the record that was looked at. Returns whether it is to be delivered.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {
-        let Some((stamp, header)) = self.head.take() else { return false };
+        let Some((stamp, label)) = self.head.take() else { return false };
         self.last = Some(stamp);
-        self.taken += header.record_bytes();
+        self.taken += label.record_bytes();
         self.recalled.is_empty() || !self.recalled.remove(&stamp)
+    }
+
+    /// Hands out the records before `limit`, a wide timestamp, beginning with the one that was looked at, at most `max`.
+    /// Returns how many, and the timestamp of the first behind them, as [`look`](Inbound::look) does.
+    #[inline]
+    pub(crate) fn take_below(
+        &mut self,
+        limit: u64,
+        (near, max): (u64, usize),
+        payload: &mut Vec<u8>,
+        mut sink: impl FnMut(u64, &[u8]),
+    ) -> (usize, Result<u64, Misbehaved>) {
+        let mut delivered = 0;
+        let mut next = self.look(near);
+        while let Ok(stamp) = next
+            && stamp < limit
+            && delivered < max
+        {
+            self.copy(payload);
+            if self.take() {
+                sink(stamp, payload);
+                delivered += 1;
+            }
+            next = self.look(near);
+        }
+        (delivered, next)
     }
 
     /// A record is not to be delivered.

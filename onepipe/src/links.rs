@@ -173,12 +173,6 @@ impl Links {
         rank == self.me || self.peers.get(rank).is_some_and(|peer| peer.link.is_some())
     }
 
-    /// Whether a rank was removed.
-    #[inline]
-    pub(crate) fn is_removed(&self, rank: usize) -> bool {
-        self.peers[rank].state == State::Removed
-    }
-
     /// Whether all that were not removed are reached.
     pub(crate) fn is_connected(&self) -> bool {
         let is_there = |(rank, peer): (usize, &Peer)| peer.state == State::Removed || self.is_reached(rank);

@@ -6,13 +6,14 @@ use crate::{
     Mode, Timestamp,
     layout::Layout,
     links::{Link, Misbehaved, is_posted},
-    record::{HEADER, Header, record_bytes},
+    record::{Header, Label, record_bytes},
     ring::Ring,
 };
 
 /// The sender's copy of a ring: records are written here, and pushed to the same place of the receiver's memory. They stay
 /// until the receiver has freed them.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Mirror {
     ring: Ring,
     /// Everything before it was written here.
@@ -69,10 +70,9 @@ impl Mirror {
     #[inline]
     pub(crate) fn write(&mut self, stamp: u64, ticket: u32, bytes: &[u8]) {
         debug_assert!(record_bytes(bytes.len()) <= self.room());
-        let header = Header { stamp: Timestamp::from_nanos(stamp), bytes: bytes.len(), ticket };
-        self.ring.write_header(self.written, header);
-        self.ring.write(self.written + HEADER as u64, bytes);
-        self.written += header.record_bytes();
+        let header = Header { stamp: Timestamp::from_nanos(stamp), label: Label::new(bytes.len(), ticket) };
+        self.ring.write(self.written, header, bytes);
+        self.written += header.label.record_bytes();
     }
 
     #[inline]
@@ -144,9 +144,10 @@ impl Mirror {
         (self.posted, self.arrived, self.freed) = (self.written, self.written, taken);
     }
 
-    /// The receiver is gone: nothing is sent any more.
+    /// The receiver is gone: nothing is sent any more, and there is no more room.
     pub(crate) fn abandon(&mut self) {
-        (self.posted, self.arrived, self.freed, self.held) = (self.written, self.written, self.written, 0);
+        (self.posted, self.arrived, self.freed) = (self.written, self.written, self.written);
+        self.held = self.ring.capacity() as u64;
     }
 
     /// The wide timestamp of the oldest record that is not known to have arrived.
@@ -172,8 +173,8 @@ impl Mirror {
         let mut at = from;
         std::iter::from_fn(move || {
             let header = if at < self.written { self.ring.header(at)? } else { return None };
-            at += header.record_bytes();
-            Some((header.stamp.widen(near), header.ticket))
+            at += header.label.record_bytes();
+            Some((header.stamp.widen(near), header.label.ticket()))
         })
     }
 }

@@ -93,18 +93,15 @@ impl Order {
             let (second, other) = self.heads.second();
             let limit = second.saturating_add(u64::from(sender < other)).min(self.barrier);
             let ring = &mut self.rings[sender];
-            while stamp < limit && delivered < max {
-                ring.copy(&mut self.payload);
-                if ring.take() {
-                    sink(Delivery { mode: self.mode, stamp, sender, bytes: &self.payload });
-                    delivered += 1;
-                }
-                self.last = Some((stamp, sender));
-                stamp = ring.look(self.near).unwrap_or_else(|Misbehaved| {
-                    self.misbehaved.push(sender);
-                    u64::MAX
-                });
-            }
+            let mode = self.mode;
+            let hand_out = |stamp, bytes: &[u8]| sink(Delivery { mode, stamp, sender, bytes });
+            let (count, next) = ring.take_below(limit, (self.near, max - delivered), &mut self.payload, hand_out);
+            delivered += count;
+            self.last = ring.last().map(|stamp| (stamp, sender));
+            stamp = next.unwrap_or_else(|Misbehaved| {
+                self.misbehaved.push(sender);
+                u64::MAX
+            });
             self.heads.set(sender, stamp);
         }
         delivered

@@ -31,32 +31,52 @@ pub(crate) const fn max_payload(capacity: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) stamp: Timestamp,
-    /// The payload's length.
-    pub(crate) bytes: usize,
-    pub(crate) ticket: u32,
+    pub(crate) label: Label,
 }
 
-impl Header {
+/// A record's second word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label(u64);
+
+impl Label {
+    /// Of a payload of `bytes` bytes, at most `u32::MAX`.
     #[inline]
-    pub(crate) fn encode(self, position: u64) -> [u64; 2] {
-        let first = self.stamp.as_nanos() << MARK_BITS | mark(position);
-        [first, self.bytes as u64 | u64::from(self.ticket) << 32]
+    pub(crate) fn new(bytes: usize, ticket: u32) -> Label {
+        Label(bytes as u64 | u64::from(ticket) << 32)
     }
 
-    /// None if no record of a ring of `capacity` bytes begins with these words at `position`.
+    /// The payload's length.
     #[inline]
-    pub(crate) fn decode([first, second]: [u64; 2], position: u64, capacity: usize) -> Option<Header> {
-        let bytes = second as u32 as usize;
-        if first & ((1 << MARK_BITS) - 1) != mark(position) || bytes > max_payload(capacity) {
-            return None;
-        }
-        Some(Header { stamp: Timestamp::from_nanos(first >> MARK_BITS), bytes, ticket: (second >> 32) as u32 })
+    pub(crate) fn bytes(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline]
+    pub(crate) fn ticket(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
     /// The record's bytes.
     #[inline]
     pub(crate) fn record_bytes(self) -> u64 {
-        record_bytes(self.bytes)
+        record_bytes(self.bytes())
+    }
+}
+
+impl Header {
+    #[inline]
+    pub(crate) fn encode(self, position: u64) -> [u64; 2] {
+        [self.stamp.as_nanos() << MARK_BITS | mark(position), self.label.0]
+    }
+
+    /// None if no record of a ring of `capacity` bytes begins with these words at `position`.
+    #[inline]
+    pub(crate) fn decode([first, second]: [u64; 2], position: u64, capacity: usize) -> Option<Header> {
+        let label = Label(second);
+        if first & ((1 << MARK_BITS) - 1) != mark(position) || label.bytes() > max_payload(capacity) {
+            return None;
+        }
+        Some(Header { stamp: Timestamp::from_nanos(first >> MARK_BITS), label })
     }
 }
 
@@ -71,7 +91,8 @@ mod tests {
 
     #[test]
     fn headers_come_back() {
-        let header = Header { stamp: Timestamp::from_nanos(u64::MAX), bytes: 240, ticket: u32::MAX };
+        let header = Header { stamp: Timestamp::from_nanos(u64::MAX), label: Label::new(240, u32::MAX) };
+        assert_eq!((header.label.bytes(), header.label.ticket()), (240, u32::MAX));
         for position in [0, 8, 1 << 19, (1 << 40) + 24] {
             assert_eq!(Header::decode(header.encode(position), position, 1024), Some(header));
         }
@@ -79,9 +100,9 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_noticed() {
-        let header = Header { stamp: Timestamp::from_nanos(5), bytes: 240, ticket: 0 };
+        let header = Header { stamp: Timestamp::from_nanos(5), label: Label::new(240, 0) };
         assert_eq!(Header::decode(header.encode(16), 24, 1024), None, "written elsewhere");
-        let long = Header { bytes: 241, ..header };
+        let long = Header { label: Label::new(241, 0), ..header };
         assert_eq!(Header::decode(long.encode(16), 16, 1024), None, "longer than any");
     }
 

@@ -2,7 +2,7 @@
 
 use squall_fabric::Region;
 
-use crate::record::Header;
+use crate::record::{HEADER, Header};
 
 /// A part of a region that is used as a ring. Positions count bytes since it began, in multiples of 8, and wrap around in
 /// it.
@@ -48,37 +48,38 @@ impl Ring {
         ((to - from) as usize).min(self.capacity - self.place(from))
     }
 
+    /// Writes a record.
     #[inline]
-    pub(crate) fn write(&self, position: u64, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(self.run(position, position + bytes.len() as u64));
-        self.region.write(self.offset(position), first);
+    pub(crate) fn write(&self, position: u64, header: Header, payload: &[u8]) {
+        let [first, second] = header.encode(position);
+        self.region.store(self.offset(position), first);
+        self.region.store(self.offset(position + 8), second);
+        let begin = position + HEADER as u64;
+        let (head, rest) = payload.split_at(self.run(begin, begin + payload.len() as u64));
+        self.region.write(self.offset(begin), head);
         if !rest.is_empty() {
             self.region.write(self.base, rest);
         }
     }
 
+    /// Copies out the payload of the record at `position`.
     #[inline]
-    pub(crate) fn read(&self, position: u64, into: &mut [u8]) {
-        let at = self.run(position, position + into.len() as u64);
-        let (first, rest) = into.split_at_mut(at);
-        self.region.read(self.offset(position), first);
+    pub(crate) fn read(&self, position: u64, payload: &mut [u8]) {
+        let begin = position + HEADER as u64;
+        let run = self.run(begin, begin + payload.len() as u64);
+        let (head, rest) = payload.split_at_mut(run);
+        self.region.read(self.offset(begin), head);
         if !rest.is_empty() {
             self.region.read(self.base, rest);
         }
     }
 
-    #[inline]
-    pub(crate) fn write_header(&self, position: u64, header: Header) {
-        let [first, second] = header.encode(position);
-        self.region.store(self.offset(position), first);
-        self.region.store(self.offset(position + 8), second);
-    }
-
     /// The header at a position; none if there is no record.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn header(&self, position: u64) -> Option<Header> {
-        let words = [position, position + 8].map(|position| self.region.load(self.offset(position)));
-        Header::decode(words, position, self.capacity)
+        let first = self.region.load(self.offset(position));
+        let second = self.region.load(self.offset(position + 8));
+        Header::decode([first, second], position, self.capacity)
     }
 }
 
@@ -87,19 +88,18 @@ mod tests {
     use squall_fabric::{RegionKey, RegionKind};
 
     use super::*;
-    use crate::Timestamp;
+    use crate::{Timestamp, record::Label};
 
     #[test]
     fn what_lies_across_the_end_comes_back_whole() {
         let ring = Ring::new(Region::heap(RegionKind::Polled, RegionKey(1), 64 + 1024), 64, 1024);
         let bytes: Vec<u8> = (0..200).collect();
         for position in (0..4096).step_by(8) {
-            let header = Header { stamp: Timestamp::from_nanos(position), bytes: bytes.len(), ticket: 7 };
-            ring.write_header(position, header);
-            ring.write(position + 16, &bytes);
+            let header = Header { stamp: Timestamp::from_nanos(position), label: Label::new(bytes.len(), 7) };
+            ring.write(position, header, &bytes);
             assert_eq!(ring.header(position), Some(header));
             let mut back = vec![0; bytes.len()];
-            ring.read(position + 16, &mut back);
+            ring.read(position, &mut back);
             assert_eq!(back, bytes, "at {position}");
         }
         assert_eq!(ring.region().load(0), 0, "nothing was written before the ring");

@@ -14,7 +14,7 @@ use squall_fabric::{Completion, Fabric, Time};
 use crate::{
     CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
     barrier::{Barriers, Place},
-    links::{LinkEvent, Links},
+    links::{LinkEvent, Links, State},
     mirror::Pushed,
     order::Order,
     recall::Recalls,
@@ -42,8 +42,10 @@ pub(crate) struct Engine<S> {
     is_wedged: bool,
     has_ended: bool,
     next: ScatteringId,
-    /// By rank: the last scattering that has a message for it, for finding a second one.
-    named: Vec<Option<ScatteringId>>,
+    /// How many lists of messages were looked at.
+    lists: u64,
+    /// By rank: the last list that has a message for it, for finding a second one.
+    named: Vec<u64>,
     events: VecDeque<Event>,
     /// Ranks that are not heard any more, and the epoch in which the controller was told.
     suspects: Vec<(usize, Option<u64>)>,
@@ -73,7 +75,8 @@ impl<S: Stamps> Engine<S> {
             is_wedged: false,
             has_ended: false,
             next: ScatteringId(0),
-            named: vec![None; ranks],
+            lists: 0,
+            named: vec![0; ranks],
             events: VecDeque::new(),
             suspects: Vec::new(),
             deadline: Time::MAX,
@@ -121,31 +124,48 @@ impl<S: Stamps> Engine<S> {
         mode: Mode,
         messages: &[Message<'_>],
     ) -> Result<ScatteringId, ScatterError> {
-        self.check(mode, messages)?;
+        let has_room = self.has_room(mode, messages);
+        if !has_room {
+            self.check(mode, messages)?;
+        }
         let id = self.next;
         self.next = ScatteringId(id.0 + 1);
         self.deadline = Time::ZERO;
         self.stamps.advance(now);
         self.beacon.activate(now, &self.config);
-        let peers = &mut self.links.peers;
-        let at_once = self.waiting.first_ready().is_none()
-            && messages.iter().all(|message| {
-                let room = peers[message.to].out[mode.index()].room();
-                self.waiting.is_clear(mode, message.to) && record_bytes(message.bytes.len()) <= room
-            });
-        if at_once && let Some(stamp) = self.stamps.stamp() {
+        if has_room && let Some(stamp) = self.stamps.stamp() {
             self.beacon.want(mode, stamp);
             for message in messages {
                 write(&mut self.links, &mut self.orders, (mode, stamp, id), *message);
             }
         } else {
+            let peers = &mut self.links.peers;
             let hold = |to: usize, bytes| peers[to].out[mode.index()].hold(bytes);
             self.waiting.add(id, mode, messages, hold);
         }
         Ok(id)
     }
 
+    /// Whether a scattering is sound and can be sent at once, with room for all of it, for which nobody waits.
     #[inline]
+    fn has_room(&mut self, mode: Mode, messages: &[Message<'_>]) -> bool {
+        let limit = self.max_message();
+        let nobody_waits = self.waiting.is_empty();
+        self.lists += 1;
+        let mut has_room = !self.has_ended && !messages.is_empty() && self.waiting.first_ready().is_none();
+        for Message { to, bytes } in messages {
+            let (Some(peer), Some(named)) = (self.links.peers.get(*to), self.named.get_mut(*to)) else { return false };
+            has_room &= bytes.len() <= limit
+                && std::mem::replace(named, self.lists) != self.lists
+                // There is none towards one that was removed.
+                && record_bytes(bytes.len()) <= peer.out[mode.index()].room()
+                && (nobody_waits || self.waiting.is_clear(mode, *to));
+        }
+        has_room
+    }
+
+    /// Why a scattering is not taken, if it isn't.
+    #[cold]
     fn check(&mut self, mode: Mode, messages: &[Message<'_>]) -> Result<(), ScatterError> {
         if self.has_ended {
             return Err(ScatterError::Ended);
@@ -153,26 +173,24 @@ impl<S: Stamps> Engine<S> {
         if messages.is_empty() {
             return Err(ScatterError::Empty);
         }
-        let (ranks, limit) = (self.config.nodes.len(), self.max_message());
+        let (ranks, limit) = (self.links.peers.len(), self.max_message());
+        self.lists += 1;
         let mut bytes = 0;
         for message in messages {
             let rank = message.to;
             if rank >= ranks {
                 return Err(ScatterError::Rank { rank, ranks });
             }
-            if self.links.is_removed(rank) {
+            if self.links.peers[rank].state == State::Removed {
                 return Err(ScatterError::Removed { rank });
             }
             if message.bytes.len() > limit {
                 return Err(ScatterError::TooLong { bytes: message.bytes.len(), limit });
             }
-            bytes += record_bytes(message.bytes.len()) as usize;
-        }
-        for (at, message) in messages.iter().enumerate() {
-            let before = self.named[message.to].replace(self.next);
-            if before == Some(self.next) && messages[..at].iter().any(|other| other.to == message.to) {
-                return Err(ScatterError::Twice { rank: message.to });
+            if std::mem::replace(&mut self.named[rank], self.lists) == self.lists {
+                return Err(ScatterError::Twice { rank });
             }
+            bytes += record_bytes(message.bytes.len()) as usize;
         }
         // One that is larger than the bound may wait alone.
         let waiting_bytes = self.waiting.bytes(mode);
