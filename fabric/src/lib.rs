@@ -49,6 +49,7 @@ mod time;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 mod wait;
+mod window;
 mod wire;
 
 pub use completion::{BreakReason, Completion, Flushed};
@@ -60,6 +61,7 @@ pub use op::{INLINE_BYTES, Op, Slice, Source, Target};
 pub use region::{Region, RegionKey, RegionKind, RemoteRegion};
 pub use time::Time;
 pub use wait::{Wait, Waker};
+pub use window::{Window, read_words, write_words};
 
 /// The largest private data that travels with a [`Fabric::connect`], in bytes (that of an rdma_cm connection on RoCE
 /// is larger; of an InfiniBand one, 56 without its headers).

@@ -12,6 +12,8 @@ use std::{
     },
 };
 
+use crate::window::{Window, read_words, write_words};
+
 /// How a region's memory is used, which decides how bytes are placed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionKind {
@@ -206,6 +208,16 @@ impl Region {
         self.words(offset, 8)[0].store(word, Ordering::Release);
     }
 
+    /// A part of a polled region, for who reads and writes many of its words.
+    ///
+    /// # Panics
+    ///
+    /// Besides the bounds, if the region is of another kind.
+    pub fn window(&self, offset: usize, len: usize) -> Window {
+        assert_eq!(self.kind(), RegionKind::Polled, "only polled memory is looked at word by word");
+        Window::new(self.clone(), NonNull::from(self.words(offset, len)))
+    }
+
     /// Copies out `into.len()` bytes from `offset`; in a polled region word by word.
     ///
     /// There, each word is whole; the range as a whole is not: it may change meanwhile if a peer writes it.
@@ -226,14 +238,7 @@ impl Region {
                 };
             }
         }
-        let words = self.words(offset, into.len());
-        let (chunks, rest) = into.as_chunks_mut();
-        for (chunk, word) in chunks.iter_mut().zip(words) {
-            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        if let (false, Some(last)) = (rest.is_empty(), words.last()) {
-            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
-        }
+        read_words(self.words(offset, into.len()), into);
         fence(Ordering::Acquire);
     }
 
@@ -255,16 +260,7 @@ impl Region {
             }
         }
         fence(Ordering::Release);
-        let words = self.words(offset, from.len());
-        let (chunks, rest) = from.as_chunks();
-        for (chunk, word) in chunks.iter().zip(words) {
-            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
-        }
-        if let (false, Some(last)) = (rest.is_empty(), words.last()) {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            last.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        }
+        write_words(self.words(offset, from.len()), from);
     }
 
     /// Copies `len` bytes to another bulk region, or to a place of this one that does not overlap. Phantoms move nothing.

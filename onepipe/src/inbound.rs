@@ -59,11 +59,17 @@ impl Inbound {
     /// Looks at the first record, if that was not done. Returns its wide timestamp, or [`u64::MAX`] if there is none.
     #[inline]
     pub(crate) fn look(&mut self, near: u64) -> Result<u64, Misbehaved> {
-        if let Some((stamp, _)) = self.head {
-            return Ok(stamp);
+        if self.head.is_none() {
+            self.head = self.first(near)?;
         }
+        Ok(self.head.map_or(u64::MAX, |(stamp, _)| stamp))
+    }
+
+    /// The first record that was not taken, if there is one to be delivered.
+    #[inline]
+    fn first(&mut self, near: u64) -> Result<Option<(u64, Label)>, Misbehaved> {
         if self.taken == self.tail {
-            return Ok(u64::MAX);
+            return Ok(None);
         }
         let header = self.ring.header(self.taken).ok_or(Misbehaved)?;
         let stamp = header.stamp.widen(near);
@@ -73,30 +79,27 @@ impl Inbound {
         if stamp >= self.limit {
             // So do all behind it.
             self.taken = self.tail;
-            return Ok(u64::MAX);
+            return Ok(None);
         }
-        self.head = Some((stamp, header.label));
-        Ok(stamp)
+        Ok(Some((stamp, header.label)))
     }
 
-    /// Copies out the payload of the record that was looked at. Returns its ticket.
+    /// Takes the record that was looked at out, if there is one, with its payload, and returns its ticket.
     #[inline]
-    pub(crate) fn copy(&self, payload: &mut Vec<u8>) -> Option<u32> {
-        let (_, label) = self.head?;
+    pub(crate) fn take(&mut self, payload: &mut Vec<u8>) -> Option<u32> {
+        let (stamp, label) = self.head.take()?;
+        self.take_out(stamp, label, payload);
+        Some(label.ticket())
+    }
+
+    #[inline]
+    fn take_out(&mut self, stamp: u64, label: Label, payload: &mut Vec<u8>) {
         if payload.len() != label.bytes() {
             payload.resize(label.bytes(), 0);
         }
         self.ring.read(self.taken, payload);
-        Some(label.ticket())
-    }
-
-    /// Gives up the record that was looked at. Returns whether it is to be delivered.
-    #[inline]
-    pub(crate) fn take(&mut self) -> bool {
-        let Some((stamp, label)) = self.head.take() else { return false };
         self.last = Some(stamp);
         self.taken += label.record_bytes();
-        self.recalled.is_empty() || !self.recalled.remove(&stamp)
     }
 
     /// Hands out the records before `limit`, a wide timestamp, beginning with the one that was looked at, at most `max`.
@@ -110,19 +113,20 @@ impl Inbound {
         mut sink: impl FnMut(u64, &[u8]),
     ) -> (usize, Result<u64, Misbehaved>) {
         let mut delivered = 0;
-        let mut next = self.look(near);
-        while let Ok(stamp) = next
+        let mut next = Ok(self.head.take());
+        while let Ok(Some((stamp, label))) = next
             && stamp < limit
             && delivered < max
         {
-            self.copy(payload);
-            if self.take() {
+            self.take_out(stamp, label, payload);
+            if self.recalled.is_empty() || !self.recalled.remove(&stamp) {
                 sink(stamp, payload);
                 delivered += 1;
             }
-            next = self.look(near);
+            next = self.first(near);
         }
-        (delivered, next)
+        self.head = next.unwrap_or_default();
+        (delivered, next.map(|head| head.map_or(u64::MAX, |(stamp, _)| stamp)))
     }
 
     /// A record is not to be delivered.

@@ -1,14 +1,19 @@
 //! The bytes of a ring, by positions that only grow.
 
-use squall_fabric::Region;
+use std::sync::atomic::Ordering;
+
+use squall_fabric::{Region, Window, read_words, write_words};
 
 use crate::record::{HEADER, Header};
+
+/// Words of a record before its payload.
+const HEADER_WORDS: usize = HEADER / 8;
 
 /// A part of a region that is used as a ring. Positions count bytes since it began, in multiples of 8, and wrap around in
 /// it.
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
-    region: Region,
+    window: Window,
     /// Where it begins in the region.
     base: usize,
     /// A power of two.
@@ -18,11 +23,11 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(region: Region, base: usize, capacity: usize) -> Ring {
         debug_assert!(capacity.is_power_of_two());
-        Ring { region, base, capacity }
+        Ring { window: region.window(base, capacity), base, capacity }
     }
 
     pub(crate) fn region(&self) -> &Region {
-        &self.region
+        self.window.region()
     }
 
     #[inline]
@@ -51,35 +56,48 @@ impl Ring {
     /// Writes a record.
     #[inline]
     pub(crate) fn write(&self, position: u64, header: Header, payload: &[u8]) {
+        let words = self.window.words();
+        let at = self.place(position) / 8;
         let [first, second] = header.encode(position);
-        self.region.store(self.offset(position), first);
-        self.region.store(self.offset(position + 8), second);
-        let begin = position + HEADER as u64;
-        let (head, rest) = payload.split_at(self.run(begin, begin + payload.len() as u64));
-        self.region.write(self.offset(begin), head);
-        if !rest.is_empty() {
-            self.region.write(self.base, rest);
+        match words[at..].get(..HEADER_WORDS + payload.len().div_ceil(8)) {
+            Some(record) => {
+                record[0].store(first, Ordering::Relaxed);
+                record[1].store(second, Ordering::Relaxed);
+                write_words(&record[HEADER_WORDS..], payload);
+            }
+            None => {
+                words[at].store(first, Ordering::Relaxed);
+                words[self.place(position + 8) / 8].store(second, Ordering::Relaxed);
+                let begin = position + HEADER as u64;
+                let (head, rest) = payload.split_at(self.run(begin, begin + payload.len() as u64));
+                write_words(&words[self.place(begin) / 8..], head);
+                write_words(words, rest);
+            }
         }
     }
 
     /// Copies out the payload of the record at `position`.
     #[inline]
     pub(crate) fn read(&self, position: u64, payload: &mut [u8]) {
+        let words = self.window.words();
         let begin = position + HEADER as u64;
-        let run = self.run(begin, begin + payload.len() as u64);
-        let (head, rest) = payload.split_at_mut(run);
-        self.region.read(self.offset(begin), head);
-        if !rest.is_empty() {
-            self.region.read(self.base, rest);
+        let at = self.place(begin) / 8;
+        match words[at..].get(..payload.len().div_ceil(8)) {
+            Some(words) => read_words(words, payload),
+            None => {
+                let (head, rest) = payload.split_at_mut(self.run(begin, begin + payload.len() as u64));
+                read_words(&words[at..], head);
+                read_words(words, rest);
+            }
         }
     }
 
     /// The header at a position; none if there is no record.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn header(&self, position: u64) -> Option<Header> {
-        let first = self.region.load(self.offset(position));
-        let second = self.region.load(self.offset(position + 8));
-        Header::decode([first, second], position, self.capacity)
+        let words = self.window.words();
+        let load = |position| words[self.place(position) / 8].load(Ordering::Relaxed);
+        Header::decode([load(position), load(position + 8)], position, self.capacity)
     }
 }
 

@@ -27,8 +27,8 @@ const NUMBERED: Mode = Mode::Reliable;
 pub struct Sequencer {
     config: OnePipeConfig,
     links: Links,
-    /// At the sequencer: what all ranks have sent, and how many of each it has numbered.
-    requests: Vec<(Inbound, u64)>,
+    /// At the sequencer: what each rank has sent.
+    requests: Vec<Requests>,
     /// What the sequencer has sent to this rank.
     numbered: Inbound,
     /// The last number that was delivered here.
@@ -42,12 +42,25 @@ pub struct Sequencer {
     has_work: bool,
 }
 
+/// What a rank has sent to the sequencer.
+#[derive(Debug)]
+struct Requests {
+    ring: Inbound,
+    /// How many were taken from the ring.
+    taken: u64,
+    /// The last of them.
+    last: Vec<u8>,
+    /// It is not numbered yet.
+    is_held: bool,
+}
+
 impl Sequencer {
     /// Registers the memory, and starts to connect this node to all others.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig) -> Result<Sequencer, CreateError> {
         let me = config.check(fabric.node())?;
         let links = Links::create(fabric, &config, me, "squall sequencer 1")?;
-        let requests = links.inbound(REQUESTS).into_iter().map(|ring| (ring, 0)).collect();
+        let requests = |ring| Requests { ring, taken: 0, last: Vec::new(), is_held: false };
+        let requests = links.inbound(REQUESTS).into_iter().map(requests).collect();
         let numbered = links.inbound(NUMBERED).swap_remove(SEQUENCER);
         Ok(Sequencer {
             links,
@@ -74,7 +87,7 @@ impl Sequencer {
             peer.out[mode.index()].free(words[Word::Freed(mode).index()])?;
         }
         let ring = match (self.links.me, rank) {
-            (SEQUENCER, _) => Some((&mut self.requests[rank].0, REQUESTS)),
+            (SEQUENCER, _) => Some((&mut self.requests[rank].ring, REQUESTS)),
             (_, SEQUENCER) => Some((&mut self.numbered, NUMBERED)),
             _ => None,
         };
@@ -110,22 +123,25 @@ impl Sequencer {
 
     /// Numbers the next scattering of a rank; false if there is none, or no room for it.
     fn number_one(&mut self, from: usize) -> Result<bool, Misbehaved> {
-        let (ring, count) = &mut self.requests[from];
-        if ring.look(*count)? == u64::MAX {
-            return Ok(false);
+        let Requests { ring, taken, last, is_held } = &mut self.requests[from];
+        if !*is_held {
+            if ring.look(*taken)? == u64::MAX {
+                return Ok(false);
+            }
+            ring.take(last);
+            *taken += 1;
+            *is_held = true;
         }
-        ring.copy(&mut self.payload);
         let peers = &mut self.links.peers;
-        for message in messages(&self.payload) {
+        for message in messages(last) {
             let Message { to, bytes } = message?;
             let mirror = &mut peers.get_mut(to).ok_or(Misbehaved)?.out[NUMBERED.index()];
             if record_bytes(bytes.len()) > mirror.room() {
                 return Ok(false);
             }
         }
-        ring.take();
-        *count += 1;
-        for message in messages(&self.payload) {
+        *is_held = false;
+        for message in messages(last) {
             let Message { to, bytes } = message?;
             let mirror = &mut peers[to].out[NUMBERED.index()];
             mirror.write(self.next_number, from as u32, bytes);
@@ -146,7 +162,7 @@ impl Sequencer {
             }
             let peer = &mut self.links.peers[rank];
             let Some(link) = &peer.link else { continue };
-            let requests = self.requests[rank].0.credit(false).map(|freed| (REQUESTS, freed));
+            let requests = self.requests[rank].ring.credit(false).map(|freed| (REQUESTS, freed));
             let numbered = || self.numbered.credit(false).map(|freed| (NUMBERED, freed));
             let numbered = (rank == SEQUENCER).then(numbered).flatten();
             for (mode, freed) in requests.into_iter().chain(numbered) {
@@ -189,7 +205,7 @@ impl TotalOrder for Sequencer {
         let id = self.next;
         mirror.write(id.0, 0, &self.record);
         if self.links.me == SEQUENCER {
-            let arrived = self.requests[SEQUENCER].0.arrive(mirror.written());
+            let arrived = self.requests[SEQUENCER].ring.arrive(mirror.written());
             debug_assert_eq!(arrived, Ok(()));
         }
         self.next = ScatteringId(id.0 + 1);
@@ -214,7 +230,7 @@ impl TotalOrder for Sequencer {
         }
         if me == SEQUENCER {
             let own = &mut self.links.peers[me].out;
-            own[REQUESTS.index()].keep_locally(self.requests[me].0.taken());
+            own[REQUESTS.index()].keep_locally(self.requests[me].ring.taken());
             own[NUMBERED.index()].keep_locally(self.numbered.taken());
             progress |= self.number_requests(fabric);
         }
@@ -234,8 +250,7 @@ impl TotalOrder for Sequencer {
         while delivered < max {
             // What is no record stays where it is.
             let Ok(stamp) = self.numbered.look(self.last) else { break };
-            let Some(sender) = self.numbered.copy(&mut self.payload) else { break };
-            self.numbered.take();
+            let Some(sender) = self.numbered.take(&mut self.payload) else { break };
             self.last = stamp;
             sink(Delivery { mode: Mode::BestEffort, stamp, sender: sender as usize, bytes: &self.payload });
             delivered += 1;

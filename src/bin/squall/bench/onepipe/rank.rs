@@ -121,7 +121,8 @@ struct Rank<'a, F, O> {
     told: &'a Receiver<Go>,
     fabric: F,
     order: O,
-    sent: u64,
+    /// The first receiver of the next scattering.
+    first: usize,
     inbox: Inbox,
     completions: Vec<Completion>,
     steps: u32,
@@ -172,7 +173,8 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
         };
         let is_crowded = thread::available_parallelism().is_ok_and(|cores| cores.get() < job.nodes as usize);
         let (completions, steps) = (Vec::new(), 0);
-        let mut rank = Rank { job, told, fabric, order, sent: 0, inbox, completions, steps, is_crowded };
+        let mut rank =
+            Rank { job, told, fabric, order, first: job.node as usize, inbox, completions, steps, is_crowded };
         let until = Time::boot_clock() + CONNECT;
         while !rank.order.is_connected() {
             if Time::boot_clock() >= until {
@@ -250,10 +252,9 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
     #[inline]
     fn send(&mut self, now: Time, messages: &[Message<'_>]) -> Result<bool, Stopped> {
         // Each is to as many others, in turn.
-        let first = (self.job.node as u64 + self.sent) as usize % self.job.nodes as usize;
-        match self.order.scatter(now, &messages[first..first + self.job.width]) {
+        match self.order.scatter(now, &messages[self.first..self.first + self.job.width]) {
             Ok(_) => {
-                self.sent += 1;
+                self.first = if self.first + 1 < self.job.nodes as usize { self.first + 1 } else { 0 };
                 Ok(true)
             }
             Err(ScatterError::Full { .. }) => Ok(false),
