@@ -56,40 +56,49 @@ impl Ring {
     /// Writes a record.
     #[inline]
     pub(crate) fn write(&self, position: u64, header: Header, payload: &[u8]) {
-        let words = self.window.words();
-        let at = self.place(position) / 8;
-        let [first, second] = header.encode(position);
-        match words[at..].get(..HEADER_WORDS + payload.len().div_ceil(8)) {
+        let words = &self.window.words()[self.place(position) / 8..];
+        let header = header.encode(position);
+        match words.get(..HEADER_WORDS + payload.len().div_ceil(8)) {
             Some(record) => {
-                record[0].store(first, Ordering::Relaxed);
-                record[1].store(second, Ordering::Relaxed);
+                record[0].store(header[0], Ordering::Relaxed);
+                record[1].store(header[1], Ordering::Relaxed);
                 write_words(&record[HEADER_WORDS..], payload);
             }
-            None => {
-                words[at].store(first, Ordering::Relaxed);
-                words[self.place(position + 8) / 8].store(second, Ordering::Relaxed);
-                let begin = position + HEADER as u64;
-                let (head, rest) = payload.split_at(self.run(begin, begin + payload.len() as u64));
-                write_words(&words[self.place(begin) / 8..], head);
-                write_words(words, rest);
-            }
+            None => self.write_around(position, header, payload),
         }
+    }
+
+    /// Writes a record that goes on at the ring's beginning.
+    #[cold]
+    fn write_around(&self, position: u64, header: [u64; 2], payload: &[u8]) {
+        let words = self.window.words();
+        for (word, position) in header.into_iter().zip([position, position + 8]) {
+            words[self.place(position) / 8].store(word, Ordering::Relaxed);
+        }
+        let begin = position + HEADER as u64;
+        let (head, rest) = payload.split_at(self.run(begin, begin + payload.len() as u64));
+        write_words(&words[self.place(begin) / 8..], head);
+        write_words(words, rest);
     }
 
     /// Copies out the payload of the record at `position`.
     #[inline]
     pub(crate) fn read(&self, position: u64, payload: &mut [u8]) {
-        let words = self.window.words();
         let begin = position + HEADER as u64;
-        let at = self.place(begin) / 8;
-        match words[at..].get(..payload.len().div_ceil(8)) {
+        let words = &self.window.words()[self.place(begin) / 8..];
+        match words.get(..payload.len().div_ceil(8)) {
             Some(words) => read_words(words, payload),
-            None => {
-                let (head, rest) = payload.split_at_mut(self.run(begin, begin + payload.len() as u64));
-                read_words(&words[at..], head);
-                read_words(words, rest);
-            }
+            None => self.read_around(begin, payload),
         }
+    }
+
+    /// Copies out what begins at a position and goes on at the ring's beginning.
+    #[cold]
+    fn read_around(&self, begin: u64, payload: &mut [u8]) {
+        let words = self.window.words();
+        let (head, rest) = payload.split_at_mut(self.run(begin, begin + payload.len() as u64));
+        read_words(&words[self.place(begin) / 8..], head);
+        read_words(words, rest);
     }
 
     /// The header at a position; none if there is no record.

@@ -139,11 +139,16 @@ impl<S: Stamps> Engine<S> {
                 write(&mut self.links, &mut self.orders, (mode, stamp, id), *message);
             }
         } else {
-            let peers = &mut self.links.peers;
-            let hold = |to: usize, bytes| peers[to].out[mode.index()].hold(bytes);
-            self.waiting.add(id, mode, messages, hold);
+            self.wait_for_room(id, mode, messages);
         }
         Ok(id)
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, id: ScatteringId, mode: Mode, messages: &[Message<'_>]) {
+        let peers = &mut self.links.peers;
+        let hold = |to: usize, bytes| peers[to].out[mode.index()].hold(bytes);
+        self.waiting.add(id, mode, messages, hold);
     }
 
     /// Whether a scattering is sound and can be sent at once, with room for all of it, for which nobody waits.

@@ -28,7 +28,7 @@ use crate::bench::{
 const CONNECT: Duration = Duration::from_secs(20);
 
 /// Scatterings that are sent, and messages that are taken, between two steps, if there are as many.
-const BATCH: usize = 64;
+const BATCH: usize = 256;
 
 /// Scatterings that find no room wait in the sender's own code.
 const WAITING_BYTES: usize = 4096;
