@@ -39,6 +39,19 @@ impl Window {
         // SAFETY: the region's memory, which does not move, stays as long as the window.
         unsafe { self.words.as_ref() }
     }
+
+    /// Hints that a word will be read soon, so that it comes nearer meanwhile. Does nothing if there is no such word.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(word) = self.words().get(at) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint for an address that may be read, which changes nothing that a program sees.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
 }
 
 impl fmt::Debug for Window {

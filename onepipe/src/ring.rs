@@ -9,6 +9,10 @@ use crate::record::{HEADER, Header};
 /// Words of a record before its payload.
 const HEADER_WORDS: usize = HEADER / 8;
 
+/// How far ahead of what is read memory is fetched, in bytes. Small records are delivered in the order in which they lie, each
+/// in some 15 ns, and a cache line comes from another core in some 100 ns.
+const AHEAD: u64 = 640;
+
 /// A part of a region that is used as a ring. Positions count bytes since it began, in multiples of 8, and wrap around in
 /// it.
 #[derive(Clone, Debug)]
@@ -81,9 +85,10 @@ impl Ring {
         write_words(words, rest);
     }
 
-    /// Copies out the payload of the record at `position`.
+    /// Copies out the payload of the record at `position`, while those behind it come nearer.
     #[inline]
     pub(crate) fn read(&self, position: u64, payload: &mut [u8]) {
+        self.window.prefetch(self.place(position + AHEAD) / 8);
         let begin = position + HEADER as u64;
         let words = &self.window.words()[self.place(begin) / 8..];
         match words.get(..payload.len().div_ceil(8)) {
