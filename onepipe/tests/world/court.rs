@@ -64,10 +64,6 @@ impl Court {
         self.settlements[..self.told[rank].0].iter().any(|settlement| settlement.failed.contains(&rank))
     }
 
-    pub(crate) fn settlements(&self) -> &[Settlement] {
-        &self.settlements
-    }
-
     /// Begins to settle, also if nobody has failed.
     pub(crate) fn wedge(&mut self) {
         self.is_wedging = true;
@@ -134,6 +130,13 @@ impl Controller for Seat<'_> {
         if let (false, Some(settlement)) = (is_out, court.settlements.get(*settlements)) {
             *settlements += 1;
             return Some(Directive::Settle(settlement.clone()));
+        }
+        // What it was told of other epochs, and what it was told before, may come again.
+        let current = court.epoch - (court.settlements.len() - *settlements) as u64;
+        let others = [0, current.wrapping_sub(1), current + 1].into_iter().filter(|&epoch| epoch != current);
+        let stale: Vec<u64> = others.chain(wedged.then_some(court.epoch)).collect();
+        if court.random.u8(..4) == 0 {
+            return court.random.choice(stale).map(|epoch| Directive::Wedge { epoch });
         }
         if court.is_wedging && !*wedged && !court.removed.contains(&rank) {
             *wedged = true;
