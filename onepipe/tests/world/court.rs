@@ -57,7 +57,8 @@ impl Court {
     pub(crate) fn has_news_for(&self, rank: usize) -> bool {
         let (settlements, wedged) = self.told[rank];
         let wedge = self.is_wedging && !wedged && !self.removed.contains(&rank);
-        settlements < self.settlements.len() && !self.knows_that_it_is_out(rank) || wedge
+        let settlement = settlements < self.settlements.len() && !self.knows_that_it_is_out(rank);
+        settlement || wedge || self.all_reports().is_some()
     }
 
     fn knows_that_it_is_out(&self, rank: usize) -> bool {
@@ -91,11 +92,16 @@ impl Court {
         !self.removed.contains(&rank) && !self.accused.contains(&rank)
     }
 
+    /// The reports of all who stay, once they are there.
+    fn all_reports(&self) -> Option<Vec<u64>> {
+        let mut staying = (0..self.ranks).filter(|&rank| self.is_wedging && self.stays(rank)).peekable();
+        staying.peek()?;
+        staying.map(|rank| self.reports.get(&rank).copied()).collect()
+    }
+
     /// Decides once all who stay have reported.
     fn decide(&mut self) {
-        let staying: Vec<usize> = (0..self.ranks).filter(|&rank| self.stays(rank)).collect();
-        let reports: Option<Vec<u64>> = staying.iter().map(|rank| self.reports.get(rank).copied()).collect();
-        let (true, Some(reports)) = (self.is_wedging, reports) else { return };
+        let Some(reports) = self.all_reports() else { return };
         let failed: Vec<usize> = std::mem::take(&mut self.accused).into_iter().collect();
         self.removed.extend(&failed);
         self.epoch += 1;
