@@ -310,6 +310,10 @@ impl World {
     pub(crate) fn crash(&mut self, rank: usize) {
         let node = self.ranks[rank].take().expect("it is alive").fabric.node();
         self.court.crashed.insert(rank);
+        // Whoever never reached it does not miss it.
+        if self.alive().any(|other| !self.pipe(other).is_reached(rank)) {
+            self.court.accuse(rank);
+        }
         if self.random.bool() { self.net.crash(node) } else { self.net.power_off(node) }
     }
 }

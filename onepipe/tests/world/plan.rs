@@ -224,8 +224,6 @@ fn begin(world: &mut World, random: &mut fastrand::Rng, crashes: &mut usize, tal
             0 if *crashes > 0 && world.others_stay(one) => {
                 *crashes -= 1;
                 world.crash(one);
-                // Whoever never reached it can't miss it.
-                world.court.accuse(one);
             }
             1..7 => send(world, one, tally),
             _ => {
