@@ -100,14 +100,15 @@ struct Mishaps {
 }
 
 impl Mishaps {
-    fn resume(world: &World, rank: usize) {
+    fn resume(world: &mut World, rank: usize) {
         if world.ranks[rank].is_some() {
             world.net.resume(world.node(rank));
+            world.step(rank);
         }
     }
 
     /// Ends them all.
-    fn end(&mut self, world: &World) {
+    fn end(&mut self, world: &mut World) {
         self.paused.drain(..).for_each(|rank| Mishaps::resume(world, rank));
         self.cuts.drain(..).for_each(|(a, b)| world.net.heal(a, b));
     }
@@ -141,7 +142,7 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     for turn in 0..turns {
         let is_idle = idle_at == Some(turn);
         if is_idle || quiet_at == Some(turn) {
-            wrong.end(&world);
+            wrong.end(&mut world);
             quiet(&mut world);
             world.pass(if is_idle { Duration::from_secs(50 * 3600) } else { Duration::ZERO });
             world.is_draining = false;
@@ -180,7 +181,7 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
             }
             72..80 => {
                 if let Some(rank) = wrong.paused.pop() {
-                    Mishaps::resume(&world, rank);
+                    Mishaps::resume(&mut world, rank);
                 }
             }
             80..82 => {
@@ -198,7 +199,7 @@ pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
             quiet_at = Some(turn + world.random.usize(1..20));
         }
     }
-    wrong.end(&world);
+    wrong.end(&mut world);
     quiet(&mut world);
 
     for log in &world.logs {
