@@ -258,8 +258,11 @@ fn seeds() -> Vec<u64> {
 /// Runs a test on each seed, and says which fails.
 fn on_seeds(test: impl Fn(&mut World)) {
     for seed in seeds() {
-        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut World::formed(seed)))).is_err();
-        assert!(!failed, "seed {seed} failed: SQUALL_SEED={seed} runs it alone");
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut World::formed(seed))));
+        if let Err(payload) = run {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            panic!("seed {seed}: {}", text.or(payload.downcast_ref().copied()).unwrap_or("a panic"));
+        }
     }
 }
 

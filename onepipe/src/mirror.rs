@@ -116,26 +116,32 @@ impl Mirror {
     /// The receiver has said how far records have arrived.
     #[inline]
     pub(crate) fn acknowledge(&mut self, arrived: u64) -> Result<(), Misbehaved> {
-        if arrived <= self.arrived {
-            return Ok(());
+        if arrived > self.arrived {
+            self.check_end(arrived)?;
+            self.arrived = arrived;
         }
-        // Only records arrive.
-        let is_end = arrived.is_multiple_of(8)
-            && arrived <= self.posted
-            && (arrived == self.written || self.ring.header(arrived).is_some());
-        if !is_end {
-            return Err(Misbehaved);
-        }
-        self.arrived = arrived;
         Ok(())
     }
 
     /// The receiver has said how far it has taken them out.
     #[inline]
     pub(crate) fn free(&mut self, freed: u64) -> Result<(), Misbehaved> {
-        self.acknowledge(freed)?;
-        self.freed = self.freed.max(freed);
+        if freed > self.freed {
+            self.check_end(freed)?;
+            self.freed = freed;
+            // Only what has arrived is taken out.
+            self.arrived = self.arrived.max(freed);
+        }
         Ok(())
+    }
+
+    /// A receiver counts whole records, and only such as were posted.
+    #[inline]
+    fn check_end(&self, position: u64) -> Result<(), Misbehaved> {
+        let is_end = position.is_multiple_of(8)
+            && position <= self.posted
+            && (position == self.written || self.ring.header(position).is_some());
+        if is_end { Ok(()) } else { Err(Misbehaved) }
     }
 
     /// The receiver is this rank itself: what is written has arrived.
@@ -156,7 +162,10 @@ impl Mirror {
         if self.arrived == self.written {
             return None;
         }
-        self.ring.header(self.arrived).map(|header| header.stamp.widen(near))
+        let header = self.ring.header(self.arrived);
+        // Without it, nothing would hold the barrier back.
+        assert!(header.is_some(), "no record begins where what has arrived ends");
+        header.map(|header| header.stamp.widen(near))
     }
 
     /// Wide timestamps and tickets of the records that are not known to have arrived.
@@ -176,5 +185,77 @@ impl Mirror {
             at += header.label.record_bytes();
             Some((header.stamp.widen(near), header.label.ticket()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use squall_fabric::{Region, RegionKey, RegionKind};
+
+    use super::*;
+
+    /// A ring of 1 KiB with records of 40 and 24 bytes, stamped 5 and 6, that were posted, and one of 32, stamped 7, that
+    /// was not.
+    fn mirror() -> Mirror {
+        let mut mirror = Mirror::new(Ring::new(Region::heap(RegionKind::Polled, RegionKey(0), 1024), 0, 1024));
+        mirror.write(5, 50, &[0; 24]);
+        mirror.write(6, 60, &[0; 8]);
+        mirror.posted = mirror.written;
+        mirror.write(7, 70, &[0; 16]);
+        mirror
+    }
+
+    fn stamps(records: impl Iterator<Item = (u64, u32)>) -> Vec<u64> {
+        records.map(|(stamp, _)| stamp).collect()
+    }
+
+    #[test]
+    fn what_has_arrived_and_what_is_freed_are_told_apart() {
+        let mut mirror = mirror();
+        assert_eq!(mirror.room(), 1024 - 96);
+        assert_eq!(mirror.oldest_on_its_way(9), Some(5));
+        assert_eq!(mirror.acknowledge(40), Ok(()));
+        assert_eq!(mirror.oldest_on_its_way(9), Some(6));
+        assert_eq!((stamps(mirror.on_their_way(9)), stamps(mirror.not_freed(9))), (vec![6, 7], vec![5, 6, 7]));
+        assert_eq!(mirror.acknowledge(0), Ok(()), "an old word");
+        assert_eq!(mirror.free(40), Ok(()));
+        assert_eq!((mirror.room(), stamps(mirror.not_freed(9))), (1024 - 56, vec![6, 7]));
+        // What is freed has arrived, whichever is heard first.
+        assert_eq!(mirror.free(64), Ok(()));
+        assert_eq!((mirror.oldest_on_its_way(9), mirror.room()), (Some(7), 1024 - 32));
+        assert_eq!(mirror.free(40), Ok(()), "an old word");
+        assert_eq!(mirror.room(), 1024 - 32);
+        mirror.posted = mirror.written;
+        assert_eq!(mirror.acknowledge(96), Ok(()));
+        assert_eq!((mirror.oldest_on_its_way(9), stamps(mirror.not_freed(9))), (None, vec![7]));
+    }
+
+    #[test]
+    fn only_ends_of_records_that_were_posted_are_counted() {
+        let wrong = [4, 12, 8, 16, 48, 72, 96, 104, 1 << 40, u64::MAX];
+        for arrived in [0, 40, 64] {
+            let mut mirror = mirror();
+            mirror.acknowledge(arrived).expect("a record ends there");
+            for position in wrong {
+                assert_eq!(mirror.free(position), Err(Misbehaved), "{position} of {arrived}");
+                let expected = if position > arrived { Err(Misbehaved) } else { Ok(()) };
+                assert_eq!(mirror.acknowledge(position), expected, "{position} of {arrived}");
+            }
+            assert_eq!(stamps(mirror.not_freed(9)), [5, 6, 7]);
+            assert_eq!((mirror.arrived, mirror.freed), (arrived, 0));
+        }
+    }
+
+    #[test]
+    fn room_that_is_held_is_nobody_elses() {
+        let mut mirror = mirror();
+        assert!(mirror.hold(900));
+        assert_eq!(mirror.room(), 28);
+        assert!(!mirror.hold(32));
+        mirror.release(900);
+        assert_eq!(mirror.room(), 1024 - 96);
+        mirror.abandon();
+        assert_eq!((mirror.room(), mirror.oldest_on_its_way(9)), (0, None));
+        assert_eq!(stamps(mirror.not_freed(9)), []);
     }
 }

@@ -75,14 +75,16 @@ impl Order {
         }
     }
 
-    /// Hands out what lies below the barrier, at most `max` messages. Returns how many.
-    pub(crate) fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> usize {
-        let mut delivered = 0;
+    /// Hands out what lies below the barrier, at most `max` messages. Returns how many, and whether the next step has
+    /// something to say: that there is room again, also of what was recalled, or who misbehaved.
+    pub(crate) fn deliver(&mut self, max: usize, sink: &mut impl FnMut(Delivery<'_>)) -> (usize, bool) {
+        let (mut delivered, mut is_news) = (0, false);
         while delivered < max {
             let (mut stamp, sender) = (self.heads.least(), self.heads.first());
             if stamp >= self.barrier {
                 break;
             }
+            is_news = true;
             // Whoever sends what comes too late has broken a promise.
             if Some((stamp, sender)) <= self.last {
                 self.heads.set(sender, u64::MAX);
@@ -104,7 +106,7 @@ impl Order {
             });
             self.heads.set(sender, stamp);
         }
-        delivered
+        (delivered, is_news)
     }
 
     /// A sender whose records were found to be wrong.
@@ -138,7 +140,7 @@ mod tests {
 
     fn delivered(order: &mut Order, max: usize) -> Vec<(u64, usize, Vec<u8>)> {
         let mut delivered = Vec::new();
-        let count = order.deliver(max, &mut |d| delivered.push((d.stamp, d.sender, d.bytes.to_vec())));
+        let (count, _) = order.deliver(max, &mut |d| delivered.push((d.stamp, d.sender, d.bytes.to_vec())));
         assert_eq!(count, delivered.len());
         delivered
     }

@@ -21,7 +21,7 @@ pub(crate) trait Stamps {
     /// Somebody waits for promises beyond this.
     fn hear_want(&mut self, stamp: u64);
 
-    /// A timestamp for a scattering; none while it is not this rank's turn.
+    /// A timestamp for a scattering, at least 1: nobody waits for 0. None while it is not this rank's turn.
     fn stamp(&mut self) -> Option<u64>;
 
     /// Promises that no timestamp from now on is lower.
@@ -42,7 +42,7 @@ pub(crate) struct Clocked<C> {
 
 impl<C: Clock> Clocked<C> {
     pub(crate) fn new(clock: C) -> Clocked<C> {
-        Clocked { clock, now: 0, next: 0 }
+        Clocked { clock, now: 0, next: 1 }
     }
 }
 
@@ -86,6 +86,7 @@ mod tests {
     #[test]
     fn stamps_increase_and_keep_promises() {
         let mut stamps = Clocked::new(HostClock::default());
+        assert_eq!([stamps.stamp(), stamps.stamp()], [Some(1), Some(2)], "nobody waits for 0");
         stamps.advance(Time::from_nanos(5));
         assert_eq!([stamps.stamp(), stamps.stamp()], [Some(5), Some(6)], "also while the clock stands");
         assert_eq!(stamps.promise(), 7);

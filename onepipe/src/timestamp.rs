@@ -2,10 +2,18 @@
 //!
 //! Inside a rank, stamps are *wide*: 64 bits of nanoseconds, which don't wrap in 584 years, and are compared as numbers. On
 //! the wire they have 48 bits, which wrap every 78 hours; a receiver extends them next to its own clock (PAWS, RFC 7323,
-//! as in the paper's §6.1). So clocks must agree within 39 hours, and nothing may be on its way for as long.
+//! as in the paper's §6.1). So how far clocks are apart, and how long a timestamp is on its way, make 39 hours at most, and
+//! none is [told](is_fresh) long after its time.
 
 /// The nanoseconds after which a timestamp wraps around.
 const WRAP: u64 = 1 << Timestamp::BITS;
+
+/// Whether a wide timestamp may still be told by a rank whose clock shows `now`: readers would take much older ones for
+/// later ones.
+#[inline]
+pub(crate) fn is_fresh(stamp: u64, now: u64) -> bool {
+    now.saturating_sub(stamp) < WRAP / 4
+}
 
 /// The low 48 bits of a number of nanoseconds, compared by serial-number arithmetic.
 ///

@@ -25,6 +25,8 @@ impl Place {
         };
         // Its first member represents a rack; racks without members have no place.
         let racks: Vec<Vec<usize>> = racks.iter().map(left).filter(|rack| !rack.is_empty()).collect();
+        // More than there are makes no difference.
+        let degree = (*degree).min(racks.len());
         let Some(rack) = racks.iter().position(|rack| rack.contains(&me)) else {
             return Place::Tree { parent: None, children: Vec::new() };
         };
@@ -72,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_rank_but_the_root_is_the_child_of_its_parent() {
-        for (racks, degree) in [(1, 1), (4, 1), (7, 2), (9, 3), (10, 20)] {
+        for (racks, degree) in [(1, 1), (4, 1), (7, 2), (9, 3), (10, 20), (2, usize::MAX)] {
             let ranks = 2 * racks;
             let topology =
                 Topology::Hierarchy { racks: (0..racks).map(|rack| vec![rack, racks + rack]).collect(), degree };
@@ -81,7 +83,7 @@ mod tests {
             for rank in 0..ranks {
                 let Place::Tree { parent, children } = Place::of(rank, &topology, &left) else { panic!("a tree") };
                 roots += usize::from(parent.is_none());
-                assert!(children.len() <= degree + 1);
+                assert!(children.len() <= degree.saturating_add(1));
                 if let Some(parent) = parent {
                     assert!(Place::of(parent, &topology, &left).hears(rank), "{rank} below {parent}");
                 }

@@ -29,7 +29,7 @@ impl TokenRing {
 
 total_order_by!(TokenRing, engine);
 
-/// The low bits of a timestamp count the scatterings of a turn.
+/// The low bits of a timestamp count the scatterings of a turn, from 1 on.
 const INDEX_BITS: u32 = 16;
 
 /// How many scatterings go out in a turn at most.
@@ -78,7 +78,7 @@ impl Stamps for Turns {
             return None;
         }
         self.used += 1;
-        Some(self.turn << INDEX_BITS | (self.used - 1))
+        Some(self.turn << INDEX_BITS | self.used)
     }
 
     fn promise(&mut self) -> u64 {

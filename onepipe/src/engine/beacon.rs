@@ -11,12 +11,15 @@ use crate::{
     barrier::Tells,
     stamps::Stamps,
     status::{self, Word},
+    timestamp::is_fresh,
 };
 
 #[derive(Debug)]
 pub(super) struct Beacon {
     /// By mode: the greatest wide timestamp that barriers are to pass, as far as this rank knows.
     want: [u64; 2],
+    /// By mode: what of it is this rank's own last timestamp.
+    own: [u64; 2],
     active_until: Time,
     /// When barriers may be told again.
     next: Time,
@@ -42,6 +45,7 @@ impl Beacon {
     pub(super) fn new(ranks: usize) -> Beacon {
         Beacon {
             want: [0; 2],
+            own: [0; 2],
             active_until: Time::ZERO,
             next: Time::ZERO,
             told: Told::default(),
@@ -64,14 +68,22 @@ impl Beacon {
         *want = stamp.max(*want);
     }
 
+    /// This rank has used a timestamp, which barriers are to pass.
+    #[inline]
+    pub(super) fn stamped(&mut self, mode: Mode, stamp: u64) {
+        self.own[mode.index()] = stamp;
+        self.want(mode, stamp);
+    }
+
     /// Whether data was posted to a rank.
     #[inline]
     pub(super) fn pushed(&mut self, rank: usize, pushed: bool) {
         self.pushed[rank] |= pushed;
     }
 
-    /// Nothing was told in this epoch.
+    /// Nothing was told in this epoch, and nothing was heard: what a rank wanted that was removed counts no more.
     pub(super) fn begin_epoch(&mut self) {
+        self.want = self.own;
         self.told = Told::default();
         self.said.fill([0; 2]);
         self.next = Time::ZERO;
@@ -220,15 +232,16 @@ impl<S: Stamps> Engine<S> {
 
     #[inline]
     fn say(&mut self, rank: usize, word: fn(Mode) -> Word, barriers: [u64; 2]) {
+        let near = self.stamps.near();
         let status = &mut self.links.peers[rank].status;
         for mode in Mode::ALL {
             let (barrier, want) = (barriers[mode.index()], self.beacon.told.want[mode.index()]);
             let said = &mut self.beacon.said[rank][mode.index()];
-            if barrier > *said {
+            if barrier > *said && is_fresh(barrier, near) {
                 *said = barrier;
                 status.set(word(mode), status::encode(self.epoch, barrier));
             }
-            if want > 0 {
+            if want > 0 && is_fresh(want, near) {
                 status.set(Word::Want(mode), status::encode(self.epoch, want));
             }
         }

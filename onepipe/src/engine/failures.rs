@@ -47,7 +47,7 @@ impl<S: Stamps> Engine<S> {
         }
         let is_new = |rank: &usize| self.links.peers.get(*rank).is_some_and(|peer| peer.state != State::Removed);
         let failed: BTreeSet<usize> = settlement.failed.iter().copied().filter(is_new).collect();
-        self.stamps.advance(now);
+        self.advance(now);
         self.give_back(&failed);
         for &rank in &failed {
             // All that lies below has come before it was acknowledged.

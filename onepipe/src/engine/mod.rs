@@ -131,10 +131,10 @@ impl<S: Stamps> Engine<S> {
         let id = self.next;
         self.next = ScatteringId(id.0 + 1);
         self.deadline = Time::ZERO;
-        self.stamps.advance(now);
+        self.advance(now);
         self.beacon.activate(now, &self.config);
         if has_room && let Some(stamp) = self.stamps.stamp() {
-            self.beacon.want(mode, stamp);
+            self.beacon.stamped(mode, stamp);
             for message in messages {
                 write(&mut self.links, &mut self.orders, (mode, stamp, id), *message);
             }
@@ -209,7 +209,7 @@ impl<S: Stamps> Engine<S> {
         if self.has_ended {
             return false;
         }
-        self.stamps.advance(now);
+        self.advance(now);
         let mut progress = self.read(fabric, now);
         progress |= self.send_waiting(now);
         progress |= self.push(fabric);
@@ -217,6 +217,14 @@ impl<S: Stamps> Engine<S> {
         self.report(fabric);
         self.deadline = self.next_beacon(now);
         progress
+    }
+
+    /// It is `now`: for this rank's timestamps, and for those that are extended next to its clock.
+    #[inline]
+    fn advance(&mut self, now: Time) {
+        self.stamps.advance(now);
+        let near = self.stamps.near();
+        self.orders.iter_mut().for_each(|order| order.near = near);
     }
 
     /// Gives room to those who wait for it, and sends those who have all theirs.
@@ -241,7 +249,7 @@ impl<S: Stamps> Engine<S> {
                 mirror.release(record_bytes(message.bytes.len()));
                 write(&mut self.links, &mut self.orders, (scattering.mode, stamp, scattering.id), message);
             }
-            self.beacon.want(scattering.mode, stamp);
+            self.beacon.stamped(scattering.mode, stamp);
             self.waiting.remove_first_ready();
             progress = true;
         }
@@ -281,9 +289,8 @@ impl<S: Stamps> Engine<S> {
         if self.has_ended {
             return 0;
         }
-        let delivered = self.orders[mode.index()].deliver(max, sink);
-        if delivered > 0 {
-            // Senders are to hear of the room.
+        let (delivered, is_news) = self.orders[mode.index()].deliver(max, sink);
+        if is_news {
             self.deadline = Time::ZERO;
         }
         delivered

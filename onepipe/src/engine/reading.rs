@@ -17,7 +17,6 @@ impl<S: Stamps> Engine<S> {
         let near = self.stamps.near();
         let mut progress = false;
         for mode in Mode::ALL {
-            self.orders[mode.index()].near = near;
             while let Some(rank) = self.orders[mode.index()].take_misbehaved() {
                 self.accuse(fabric, rank);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use squall_onepipe::Mode;
 
-use super::{Log, Received, World};
+use super::{Log, NAMELESS, Received, Sent, World};
 
 /// Checks all rules. The group is quiet, and all that could be delivered was.
 pub(crate) fn all(world: &World) {
@@ -12,9 +12,12 @@ pub(crate) fn all(world: &World) {
     for mode in Mode::ALL {
         order(&world.logs, mode);
         stamps(&world.logs, mode);
+        for (&from, &to) in survivors.iter().flat_map(|from| survivors.iter().map(move |to| (from, to))) {
+            nameless(&world.logs, mode, from, to);
+        }
         for (sender, log) in world.logs.iter().enumerate() {
             for id in 0..log.sent.len() as u64 {
-                if log.sent[id as usize].mode == mode {
+                if log.sent[id as usize].mode == mode && !log.sent[id as usize].is_empty {
                     scattering(world, &survivors, sender, id);
                 }
             }
@@ -44,14 +47,30 @@ fn order(logs: &[Log], mode: Mode) {
 fn stamps(logs: &[Log], mode: Mode) {
     let mut stamps: BTreeMap<(usize, u64), u64> = BTreeMap::new();
     let mut used: BTreeMap<(usize, u64), u64> = BTreeMap::new();
-    for &Received { stamp, sender, id } in logs.iter().flat_map(|log| &log.received[mode as usize]) {
+    let named = logs.iter().flat_map(|log| &log.received[mode as usize]).filter(|received| received.id != NAMELESS);
+    for &Received { stamp, sender, id } in named {
         let known = *stamps.entry((sender, id)).or_insert(stamp);
         assert_eq!(known, stamp, "scattering {id} of rank {sender} has two timestamps");
         let of = *used.entry((sender, stamp)).or_insert(id);
         assert_eq!(of, id, "two scatterings of rank {sender} have the timestamp {stamp}");
         let sent = &logs[sender].sent[id as usize];
         assert!(stamp >= sent.clock, "scattering {id} of rank {sender} is stamped before it was sent");
+        // So whoever knows of a delivery, by whatever means, sends what comes later.
+        assert!(Some(stamp) > sent.above, "{id} of rank {sender}, {sent:?}, comes before what was delivered: {stamp}");
     }
+}
+
+/// Of messages that say nothing, as many are delivered as there should be.
+fn nameless(logs: &[Log], mode: Mode, from: usize, to: usize) {
+    let is_due = |sent: &&Sent| {
+        let is_back =
+            if mode == Mode::Reliable { !sent.given_back.is_empty() } else { sent.given_back.contains(&None) };
+        sent.mode == mode && sent.is_empty && sent.to.contains(&to) && !is_back
+    };
+    let received = &logs[to].received[mode as usize];
+    let delivered = received.iter().filter(|received| (received.sender, received.id) == (from, NAMELESS)).count();
+    let due = logs[from].sent.iter().filter(is_due).count();
+    assert_eq!(delivered, due, "empty messages from {from} to {to}, {mode:?}");
 }
 
 /// Who has delivered a scattering is who should have.

@@ -57,15 +57,12 @@ impl Court {
     pub(crate) fn has_news_for(&self, rank: usize) -> bool {
         let (settlements, wedged) = self.told[rank];
         let wedge = self.is_wedging && !wedged && !self.removed.contains(&rank);
-        settlements < self.settlements.len() && !self.knows_that_it_is_out(rank) || wedge
+        let settlement = settlements < self.settlements.len() && !self.knows_that_it_is_out(rank);
+        settlement || wedge || self.all_reports().is_some()
     }
 
     fn knows_that_it_is_out(&self, rank: usize) -> bool {
         self.settlements[..self.told[rank].0].iter().any(|settlement| settlement.failed.contains(&rank))
-    }
-
-    pub(crate) fn settlements(&self) -> &[Settlement] {
-        &self.settlements
     }
 
     /// Begins to settle, also if nobody has failed.
@@ -95,11 +92,16 @@ impl Court {
         !self.removed.contains(&rank) && !self.accused.contains(&rank)
     }
 
+    /// The reports of all who stay, once they are there.
+    fn all_reports(&self) -> Option<Vec<u64>> {
+        let mut staying = (0..self.ranks).filter(|&rank| self.is_wedging && self.stays(rank)).peekable();
+        staying.peek()?;
+        staying.map(|rank| self.reports.get(&rank).copied()).collect()
+    }
+
     /// Decides once all who stay have reported.
     fn decide(&mut self) {
-        let staying: Vec<usize> = (0..self.ranks).filter(|&rank| self.stays(rank)).collect();
-        let reports: Option<Vec<u64>> = staying.iter().map(|rank| self.reports.get(rank).copied()).collect();
-        let (true, Some(reports)) = (self.is_wedging, reports) else { return };
+        let Some(reports) = self.all_reports() else { return };
         let failed: Vec<usize> = std::mem::take(&mut self.accused).into_iter().collect();
         self.removed.extend(&failed);
         self.epoch += 1;
@@ -134,6 +136,13 @@ impl Controller for Seat<'_> {
         if let (false, Some(settlement)) = (is_out, court.settlements.get(*settlements)) {
             *settlements += 1;
             return Some(Directive::Settle(settlement.clone()));
+        }
+        // What it was told of other epochs, and what it was told before, may come again.
+        let current = court.epoch - (court.settlements.len() - *settlements) as u64;
+        let others = [0, current.wrapping_sub(1), current + 1].into_iter().filter(|&epoch| epoch != current);
+        let stale: Vec<u64> = others.chain(wedged.then_some(court.epoch)).collect();
+        if court.random.u8(..4) == 0 {
+            return court.random.choice(stale).map(|epoch| Directive::Wedge { epoch });
         }
         if court.is_wedging && !*wedged && !court.removed.contains(&rank) {
             *wedged = true;

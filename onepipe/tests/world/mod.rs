@@ -22,18 +22,25 @@ use fickle::Fickle;
 pub(crate) struct Sent {
     pub(crate) mode: Mode,
     pub(crate) to: Vec<usize>,
+    /// Whether its messages say nothing.
+    pub(crate) is_empty: bool,
     /// What the sender's clock showed.
     pub(crate) clock: u64,
+    /// The greatest timestamp of the mode that any rank had delivered.
+    pub(crate) above: Option<u64>,
     /// The timestamps with which it was given back.
     pub(crate) given_back: Vec<Option<u64>>,
 }
+
+/// What a message that says nothing is remembered as.
+pub(crate) const NAMELESS: u64 = u64::MAX;
 
 /// A message, as its receiver remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) stamp: u64,
     pub(crate) sender: usize,
-    /// The scattering's number.
+    /// The scattering's number; [`NAMELESS`] if the message is empty.
     pub(crate) id: u64,
 }
 
@@ -63,6 +70,8 @@ pub(crate) struct World {
     pub(crate) court: Court,
     /// Whether applications take all that they can at once.
     pub(crate) is_draining: bool,
+    /// By mode: the greatest timestamp that any rank has delivered.
+    greatest: [Option<u64>; 2],
 }
 
 /// A small group.
@@ -77,16 +86,16 @@ pub(crate) fn fast() -> SimConfig {
     SimConfig { failure_timeout: Duration::from_millis(3), ..SimConfig::fast() }
 }
 
-/// A seed from `SQUALL_SEED`, or a new one; a test that fails shows it.
-pub(crate) fn seed() -> u64 {
-    let seed = std::env::var("SQUALL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
-    eprintln!("SQUALL_SEED={seed}");
-    seed
-}
-
 impl World {
     /// A cluster with these clocks, all of whose ranks have reached each other.
     pub(crate) fn new(sim: SimConfig, seed: u64, config: &OnePipeConfig, clocks: &[SkewedClock]) -> World {
+        let mut world = World::create(sim, seed, config, clocks);
+        world.connect();
+        world
+    }
+
+    /// A cluster with these clocks, none of whose ranks has reached another.
+    pub(crate) fn create(sim: SimConfig, seed: u64, config: &OnePipeConfig, clocks: &[SkewedClock]) -> World {
         let net = SimNet::new(sim, seed);
         let ranks = config.nodes.iter().zip(clocks).map(|(&node, &clock)| {
             // Queues that are never full leave the half of it untested.
@@ -96,23 +105,20 @@ impl World {
         });
         let ranks: Vec<Option<Rank>> = ranks.collect();
         let n = ranks.len();
-        let mut world = World {
+        World {
             net,
             random: fastrand::Rng::with_seed(seed),
             ranks,
             logs: (0..n).map(|_| Log::default()).collect(),
             court: Court::new(n, config.epoch, seed),
             is_draining: false,
-        };
-        world.until("connecting", |world| world.alive().all(|rank| world.pipe(rank).is_connected()));
-        world
+            greatest: [None; 2],
+        }
     }
 
-    /// One with clocks that agree.
-    pub(crate) fn simple(n: usize, seed: u64) -> World {
-        let mut world = World::new(fast(), seed, &config(n), &vec![SkewedClock::default(); n]);
-        world.is_draining = true;
-        world
+    /// Goes on until all ranks have reached each other.
+    pub(crate) fn connect(&mut self) {
+        self.until("connecting", |world| world.alive().all(|rank| world.pipe(rank).is_connected()));
     }
 
     pub(crate) fn pipe(&self, rank: usize) -> &OnePipe<SkewedClock> {
@@ -143,12 +149,14 @@ impl World {
         self.pipe(rank).config().nodes[rank]
     }
 
-    /// Sends a scattering of messages that say where they are from and for whom, of at least so many bytes.
+    /// Sends a scattering of messages that say where they are from and for whom, of at least so many bytes; of none, if
+    /// these are to be none.
     pub(crate) fn scatter(&mut self, from: usize, mode: Mode, to: &[usize], bytes: usize) -> Result<u64, ScatterError> {
         let now = self.net.now();
         let number = self.logs[from].sent.len() as u64;
         let payload = |to: usize| {
             let head = [from as u64, to as u64, mode as u64, number].map(u64::to_le_bytes).concat();
+            let head = if bytes == 0 { Vec::new() } else { head };
             let fill = (head.len()..bytes).map(|at| (at as u64 ^ number) as u8);
             head.iter().copied().chain(fill).collect::<Vec<u8>>()
         };
@@ -159,7 +167,15 @@ impl World {
         let id = rank.pipe.scatter(now, mode, &messages)?;
         assert_eq!(id.0, number, "scatterings are numbered in their order");
         let clock = squall_onepipe::Clock::now(&mut rank.clock, now);
-        self.logs[from].sent.push(Sent { mode, to: to.to_vec(), clock, given_back: Vec::new() });
+        let above = self.greatest[mode as usize];
+        self.logs[from].sent.push(Sent {
+            mode,
+            to: to.to_vec(),
+            is_empty: bytes == 0,
+            clock,
+            above,
+            given_back: Vec::new(),
+        });
         Ok(number)
     }
 
@@ -191,20 +207,27 @@ impl World {
     fn deliver(&mut self, rank: usize) {
         let Some(Rank { pipe, .. }) = &mut self.ranks[rank] else { return };
         let log = &mut self.logs[rank];
+        let greatest = &mut self.greatest;
         for mode in Mode::ALL {
             let max = if self.is_draining { usize::MAX } else { [0, 1, 5, 100][self.random.usize(..4)] };
             let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch == pipe.epoch());
             let reported = reported.filter(|_| mode == Mode::Reliable).map_or(u64::MAX, |(_, barrier)| barrier);
             let barrier = pipe.barrier(mode).min(reported);
             pipe.deliver(mode, max, &mut |delivery| {
-                let word = |at: usize| u64::from_le_bytes(delivery.bytes[8 * at..][..8].try_into().expect("a word"));
-                let received = Received { stamp: delivery.stamp, sender: word(0) as usize, id: word(3) };
-                assert_eq!((delivery.mode, mode as u64), (mode, word(2)));
-                assert_eq!((delivery.sender, rank), (received.sender, word(1) as usize));
+                let (stamp, sender) = (delivery.stamp, delivery.sender);
+                let words = delivery.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                let words: Vec<u64> = words.take(4).collect();
+                let id = words.get(3).map_or(NAMELESS, |&id| id);
+                let received = Received { stamp, sender, id };
+                assert_eq!(delivery.mode, mode);
+                if !delivery.bytes.is_empty() {
+                    assert_eq!(words, [sender as u64, rank as u64, mode as u64, id], "a message for another");
+                }
                 let is_filled = |(at, &byte): (usize, &u8)| byte == (at as u64 ^ received.id) as u8;
                 assert!(delivery.bytes.iter().enumerate().skip(32).all(is_filled), "a payload that was not sent");
                 assert!(delivery.stamp < barrier, "rank {rank} delivers {received:?} at a barrier of {barrier}");
                 log.received[mode as usize].push(received);
+                greatest[mode as usize] = greatest[mode as usize].max(Some(received.stamp));
             });
         }
     }
@@ -272,9 +295,11 @@ impl World {
     pub(crate) fn drain(&mut self, what: &str) {
         self.is_draining = true;
         let limit = self.net.now() + Duration::from_secs(10);
-        // What applications have left undelivered needs no event.
+        // What applications have left undelivered needs no event. Nobody is stepped without one.
         for rank in 0..self.ranks.len() {
-            self.step(rank);
+            if self.runs(rank) {
+                self.deliver(rank);
+            }
         }
         while self.advance(Time::MAX) {
             assert!(self.net.now() < limit, "{what}: it does not become quiet");
@@ -285,6 +310,10 @@ impl World {
     pub(crate) fn crash(&mut self, rank: usize) {
         let node = self.ranks[rank].take().expect("it is alive").fabric.node();
         self.court.crashed.insert(rank);
+        // Whoever never reached it does not miss it.
+        if self.alive().any(|other| !self.pipe(other).is_reached(rank)) {
+            self.court.accuse(rank);
+        }
         if self.random.bool() { self.net.crash(node) } else { self.net.power_off(node) }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use squall_fabric::{Time, sim::SimConfig};
+use squall_fabric::{
+    NodeId, Time,
+    sim::{Sabotage, SimConfig},
+};
 use squall_onepipe::{Mode, OnePipeConfig, ScatterError, SkewedClock, Topology};
 
 use super::{World, check, config, fast};
@@ -51,11 +54,15 @@ fn random_config(n: usize, random: &mut fastrand::Rng) -> OnePipeConfig {
     config
 }
 
-/// Clocks that are off and drift, sometimes near to where timestamps wrap around.
+/// Clocks that are off and drift, sometimes near to where timestamps wrap around; or that agree, so that many timestamps are
+/// the same.
 fn random_clocks(n: usize, random: &mut fastrand::Rng) -> Vec<SkewedClock> {
     let wrap = 1 << 48;
-    let origin = [1 << 40, wrap - 1_000_000, 3 * wrap - 100_000][random.usize(..3)];
+    let origin = [0, 1 << 40, wrap - 1_000_000, 3 * wrap - 100_000][random.usize(..4)];
     let skew = [0, 300, 100_000][random.usize(..3)];
+    if random.u8(..3) == 0 {
+        return vec![SkewedClock { origin, offset: 0, drift_ppm: 0 }; n];
+    }
     let clock = |random: &mut fastrand::Rng| SkewedClock {
         origin,
         offset: random.i64(-skew..=skew),
@@ -72,7 +79,11 @@ fn send(world: &mut World, from: usize, tally: &mut Tally) {
     to.truncate(world.random.usize(1..=to.len()));
     let mode = Mode::ALL[world.random.usize(..2)];
     let longest = world.pipe(from).max_message();
-    let bytes = if world.random.u8(..4) == 0 { longest } else { world.random.usize(32..=100) };
+    let bytes = match world.random.u8(..16) {
+        0 => 0,
+        1..5 => longest,
+        _ => world.random.usize(32..=100),
+    };
     match world.scatter(from, mode, &to, bytes) {
         Ok(_) => {}
         Err(ScatterError::Full { .. }) => tally.full += 1,
@@ -81,25 +92,64 @@ fn send(world: &mut World, from: usize, tally: &mut Tally) {
     }
 }
 
+/// What is wrong for a while.
+#[derive(Debug, Default)]
+struct Mishaps {
+    paused: Vec<usize>,
+    cuts: Vec<(NodeId, NodeId)>,
+}
+
+impl Mishaps {
+    fn resume(world: &mut World, rank: usize) {
+        if world.ranks[rank].is_some() {
+            world.net.resume(world.node(rank));
+            world.step(rank);
+        }
+    }
+
+    /// Ends them all.
+    fn end(&mut self, world: &mut World) {
+        self.paused.drain(..).for_each(|rank| Mishaps::resume(world, rank));
+        self.cuts.drain(..).for_each(|(a, b)| world.net.heal(a, b));
+    }
+}
+
 /// One run: traffic, failures in its midst, then the rules.
-pub(crate) fn run(seed: u64) -> Tally {
+pub(crate) fn run(seed: u64, sabotage: Option<Sabotage>) -> Tally {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x9a7);
-    let n = if random.u8(..20) == 0 { 16 } else { random.usize(2..=9) };
+    let n = match random.u8(..20) {
+        0 => 16,
+        1 => 1,
+        _ => random.usize(2..=9),
+    };
     let config = random_config(n, &mut random);
     let clocks = random_clocks(n, &mut random);
     let nasty = SimConfig { failure_timeout: Duration::from_millis(3), ..SimConfig::nasty() };
     let sim = if random.bool() { fast() } else { nasty };
-    let mut world = World::new(sim, seed, &config, &clocks);
+    let mut world = World::create(SimConfig { sabotage, ..sim }, seed, &config, &clocks);
     let mut tally = Tally::default();
 
     let turns = random.usize(20..400);
     let mut crashes = random.usize(0..=2).min(n - 1);
     let mut mishaps = random.usize(0..=3);
-    let mut paused: Vec<usize> = Vec::new();
-    let mut cuts = Vec::new();
+    // Each failure is settled before the next one, or several come together.
+    let is_orderly = random.bool();
+    // Only clocks that don't drift agree after it.
+    let idle_at = (random.bool() && clocks.iter().all(|clock| clock.drift_ppm == 0)).then(|| random.usize(..turns));
+    let mut quiet_at = None;
+    let mut wrong = Mishaps::default();
+    begin(&mut world, &mut random, &mut crashes, &mut tally);
     for turn in 0..turns {
+        let is_idle = idle_at == Some(turn);
+        if is_idle || quiet_at == Some(turn) {
+            wrong.end(&mut world);
+            quiet(&mut world);
+            world.pass(if is_idle { Duration::from_secs(50 * 3600) } else { Duration::ZERO });
+            world.is_draining = false;
+        }
         let alive: Vec<usize> = world.alive().filter(|&rank| world.runs(rank)).collect();
         let Some(&one) = world.random.choice(&alive) else { break };
+        let before = (crashes, mishaps);
         match world.random.usize(..100) {
             0..50 => (0..world.random.usize(1..6)).for_each(|_| send(&mut world, one, &mut tally)),
             50..60 => world.step(one),
@@ -110,7 +160,7 @@ pub(crate) fn run(seed: u64) -> Tally {
             64..66 if mishaps > 0 => {
                 mishaps -= 1;
                 world.net.pause(world.node(one));
-                paused.push(one);
+                wrong.paused.push(one);
             }
             66..68 if mishaps > 0 && alive.len() > 2 => {
                 mishaps -= 1;
@@ -118,7 +168,7 @@ pub(crate) fn run(seed: u64) -> Tally {
                 if other != one {
                     let (a, b) = (world.node(one), world.node(other));
                     world.net.cut(a, b);
-                    cuts.push((a, b));
+                    wrong.cuts.push((a, b));
                 }
             }
             68 if mishaps > 0 => {
@@ -130,8 +180,8 @@ pub(crate) fn run(seed: u64) -> Tally {
                 world.court.accuse(one);
             }
             72..80 => {
-                if let Some(rank) = paused.pop().filter(|&rank| world.ranks[rank].is_some()) {
-                    world.net.resume(world.node(rank));
+                if let Some(rank) = wrong.paused.pop() {
+                    Mishaps::resume(&mut world, rank);
                 }
             }
             80..82 => {
@@ -145,16 +195,12 @@ pub(crate) fn run(seed: u64) -> Tally {
                 }
             }
         }
+        if is_orderly && before != (crashes, mishaps) {
+            quiet_at = Some(turn + world.random.usize(1..20));
+        }
     }
-    for rank in paused.into_iter().filter(|&rank| world.ranks[rank].is_some()).collect::<Vec<_>>() {
-        world.net.resume(world.node(rank));
-    }
-    for (a, b) in cuts {
-        world.net.heal(a, b);
-    }
-    world.drain("after the last failure");
-    recovery(&mut world);
-    check::all(&world);
+    wrong.end(&mut world);
+    quiet(&mut world);
 
     for log in &world.logs {
         for mode in Mode::ALL {
@@ -165,6 +211,37 @@ pub(crate) fn run(seed: u64) -> Tally {
     }
     tally.removed += world.court.removed.len();
     tally
+}
+
+/// Ranks reach each other; in half of the runs some send before, and a few fail.
+fn begin(world: &mut World, random: &mut fastrand::Rng, crashes: &mut usize, tally: &mut Tally) {
+    if random.bool() {
+        return world.connect();
+    }
+    for _ in 0..random.usize(1..10) {
+        let alive: Vec<usize> = world.alive().collect();
+        let one = *random.choice(&alive).expect("some stay");
+        match random.u8(..10) {
+            0 if *crashes > 0 && world.others_stay(one) => {
+                *crashes -= 1;
+                world.crash(one);
+            }
+            1..7 => send(world, one, tally),
+            _ => {
+                let limit = world.net.now() + Duration::from_micros(random.u64(1..50));
+                world.advance(limit);
+            }
+        }
+    }
+}
+
+/// Nothing more goes wrong: the rules hold, and those who are left go on.
+fn quiet(world: &mut World) {
+    world.drain("after the last failure");
+    // What follows could wake what has got stuck.
+    check::all(world);
+    recovery(world);
+    check::all(world);
 }
 
 /// Those who are left go on: what they send is delivered, and then they are quiet.
