@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
     Order, Switches,
-    figures::Latencies,
+    figures::{Latencies, Sum},
     packet::{Barriers, Content, Packet, Train},
     world::{Event, World},
 };
@@ -37,6 +37,8 @@ pub(super) struct Host {
     pub(super) gone: Vec<bool>,
     /// What was delivered last, by stamp and sender.
     last: [(u64, usize); 2],
+    /// How long messages that its processes sent waited for their turn, at the hosts farthest from it.
+    pub(super) ordering: Sum,
 }
 
 /// Messages of one scattering to the processes of a host, ordered by their place, a stamp or number, and their sender.
@@ -48,6 +50,7 @@ pub(super) struct Arrived {
     pub(super) place: u64,
     pub(super) sender: usize,
     since: u64,
+    received: u64,
     messages: u16,
     pub(super) serial: u64,
 }
@@ -67,6 +70,7 @@ impl Host {
             wedged: false,
             gone: Vec::new(),
             last: [(0, 0); 2],
+            ordering: Sum::default(),
         }
     }
 }
@@ -121,7 +125,7 @@ impl World {
             self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages: new + again });
         }
         if new > 0 && !recalled {
-            let arrived = Arrived { place: train.stamp, sender: train.sender, since, messages: new, serial };
+            let arrived = Arrived { place: train.stamp, sender: train.sender, since, received: self.now, messages: new, serial };
             if train.attempt == 0 {
                 self.record(host, &arrived, |figures| &mut figures.unordered, 0);
             }
@@ -205,6 +209,7 @@ impl World {
         self.hosts[host].last[mode] = place;
         if mode == 0 {
             self.record(host, arrived, |figures| &mut figures.ordered, 1);
+            self.note_ordering(host, arrived);
         } else {
             self.record(host, arrived, |figures| &mut figures.reliable, 2);
             self.note_delivery(host, arrived);
@@ -217,10 +222,21 @@ impl World {
         }
         let (nanos, messages) = (self.now - arrived.since, u64::from(arrived.messages));
         of(&mut self.figures).add(nanos, messages);
-        let from = self.processes[arrived.sender].host;
-        if self.topology.hops(from, host) == self.topology.most_hops() {
+        if self.is_farthest(arrived.sender, host) {
             self.figures.farthest[kind].add(nanos, messages);
         }
+    }
+
+    fn note_ordering(&mut self, host: usize, arrived: &Arrived) {
+        if self.measuring() && self.is_farthest(arrived.sender, host) {
+            let from = self.processes[arrived.sender].host;
+            self.hosts[from].ordering.add(self.now - arrived.received, u64::from(arrived.messages));
+        }
+    }
+
+    /// Whether no two hosts are farther from each other than a process's and this one.
+    fn is_farthest(&self, sender: usize, host: usize) -> bool {
+        self.topology.hops(self.processes[sender].host, host) == self.topology.most_hops()
     }
 }
 

@@ -187,6 +187,9 @@ impl World {
             self.now = now;
             self.happen(event);
         }
+        for mean in self.hosts.iter().filter_map(|host| host.ordering.mean()) {
+            self.figures.ordering.add(mean, 1);
+        }
     }
 
     fn happen(&mut self, event: Event) {
