@@ -7,7 +7,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use super::{
     Order, Switches,
     figures::{Latencies, Sum},
-    packet::{Barriers, Content, Packet, Train},
+    packet::{Barriers, Content, Packet, Train, count},
     world::{Event, World},
 };
 use crate::tournament::Tournament;
@@ -51,7 +51,7 @@ pub(super) struct Arrived {
     pub(super) sender: usize,
     since: u64,
     received: u64,
-    messages: u16,
+    messages: u64,
     pub(super) serial: u64,
 }
 
@@ -81,14 +81,14 @@ impl World {
         let work = match &packet {
             Packet::Train(train) => {
                 // One message for each process is one for each thread.
-                let messages = self.scenario.cpu_ns() * train.messages();
+                let messages = self.scenario.cpu_ns() * count(train.messages);
                 messages.div_ceil(self.scenario.share() as u64)
             }
             Packet::Beacon(_) if self.loses() => return,
             Packet::Beacon(_) | Packet::Beacons(_) => 0,
             Packet::Token(_) => self.scenario.profile.message_cpu_ns,
             &Packet::Acknowledgement { serial, host, messages } => {
-                let messages = messages - self.lost_of(messages);
+                let messages = self.left_of(messages);
                 self.acknowledged(serial, host, messages);
                 return;
             }
@@ -111,21 +111,21 @@ impl World {
     }
 
     fn receive(&mut self, host: usize, train: &Train, serial: u64) {
-        let new = train.new - self.lost_of(train.new);
-        let again = train.again - self.lost_of(train.again);
-        let Some(scattering) = self.scatterings.get(serial) else { return };
-        let new = new.min(scattering.lacking[host]);
-        scattering.lacking[host] -= new;
-        let (since, recalled) = (scattering.since, scattering.recalled);
+        let messages = self.left_of(train.messages);
         if self.measuring() {
-            self.figures.lost += train.messages() - u64::from(new + again);
+            self.figures.lost += count(train.messages & !messages);
         }
-        if new + again > 0 {
+        let Some(scattering) = self.scatterings.get(serial) else { return };
+        let new = messages & scattering.lacking[host];
+        scattering.lacking[host] &= !new;
+        let (since, recalled) = (scattering.since, scattering.recalled);
+        if messages != 0 {
             let to = self.processes[train.sender].host;
-            self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages: new + again });
+            self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages });
         }
-        if new > 0 && !recalled {
-            let arrived = Arrived { place: train.stamp, sender: train.sender, since, received: self.now, messages: new, serial };
+        if new != 0 && !recalled {
+            let (place, sender, received) = (train.stamp, train.sender, self.now);
+            let arrived = Arrived { place, sender, since, received, messages: count(new), serial };
             if train.attempt == 0 {
                 self.record(host, &arrived, |figures| &mut figures.unordered, 0);
             }
@@ -133,7 +133,7 @@ impl World {
         }
         match self.scenario.order {
             // A packet that is lost tells nothing either.
-            Order::OnePipe { switches: Switches::Chip, .. } if new + again > 0 => self.pass(host, train.barriers),
+            Order::OnePipe { switches: Switches::Chip, .. } if messages != 0 => self.pass(host, train.barriers),
             // Messages move clocks; what they show is told by the exchange only.
             Order::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
             _ => {}
@@ -220,7 +220,7 @@ impl World {
         if !self.measuring() {
             return;
         }
-        let (nanos, messages) = (self.now - arrived.since, u64::from(arrived.messages));
+        let (nanos, messages) = (self.now - arrived.since, arrived.messages);
         of(&mut self.figures).add(nanos, messages);
         if self.is_farthest(arrived.sender, host) {
             self.figures.farthest[kind].add(nanos, messages);
@@ -230,7 +230,7 @@ impl World {
     fn note_ordering(&mut self, host: usize, arrived: &Arrived) {
         if self.measuring() && self.is_farthest(arrived.sender, host) {
             let from = self.processes[arrived.sender].host;
-            self.hosts[from].ordering.add(self.now - arrived.received, u64::from(arrived.messages));
+            self.hosts[from].ordering.add(self.now - arrived.received, arrived.messages);
         }
     }
 

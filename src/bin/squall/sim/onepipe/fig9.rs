@@ -1,13 +1,13 @@
 //! Figure 9: delivery latency of 1Pipe's variants, idle, and with loss.
 
-use squall_onepipe::model::{Destinations, Figures, Order, Profile, Scenario, Switches, Traffic};
+use squall_onepipe::model::{Destinations, Figures, Order, Profile, Scenario, ScenarioError, Switches, Traffic};
 
 use super::{
-    Run, on_all_cores,
+    Run, line, on_all_cores,
     outcome::{Finding, Outcome, Value, columns},
-    testbed,
+    seed, testbed,
 };
-use crate::plot::{Axis, Chart, Line, Unit};
+use crate::plot::{Axis, Chart, Unit};
 
 const SIZES: [usize; 4] = [8, 16, 32, 512];
 const VARIANTS: [(&str, Switches); 2] = [("chip", Switches::Chip), ("host", Switches::Representative)];
@@ -35,13 +35,15 @@ struct Point {
     overhead_of_all: f64,
 }
 
-pub(super) fn run(run: Run) -> Outcome {
+pub(super) fn run(run: Run) -> Result<Outcome, ScenarioError> {
     let losses = run.size(vec![1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1], vec![1e-6, 1e-5, 1e-4, 1e-3, 1e-1]);
     let idle = VARIANTS.into_iter().flat_map(|variant| SIZES.map(|processes| (variant, processes, 0.0)));
     let lossy = VARIANTS.into_iter().flat_map(|variant| losses.iter().map(move |&loss| (variant, 512, loss)));
     let each: Vec<((&str, Switches), usize, f64)> = idle.chain(lossy).collect();
     let points = on_all_cores(&each, |&(variant, processes, loss)| measure(variant, processes, loss, run));
-    Outcome {
+    let points = points.into_iter().collect::<Result<Vec<Point>, ScenarioError>>()?;
+    let Profile { retransmit_ns, representative_ns, message_cpu_ns, prepare_cpu_ns, .. } = Profile::TESTBED;
+    Ok(Outcome {
         title: "delivery latency of 1Pipe".to_owned(),
         assumed: vec![
             testbed(),
@@ -56,7 +58,19 @@ pub(super) fn run(run: Run) -> Outcome {
             format!(
                 "Hosts' commit barriers travel in beacons and messages; what is not acknowledged after the longest round trip and {} µs \
                  is sent again (assumed).",
-                Profile::TESTBED.retransmit_ns / 1000
+                retransmit_ns / 1000
+            ),
+            "Beacons leave all hosts when their clocks show the same, and a switch passes them on at once when its last input has told \
+             (assumed: §6.2.2 and §6.2.3 say \"periodically\", which would add a wait at each hop)."
+                .to_owned(),
+            format!(
+                "A representative takes {} µs for each beacon, there and back (§7.2), and passes it on at once.",
+                representative_ns / 1000
+            ),
+            format!(
+                "Each message is delivered both with best effort and reliably, so all are charged a reliable one's {} ns at both ends \
+                 ({prepare_cpu_ns} of them assumed).",
+                message_cpu_ns + prepare_cpu_ns
             ),
             "Beacons are lost on every link, messages and acknowledgements where they end.".to_owned(),
         ],
@@ -76,7 +90,7 @@ pub(super) fn run(run: Run) -> Outcome {
         rows: points.iter().map(row).collect(),
         charts: charts(&points),
         findings: findings(&points),
-    }
+    })
 }
 
 fn row(point: &Point) -> Vec<Value> {
@@ -84,7 +98,7 @@ fn row(point: &Point) -> Vec<Value> {
     vec![
         point.variant.into(),
         point.processes.into(),
-        if point.loss == 0.0 { "0".into() } else { format!("{:e}", point.loss).into() },
+        Value::Exponential(point.loss),
         us(point.unordered),
         us(point.best_effort),
         us(point.best_effort_p95),
@@ -97,7 +111,12 @@ fn row(point: &Point) -> Vec<Value> {
 }
 
 /// Clocks keep their offsets in a run, so that a mean takes many runs.
-fn measure((variant, switches): (&'static str, Switches), processes: usize, loss: f64, run: Run) -> Point {
+fn measure(
+    (variant, switches): (&'static str, Switches),
+    processes: usize,
+    loss: f64,
+    run: Run,
+) -> Result<Point, ScenarioError> {
     let (width, mean_gap_ns, runs) =
         if loss > 0.0 { (16, LOSSY_GAP_NS, run.size(20, 3)) } else { (1, IDLE_GAP_NS, run.size(200, 40)) };
     // Idle, each host sends enough for the mean of its messages to tell its clock's skew from the beacons' phase.
@@ -116,12 +135,12 @@ fn measure((variant, switches): (&'static str, Switches), processes: usize, loss
             loss,
             warm_up_ns: 100_000,
             measured_ns,
-            seed: run.seed.wrapping_mul(1_000_003).wrapping_add(i),
+            seed: seed(run, i),
         };
-        sum.merge(&scenario.run());
+        sum.merge(&scenario.run()?);
     }
     let [unordered, best_effort, reliable] = &sum.farthest;
-    Point {
+    Ok(Point {
         variant,
         processes,
         loss,
@@ -133,26 +152,21 @@ fn measure((variant, switches): (&'static str, Switches), processes: usize, loss
         reliable_p95: reliable.percentile_us(95.0),
         overhead_of_hosts_p95: sum.ordering.percentile_us(95.0),
         overhead_of_all: sum.ordered.mean_us() - sum.unordered.mean_us(),
-    }
+    })
 }
 
 fn charts(points: &[Point]) -> Vec<Chart> {
     let lines = |lossy: bool, x: fn(&Point) -> f64| {
-        let of = |variant: &str, name: String, value: fn(&Point) -> f64| Line {
-            name,
-            points: points
-                .iter()
-                .filter(|point| point.variant == variant && (point.loss > 0.0) == lossy)
-                .map(|point| (x(point), value(point)))
-                .collect(),
-            model: false,
+        let of = |variant: &str, name: &str, value: fn(&Point) -> f64| {
+            let mine = points.iter().filter(|point| point.variant == variant && (point.loss > 0.0) == lossy);
+            line(name, mine, |point| (x(point), value(point)))
         };
         let mut lines = Vec::new();
         for (variant, _) in VARIANTS {
-            lines.push(of(variant, format!("BE-{variant}"), |point| point.best_effort));
-            lines.push(of(variant, format!("R-{variant}"), |point| point.reliable));
+            lines.push(of(variant, &format!("BE-{variant}"), |point| point.best_effort));
+            lines.push(of(variant, &format!("R-{variant}"), |point| point.reliable));
         }
-        lines.push(of("chip", "unordered".to_owned(), |point| point.unordered));
+        lines.push(of("chip", "unordered", |point| point.unordered));
         lines
     };
     vec![
@@ -206,14 +220,14 @@ fn findings(points: &[Point]) -> Vec<Finding> {
     vec![
         Finding {
             claim: "BE-chip takes half a beacon interval and the clock skew more than unordered delivery, 1.7 to 2.3 µs, whatever the \
-                    number of hops (§7.2; to 0.3 µs)"
+                    number of hops (§7.2; to 0.3 µs; computed, with beacons in phase assumed)"
                 .to_owned(),
             holds: within(&overheads, 1.4, 2.6),
             figures: format!("{} µs with 8, 16, 32 and 512 processes", listed(&overheads)),
         },
         Finding {
-            claim: "its tail overhead, half of the beacon interval and the maximum skew, is 1.7 to 3.3 µs (§7.2; to 0.3 µs; of the mean \
-                    overheads of each host's messages the 95th percentile)"
+            claim: "its tail overhead, half of the beacon interval and the maximum skew, is 1.7 to 3.3 µs (§7.2; to 0.3 µs; \
+                    computed: the 95th percentile over hosts of their messages' mean overhead)"
                 .to_owned(),
             holds: within(&tails, 1.4, 3.6),
             figures: format!(
@@ -225,17 +239,19 @@ fn findings(points: &[Point]) -> Vec<Finding> {
             ),
         },
         Finding {
-            claim: "representatives add 2 µs a hop, 10 µs with 5 hops (§7.2; to 10 %)".to_owned(),
+            claim: "representatives add 2 µs a hop, 10 µs with 5 hops (§7.2; to 10 %; an input: representative_ns)".to_owned(),
             holds: detours.iter().zip([2.0, 6.0, 10.0, 10.0]).all(|(us, hops)| (us / hops - 1.0f64).abs() < 0.1),
             figures: format!("{} µs", listed(&detours)),
         },
         Finding {
-            claim: "reliable 1Pipe adds a round trip, 2 to 10 µs (§7.2; to 1 µs)".to_owned(),
+            claim: "reliable 1Pipe adds a round trip, 2 to 10 µs (§7.2; to 1 µs; the round trips are inputs, host_hop_ns and \
+                    switch_hop_ns, and that it is one is computed)"
+                .to_owned(),
             holds: round_trips.iter().zip([2.0, 6.0, 10.0, 10.0]).all(|(us, trip)| (us - trip).abs() < 1.0),
             figures: format!("{} µs", listed(&round_trips)),
         },
         Finding {
-            claim: "latency grows when the loss is higher than 1e-5, R's more than BE's (§7.2)".to_owned(),
+            claim: "latency grows when the loss is higher than 1e-5, R's more than BE's (§7.2; computed)".to_owned(),
             holds: few.iter().all(|[be, r]| be.abs() < 1.0 && r.abs() < 3.0)
                 && few.iter().zip(&more).zip(&many).all(|((few, more), many)| {
                     few[1] < more[1] && more[1] < many[1] && more[0] < many[0] && many[1] > many[0] && more[1] > more[0]
@@ -248,7 +264,8 @@ fn findings(points: &[Point]) -> Vec<Finding> {
             ),
         },
         Finding {
-            claim: "unordered delivery does not notice it (Figure 9b)".to_owned(),
+            claim: "unordered delivery does not notice it (Figure 9b; an input: it counts what is received at the first attempt)"
+                .to_owned(),
             holds: flat("chip") && flat("host"),
             figures: format!(
                 "{:.1} µs with 1e-6, {:.1} with 1e-1",
