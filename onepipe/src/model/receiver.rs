@@ -5,7 +5,7 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    Order, Switches,
+    Order, Scenario, Switches,
     figures::{Latencies, Sum},
     packet::{Barriers, Content, Packet, Train, count},
     world::{Event, World},
@@ -20,6 +20,8 @@ pub(super) struct Host {
     pub(super) down: bool,
     /// When its receiving threads have done what they have.
     free_at: u64,
+    /// When all that came will have been worked on.
+    handled_at: u64,
     pub(super) barriers: Barriers,
     /// What waits for its turn: for the barrier, or for the number before it.
     waiting: Waiting,
@@ -61,6 +63,7 @@ impl Host {
             skew,
             down: false,
             free_at: 0,
+            handled_at: 0,
             barriers: Barriers::default(),
             waiting: Waiting::new(),
             prepared: Waiting::new(),
@@ -78,23 +81,30 @@ impl Host {
 impl World {
     /// A packet reaches a host's interface, and waits for the thread that works on it.
     pub(super) fn arrive_at_host(&mut self, host: usize, packet: Packet) {
-        let work = match &packet {
+        let Scenario { profile, .. } = self.scenario;
+        // How long the threads are busy, all together, and how long it takes.
+        let (work, takes) = match &packet {
             Packet::Train(train) => {
-                // One message for each process is one for each thread.
-                let messages = self.scenario.cpu_ns() * count(train.messages);
-                messages.div_ceil(self.scenario.share() as u64)
+                // Each process has a thread, so one message for each takes no longer than one for one.
+                let (cpu, messages) = (self.scenario.cpu_ns(), count(train.messages));
+                let share = self.scenario.share() as u64;
+                ((cpu * messages).div_ceil(share), cpu * messages.div_ceil(share))
             }
             Packet::Beacon(_) if self.loses() => return,
-            Packet::Beacon(_) | Packet::Beacons(_) => 0,
-            Packet::Token(_) => self.scenario.profile.message_cpu_ns,
+            Packet::Beacon(_) | Packet::Beacons(_) => (0, 0),
+            Packet::Token(_) => (profile.message_cpu_ns, profile.message_cpu_ns),
             &Packet::Acknowledgement { serial, host, messages } => {
                 let messages = self.left_of(messages);
                 self.acknowledged(serial, host, messages);
                 return;
             }
         };
-        let done = self.hosts[host].free_at.max(self.now) + work;
-        self.hosts[host].free_at = done;
+        let at = &mut self.hosts[host];
+        let begin = at.free_at.max(self.now);
+        at.free_at = begin + work;
+        // A barrier is behind what came before it.
+        at.handled_at = at.handled_at.max(begin + takes);
+        let done = at.handled_at;
         self.queue.at(done, Event::Handled(host, packet));
     }
 

@@ -93,6 +93,15 @@ fn with_clocks_that_agree_the_overhead_is_half_an_interval_at_any_distance() {
 }
 
 #[test]
+fn one_message_takes_as_long_where_a_host_has_many_processes() {
+    let least = |processes| {
+        let traffic = Traffic::Scattered { to: Destinations::OneHost(1), mean_gap_ns: 500_000 };
+        run(Scenario { traffic, ..scattered(processes, CHIP, 0.0, 1) }).farthest[0].percentile_us(5.0)
+    };
+    assert_eq!(least(512), least(32));
+}
+
+#[test]
 fn a_run_follows_from_its_seed() {
     let figures = |seed| run(scattered(64, CHIP, 1e-2, seed));
     assert_eq!(figures(1), figures(1));
