@@ -266,6 +266,7 @@ impl World {
     pub(super) fn acknowledged(&mut self, serial: u64, host: usize, messages: Members) {
         let Some(scattering) = self.scatterings.get(serial) else { return };
         let news = messages & scattering.awaited[host];
+        assert_eq!(news & scattering.lacking[host], 0, "what has not come is acknowledged");
         scattering.awaited[host] &= !news;
         self.settled(serial, count(news));
     }

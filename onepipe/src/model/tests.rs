@@ -131,7 +131,7 @@ fn what_is_lost_is_delivered_reliably_all_the_same() {
     assert!((figures.ordered.count() as f64 / sent - 0.9).abs() < 0.05, "best effort sends nothing again");
 }
 
-/// Receivers assert that no reliable message comes after its barrier.
+/// Senders assert that what is acknowledged has come.
 #[test]
 fn what_is_sent_again_in_vain_is_acknowledged_once() {
     let profile = Profile { message_cpu_ns: 2_000, retransmit_ns: 0, ..Profile::TESTBED };
