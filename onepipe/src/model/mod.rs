@@ -15,9 +15,9 @@
 //!   effort and for what is committed.
 //! - **Switches** have two registers for each input link, keep their minima in a tournament tree, and send beacons when the minimum
 //!   has passed a multiple of the interval. So all beacons of a network are in phase: one leaves each host, waits for none of its
-//!   own at any switch, and goes on as soon as the last input has told (assumed: §6.2.2 and §6.2.3 say "periodically"). A message then waits for half an interval on average, in
-//!   total, and not at each hop. With [`Switches::Chip`] each message's barriers are looked at and replaced too; with
-//!   [`Switches::Representative`] beacons alone carry barriers, and take a detour.
+//!   own at any switch, and goes on as soon as the last input has told (assumed: §6.2.2 and §6.2.3 say "periodically"). A
+//!   message then waits for half an interval on average, in total, and not at each hop. With [`Switches::Chip`] each message's
+//!   barriers are looked at and replaced too; with [`Switches::Representative`] beacons alone carry barriers, and take a detour.
 //! - **Receivers** deliver below their barrier, by stamp and sender. Reliable delivery needs the commit barrier, which a sender holds
 //!   back until all receivers have acknowledged. What is lost is sent again after a timeout.
 //! - **Sequencers**, on a switch or on a server's interface: a queue that all messages go through, with a rate; receivers deliver by

@@ -233,7 +233,9 @@ fn findings(points: &[Point]) -> Vec<Finding> {
     let lamport = ["Lamport 25 %", "Lamport", "Lamport 75 %"].map(|name| at(name, 512));
     vec![
         Finding {
-            claim: "1Pipe scales linearly to 512 processes, 5 M messages/s each, 80 M a host (§7.2; to 5 %; 5 M is an input, message_cpu_ns, and that nothing else slows them down is computed)".to_owned(),
+            claim: "1Pipe scales linearly to 512 processes, 5 M messages/s each, 80 M a host (§7.2; to 5 %; 5 M is an \
+                    input, message_cpu_ns, and that nothing else slows them down is computed)"
+                .to_owned(),
             holds: low > 4.75 && high < 5.25,
             figures: format!(
                 "{low:.2} to {high:.2} M per process, with 512 of them {:.1} M a host",
