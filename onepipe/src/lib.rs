@@ -3,7 +3,7 @@
 //! A *scattering* is a group of messages to different receivers that takes effect at one logical time: every receiver
 //! delivers messages in the order of their timestamps, ties by sender. There is no sequencer: each rank stamps with its own
 //! clock, and receivers wait until nothing earlier can come. This is 1Pipe (SIGCOMM 2021, "the paper" on these pages), for
-//! networks whose switches know nothing of it.
+//! networks whose switches know nothing of it. The feature `model` adds a simulation of the paper's own testbed.
 //!
 //! # How data flows
 //!
@@ -83,6 +83,7 @@ mod layout;
 mod links;
 mod message;
 mod mirror;
+#[cfg(feature = "model")]
 pub mod model;
 mod order;
 mod pipe;

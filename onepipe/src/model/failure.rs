@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Destinations, Latencies, Order, Profile, Scenario, Switches, Traffic,
+    Destinations, Latencies, Order, Profile, Scenario, ScenarioError, Switches, Traffic,
+    packet::count,
     receiver::Arrived,
     skew,
     topology::{Node, Place, Topology},
@@ -108,14 +109,19 @@ pub(super) struct Outage {
 
 impl Recovery {
     /// Lets it happen, in traffic of reliable scatterings from everybody to everybody.
-    pub fn run(&self) -> Recovered {
+    ///
+    /// # Errors
+    ///
+    /// [`ScenarioError`], if it cannot be simulated.
+    pub fn run(&self) -> Result<Recovered, ScenarioError> {
+        self.check()?;
         let mut outage = self.happen().outage.expect("it was given one");
         let survivors = (0..self.hosts).filter(|&host| !outage.failed[host]);
         for time in survivors.map(|host| outage.recovered[host]) {
             outage.result.times.add(time.unwrap_or(PATIENCE_NS), 1);
         }
         outage.result.failed = outage.failed.iter().filter(|failed| **failed).count();
-        outage.result
+        Ok(outage.result)
     }
 
     fn happen(&self) -> World {
@@ -348,7 +354,7 @@ impl World {
         for &serial in &self.processes[host].outstanding {
             if let Some(scattering) = self.scatterings.get(serial) {
                 let gone = self.hosts[host].gone.iter().zip(&scattering.awaited);
-                let messages = gone.map(|(&gone, &awaited)| if gone { u64::from(awaited) } else { 0 }).sum();
+                let messages = gone.map(|(&gone, &awaited)| if gone { count(awaited) } else { 0 }).sum();
                 found.push((serial, messages));
             }
         }
@@ -434,7 +440,7 @@ mod tests {
     #[test]
     fn everybody_recovers_from_every_failure() {
         each(|recovery| {
-            let recovered = recovery.run();
+            let recovered = recovery.run().expect("it can be simulated");
             let most = recovered.times.percentile_us(100.0);
             assert!(most < 600.0, "{recovery:?}: {most} µs");
             assert!(recovered.reported_ns > 30_000, "{recovery:?}: ten intervals of 3 µs come first");

@@ -43,6 +43,25 @@ impl Latencies {
     }
 }
 
+/// A sum of latencies, for their mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    nanos: u64,
+    messages: u64,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, nanos: u64, messages: u64) {
+        self.nanos += nanos * messages;
+        self.messages += messages;
+    }
+
+    /// In nanoseconds, if there are any.
+    pub(super) fn mean(&self) -> Option<u64> {
+        self.nanos.checked_div(self.messages)
+    }
+}
+
 /// What a simulation measured, within its time of measurement.
 ///
 /// Latencies count from the moment at which a process is ready to send a scattering.
@@ -56,7 +75,10 @@ pub struct Figures {
     pub reliable: Latencies,
     /// The same three between hosts that are as far from each other as any.
     pub farthest: [Latencies; 3],
-    /// Messages that came to a receiver, first sent or sent again.
+    /// From receipt until delivery in order, between the same hosts: for each sending host, whose messages share a clock, the
+    /// mean over them.
+    pub ordering: Latencies,
+    /// Messages that were lost on their way to a receiver, first sent or sent again.
     pub lost: u64,
     /// The time of measurement, in nanoseconds.
     pub measured_ns: u64,
@@ -85,6 +107,7 @@ impl Figures {
         self.ordered.merge(&other.ordered);
         self.reliable.merge(&other.reliable);
         self.farthest.iter_mut().zip(&other.farthest).for_each(|(mine, theirs)| mine.merge(theirs));
+        self.ordering.merge(&other.ordering);
         self.lost += other.lost;
         self.measured_ns += other.measured_ns;
         self.processes = other.processes;

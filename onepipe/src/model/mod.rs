@@ -2,7 +2,8 @@
 //! Center Networks*, SIGCOMM 2021), for its Figures 8, 9 and 10. Sections on these pages are the paper's.
 //!
 //! It is a model of the protocols' event flow, and has nothing to do with the machines that run the rest of this crate: only
-//! here do data and barriers pass the same links and switches, which lets switches use the plain minimum.
+//! here do data and barriers pass the same links and switches, which lets switches use the plain minimum. Nobody needs it who sends
+//! messages, so it is behind the feature `model`.
 //!
 //! # What is simulated
 //!
@@ -14,9 +15,9 @@
 //!   effort and for what is committed.
 //! - **Switches** have two registers for each input link, keep their minima in a tournament tree, and send beacons when the minimum
 //!   has passed a multiple of the interval. So all beacons of a network are in phase: one leaves each host, waits for none of its
-//!   own at any switch, and goes on as soon as the last input has told. A message then waits for half an interval on average, in
-//!   total, and not at each hop. With [`Switches::Chip`] each message's barriers are looked at and replaced too; with
-//!   [`Switches::Representative`] beacons alone carry barriers, and take a detour.
+//!   own at any switch, and goes on as soon as the last input has told (assumed: §6.2.2 and §6.2.3 say "periodically"). A
+//!   message then waits for half an interval on average, in total, and not at each hop. With [`Switches::Chip`] each message's
+//!   barriers are looked at and replaced too; with [`Switches::Representative`] beacons alone carry barriers, and take a detour.
 //! - **Receivers** deliver below their barrier, by stamp and sender. Reliable delivery needs the commit barrier, which a sender holds
 //!   back until all receivers have acknowledged. What is lost is sent again after a timeout.
 //! - **Sequencers**, on a switch or on a server's interface: a queue that all messages go through, with a rate; receivers deliver by
@@ -38,6 +39,7 @@
 //!
 //! Each figure of [`Profile::TESTBED`] says whether the paper gives it, or what was assumed.
 
+mod error;
 mod failure;
 mod figures;
 mod order;
@@ -54,6 +56,7 @@ mod world;
 #[cfg(test)]
 mod tests;
 
+pub use error::ScenarioError;
 pub use failure::{Failure, Recovered, Recovery};
 pub use figures::{Figures, Latencies};
 pub use order::{Destinations, Order, Switches, Traffic};

@@ -1,5 +1,7 @@
 //! What travels.
 
+use super::Profile;
+
 /// Promises about a link: no message with an earlier stamp will come on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Barriers {
@@ -16,14 +18,40 @@ pub(super) enum Packet {
     /// One beacon of each process of a host.
     Beacons(Box<[Barriers]>),
     Beacon(Barriers),
-    /// Of so many messages of a scattering, by a host's processes.
+    /// Of these messages of a scattering, by a host.
     Acknowledgement {
         serial: u64,
         host: usize,
-        messages: u16,
+        messages: Members,
     },
     /// To a process.
     Token(usize),
+}
+
+/// Processes of a host, a bit for each, or the messages of a scattering to them.
+pub(super) type Members = u64;
+
+/// The first of them, so many.
+pub(super) fn first_members(count: usize) -> Members {
+    u64::MAX.checked_shr(u64::BITS - count as u32).unwrap_or(0)
+}
+
+/// How many they are.
+pub(super) fn count(members: Members) -> u64 {
+    members.count_ones().into()
+}
+
+impl Packet {
+    /// Its length on the wire.
+    pub(super) fn bytes(&self, profile: &Profile) -> u64 {
+        match self {
+            Packet::Train(train) => count(train.messages) * profile.message_bytes,
+            Packet::Beacons(beacons) => beacons.len() as u64 * profile.beacon_bytes,
+            Packet::Beacon(_) => profile.beacon_bytes,
+            Packet::Acknowledgement { messages, .. } => count(*messages) * profile.acknowledgement_bytes,
+            Packet::Token(_) => profile.message_bytes,
+        }
+    }
 }
 
 /// Messages of one process to processes of one host.
@@ -33,10 +61,7 @@ pub(super) struct Train {
     pub(super) sender: usize,
     /// The host.
     pub(super) to: usize,
-    /// Messages that their receivers do not have yet.
-    pub(super) new: u16,
-    /// Messages that only the acknowledgement of was lost.
-    pub(super) again: u16,
+    pub(super) messages: Members,
     /// 0 when they are first sent.
     pub(super) attempt: u32,
     pub(super) stamp: u64,
@@ -52,10 +77,4 @@ pub(super) enum Content {
     Messages(u64),
     /// The sender's clock, its stamp, for each.
     Clock,
-}
-
-impl Train {
-    pub(super) fn messages(&self) -> u64 {
-        u64::from(self.new) + u64::from(self.again)
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     Destinations, Order, Traffic,
-    packet::{Barriers, Content, Packet, Train},
+    packet::{Barriers, Content, Members, Packet, Train, count, first_members},
     world::{Event, World},
 };
 
@@ -39,9 +39,9 @@ pub(super) struct Scattering {
     /// Since when it was ready to be sent.
     pub(super) since: u64,
     /// By host: messages that the sender knows no acknowledgement of, and those that have not come.
-    pub(super) awaited: Box<[u16]>,
-    pub(super) lacking: Box<[u16]>,
-    /// The sum of `awaited`.
+    pub(super) awaited: Box<[Members]>,
+    pub(super) lacking: Box<[Members]>,
+    /// How many are in `awaited`.
     pub(super) missing: u64,
     /// Given by the sequencer.
     pub(super) number: Option<u64>,
@@ -128,22 +128,23 @@ impl World {
 
     /// Stamps a scattering and hands it to the interface.
     fn send(&mut self, p: usize, since: u64) {
-        let (hosts, share) = (self.hosts.len(), self.scenario.share() as u16);
+        let (hosts, share) = (self.hosts.len(), self.scenario.share());
         let host = self.processes[p].host;
-        let (begin, destinations, messages) = match self.scenario.traffic {
+        let (begin, destinations, width) = match self.scenario.traffic {
             Traffic::Scattered { to: Destinations::OneHost(_), .. } => {
-                (self.rng.usize(..hosts), 1, self.scenario.width() as u16)
+                (self.rng.usize(..hosts), 1, self.scenario.width())
             }
             // Everybody begins with another, so that not all meet at one receiver.
             _ => (host + 1, hosts, share),
         };
+        let messages = first_members(width);
         let stamp = self.stamp(p);
-        let mut awaited = vec![0u16; hosts].into_boxed_slice();
+        let mut awaited = vec![0; hosts].into_boxed_slice();
         for to in (begin..begin + destinations).map(|to| to % hosts) {
             let gone = self.hosts[host].gone.get(to).is_some_and(|gone| *gone);
             awaited[to] = if gone { 0 } else { messages };
         }
-        let missing = awaited.iter().map(|&messages| u64::from(messages)).sum();
+        let missing = awaited.iter().map(|&messages| count(messages)).sum();
         let number = (self.scenario.order == Order::Token).then(|| self.next_number());
         let serial = self.scatterings.push(Scattering {
             sender: p,
@@ -168,8 +169,7 @@ impl World {
                     content: Content::Messages(serial),
                     sender: p,
                     to,
-                    new: messages,
-                    again: 0,
+                    messages,
                     attempt: 0,
                     stamp,
                     barriers: Barriers { best_effort: stamp, commit },
@@ -198,7 +198,7 @@ impl World {
 
     /// A process tells its clock to everybody.
     pub(super) fn exchange(&mut self, p: usize) {
-        let (hosts, share, host) = (self.hosts.len(), self.scenario.share() as u16, self.processes[p].host);
+        let (hosts, host) = (self.hosts.len(), self.processes[p].host);
         let stamp = self.stamp(p);
         for to in host + 1..=host + hosts {
             self.transmit(
@@ -207,8 +207,7 @@ impl World {
                     content: Content::Clock,
                     sender: p,
                     to: to % hosts,
-                    new: share,
-                    again: 0,
+                    messages: first_members(self.scenario.share()),
                     attempt: 0,
                     stamp,
                     barriers: Barriers::default(),
@@ -264,11 +263,12 @@ impl World {
     }
 
     /// Messages of a scattering that came to a host's processes were acknowledged.
-    pub(super) fn acknowledged(&mut self, serial: u64, host: usize, messages: u16) {
+    pub(super) fn acknowledged(&mut self, serial: u64, host: usize, messages: Members) {
         let Some(scattering) = self.scatterings.get(serial) else { return };
-        let messages = messages.min(scattering.awaited[host]);
-        scattering.awaited[host] -= messages;
-        self.settled(serial, u64::from(messages));
+        let news = messages & scattering.awaited[host];
+        assert_eq!(news & scattering.lacking[host], 0, "what has not come is acknowledged");
+        scattering.awaited[host] &= !news;
+        self.settled(serial, count(news));
     }
 
     /// So many messages of a scattering are not waited for any more.
@@ -302,17 +302,16 @@ impl World {
             return;
         }
         let (sender, stamp, number) = (scattering.sender, scattering.stamp, scattering.number);
-        let awaited = scattering.awaited.iter().zip(&scattering.lacking).enumerate();
-        let overdue: Vec<(usize, u16, u16)> = awaited.map(|(to, (&all, &new))| (to, new, all - new)).collect();
+        let overdue: Vec<(usize, Members)> = scattering.awaited.iter().copied().enumerate().collect();
         let host = self.processes[sender].host;
         if self.hosts[host].down {
             return;
         }
         // What is sent again is not later than what was sent meanwhile: it promises nothing of its own.
         let barriers = Barriers::default();
-        for (to, new, again) in overdue.into_iter().filter(|&(_, new, again)| new + again > 0) {
+        for (to, messages) in overdue.into_iter().filter(|&(_, messages)| messages != 0) {
             let content = Content::Messages(serial);
-            let train = Train { content, sender, to, new, again, attempt, stamp, barriers, number };
+            let train = Train { content, sender, to, messages, attempt, stamp, barriers, number };
             self.transmit(self.hosts_link(host), Packet::Train(train));
         }
         self.watch(serial, attempt);

@@ -5,9 +5,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{
-    Order, Switches,
-    figures::Latencies,
-    packet::{Barriers, Content, Packet, Train},
+    Order, Scenario, Switches,
+    figures::{Latencies, Sum},
+    packet::{Barriers, Content, Packet, Train, count},
     world::{Event, World},
 };
 use crate::tournament::Tournament;
@@ -20,6 +20,8 @@ pub(super) struct Host {
     pub(super) down: bool,
     /// When its receiving threads have done what they have.
     free_at: u64,
+    /// When all that came will have been worked on.
+    handled_at: u64,
     pub(super) barriers: Barriers,
     /// What waits for its turn: for the barrier, or for the number before it.
     waiting: Waiting,
@@ -37,6 +39,8 @@ pub(super) struct Host {
     pub(super) gone: Vec<bool>,
     /// What was delivered last, by stamp and sender.
     last: [(u64, usize); 2],
+    /// How long messages that its processes sent waited for their turn, at the hosts farthest from it.
+    pub(super) ordering: Sum,
 }
 
 /// Messages of one scattering to the processes of a host, ordered by their place, a stamp or number, and their sender.
@@ -48,7 +52,8 @@ pub(super) struct Arrived {
     pub(super) place: u64,
     pub(super) sender: usize,
     since: u64,
-    messages: u16,
+    received: u64,
+    messages: u64,
     pub(super) serial: u64,
 }
 
@@ -58,6 +63,7 @@ impl Host {
             skew,
             down: false,
             free_at: 0,
+            handled_at: 0,
             barriers: Barriers::default(),
             waiting: Waiting::new(),
             prepared: Waiting::new(),
@@ -67,6 +73,7 @@ impl Host {
             wedged: false,
             gone: Vec::new(),
             last: [(0, 0); 2],
+            ordering: Sum::default(),
         }
     }
 }
@@ -74,23 +81,30 @@ impl Host {
 impl World {
     /// A packet reaches a host's interface, and waits for the thread that works on it.
     pub(super) fn arrive_at_host(&mut self, host: usize, packet: Packet) {
-        let work = match &packet {
+        let Scenario { profile, .. } = self.scenario;
+        // How long the threads are busy, all together, and how long it takes.
+        let (work, takes) = match &packet {
             Packet::Train(train) => {
-                // One message for each process is one for each thread.
-                let messages = self.scenario.cpu_ns() * train.messages();
-                messages.div_ceil(self.scenario.share() as u64)
+                // Each process has a thread, so one message for each takes no longer than one for one.
+                let (cpu, messages) = (self.scenario.cpu_ns(), count(train.messages));
+                let share = self.scenario.share() as u64;
+                ((cpu * messages).div_ceil(share), cpu * messages.div_ceil(share))
             }
             Packet::Beacon(_) if self.loses() => return,
-            Packet::Beacon(_) | Packet::Beacons(_) => 0,
-            Packet::Token(_) => self.scenario.profile.message_cpu_ns,
+            Packet::Beacon(_) | Packet::Beacons(_) => (0, 0),
+            Packet::Token(_) => (profile.message_cpu_ns, profile.message_cpu_ns),
             &Packet::Acknowledgement { serial, host, messages } => {
-                let messages = messages - self.lost_of(messages);
+                let messages = self.left_of(messages);
                 self.acknowledged(serial, host, messages);
                 return;
             }
         };
-        let done = self.hosts[host].free_at.max(self.now) + work;
-        self.hosts[host].free_at = done;
+        let at = &mut self.hosts[host];
+        let begin = at.free_at.max(self.now);
+        at.free_at = begin + work;
+        // A barrier is behind what came before it.
+        at.handled_at = at.handled_at.max(begin + takes);
+        let done = at.handled_at;
         self.queue.at(done, Event::Handled(host, packet));
     }
 
@@ -107,21 +121,21 @@ impl World {
     }
 
     fn receive(&mut self, host: usize, train: &Train, serial: u64) {
-        let new = train.new - self.lost_of(train.new);
-        let again = train.again - self.lost_of(train.again);
-        let Some(scattering) = self.scatterings.get(serial) else { return };
-        let new = new.min(scattering.lacking[host]);
-        scattering.lacking[host] -= new;
-        let (since, recalled) = (scattering.since, scattering.recalled);
+        let messages = self.left_of(train.messages);
         if self.measuring() {
-            self.figures.lost += train.messages() - u64::from(new + again);
+            self.figures.lost += count(train.messages & !messages);
         }
-        if new + again > 0 {
+        let Some(scattering) = self.scatterings.get(serial) else { return };
+        let new = messages & scattering.lacking[host];
+        scattering.lacking[host] &= !new;
+        let (since, recalled) = (scattering.since, scattering.recalled);
+        if messages != 0 {
             let to = self.processes[train.sender].host;
-            self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages: new + again });
+            self.transmit_express(host, to, Packet::Acknowledgement { serial, host, messages });
         }
-        if new > 0 && !recalled {
-            let arrived = Arrived { place: train.stamp, sender: train.sender, since, messages: new, serial };
+        if new != 0 && !recalled {
+            let (place, sender, received) = (train.stamp, train.sender, self.now);
+            let arrived = Arrived { place, sender, since, received, messages: count(new), serial };
             if train.attempt == 0 {
                 self.record(host, &arrived, |figures| &mut figures.unordered, 0);
             }
@@ -129,7 +143,7 @@ impl World {
         }
         match self.scenario.order {
             // A packet that is lost tells nothing either.
-            Order::OnePipe { switches: Switches::Chip, .. } if new + again > 0 => self.pass(host, train.barriers),
+            Order::OnePipe { switches: Switches::Chip, .. } if messages != 0 => self.pass(host, train.barriers),
             // Messages move clocks; what they show is told by the exchange only.
             Order::Lamport { .. } => self.hosts[host].seen = self.hosts[host].seen.max(train.stamp + 1),
             _ => {}
@@ -205,6 +219,7 @@ impl World {
         self.hosts[host].last[mode] = place;
         if mode == 0 {
             self.record(host, arrived, |figures| &mut figures.ordered, 1);
+            self.note_ordering(host, arrived);
         } else {
             self.record(host, arrived, |figures| &mut figures.reliable, 2);
             self.note_delivery(host, arrived);
@@ -215,12 +230,23 @@ impl World {
         if !self.measuring() {
             return;
         }
-        let (nanos, messages) = (self.now - arrived.since, u64::from(arrived.messages));
+        let (nanos, messages) = (self.now - arrived.since, arrived.messages);
         of(&mut self.figures).add(nanos, messages);
-        let from = self.processes[arrived.sender].host;
-        if self.topology.hops(from, host) == self.topology.most_hops() {
+        if self.is_farthest(arrived.sender, host) {
             self.figures.farthest[kind].add(nanos, messages);
         }
+    }
+
+    fn note_ordering(&mut self, host: usize, arrived: &Arrived) {
+        if self.measuring() && self.is_farthest(arrived.sender, host) {
+            let from = self.processes[arrived.sender].host;
+            self.hosts[from].ordering.add(self.now - arrived.received, arrived.messages);
+        }
+    }
+
+    /// Whether no two hosts are farther from each other than a process's and this one.
+    fn is_farthest(&self, sender: usize, host: usize) -> bool {
+        self.topology.hops(self.processes[sender].host, host) == self.topology.most_hops()
     }
 }
 

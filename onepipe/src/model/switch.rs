@@ -2,7 +2,7 @@
 
 use super::{
     Order, Switches,
-    packet::{Barriers, Packet},
+    packet::{Barriers, Packet, count},
     topology::{Node, Place},
     world::{Event, World, serial_of},
 };
@@ -61,7 +61,7 @@ impl World {
                 let numbers = self.scenario.order == Order::SwitchSequencer && train.number.is_none();
                 if numbers && node == self.topology.top() {
                     let done =
-                        self.sequencer_free.max(self.now) + self.scenario.profile.sequencer_ns * train.messages();
+                        self.sequencer_free.max(self.now) + self.scenario.profile.sequencer_ns * count(train.messages);
                     self.sequencer_free = done;
                     self.queue.at(done, Event::Numbered(node, packet));
                 } else {

@@ -2,6 +2,9 @@
 
 use super::Profile;
 
+/// All hosts.
+pub(super) const HOSTS: usize = 32;
+
 /// Hosts to a rack.
 pub(super) const RACK: usize = 8;
 /// Racks, and spines, to a pod.

@@ -3,15 +3,15 @@
 use fastrand::Rng;
 
 use super::{
-    Destinations, Figures, Order, Profile, Traffic,
+    Destinations, Figures, Order, Profile, ScenarioError, Traffic,
     failure::{Control, Outage},
-    packet::{Content, Packet},
+    packet::{Content, Members, Packet},
     process::{Process, Scatterings},
     queue::Queue,
     receiver::Host,
     skew,
     switch::Switch,
-    topology::{Node, Place, RACK, Topology},
+    topology::{HOSTS, Node, Place, RACK, Topology},
 };
 
 /// What to simulate.
@@ -19,7 +19,7 @@ use super::{
 pub struct Scenario {
     /// The machine.
     pub profile: Profile,
-    /// Up to 32 are on hosts of their own, more (a multiple of 32) on 32 hosts, as many on each.
+    /// Up to 32 are on hosts of their own, more (a multiple of 32, up to 2048) on 32 hosts, as many on each.
     pub processes: usize,
     /// How messages get into one order.
     pub order: Order,
@@ -38,19 +38,24 @@ pub struct Scenario {
 
 impl Scenario {
     /// Runs it.
-    pub fn run(&self) -> Figures {
+    ///
+    /// # Errors
+    ///
+    /// [`ScenarioError`], if it cannot be simulated.
+    pub fn run(&self) -> Result<Figures, ScenarioError> {
+        self.check()?;
         let mut racks: Vec<usize> = (0..self.hosts()).map(|host| host / RACK).collect();
         if self.order == Order::HostSequencer {
             racks.push(0);
         }
         let mut world = World::new(*self, Topology::new(racks, self.profile));
         world.run();
-        world.figures
+        Ok(world.figures)
     }
 
     /// How many hosts have processes.
     pub(super) fn hosts(&self) -> usize {
-        self.processes.min(32)
+        self.processes.min(HOSTS)
     }
 
     /// How many processes each host has.
@@ -182,10 +187,13 @@ impl World {
     }
 
     pub(super) fn run(&mut self) {
-        let end = self.scenario.warm_up_ns + self.scenario.measured_ns;
+        let end = self.scenario.warm_up_ns.saturating_add(self.scenario.measured_ns);
         while let Some((now, event)) = self.queue.pop_before(end) {
             self.now = now;
             self.happen(event);
+        }
+        for mean in self.hosts.iter().filter_map(|host| host.ordering.mean()) {
+            self.figures.ordering.add(mean, 1);
         }
     }
 
@@ -222,14 +230,7 @@ impl World {
             return;
         }
         let (cable, profile) = (&self.topology.cables[link], &self.scenario.profile);
-        let bytes = match &packet {
-            Packet::Train(train) => train.messages() * profile.message_bytes,
-            Packet::Beacons(beacons) => beacons.len() as u64 * profile.beacon_bytes,
-            Packet::Beacon(_) => profile.beacon_bytes,
-            Packet::Acknowledgement { messages, .. } => u64::from(*messages) * profile.acknowledgement_bytes,
-            Packet::Token(_) => profile.message_bytes,
-        };
-        let busy = if cable.links == 0 { 0 } else { profile.wire_ns(bytes, cable.links) };
+        let busy = if cable.links == 0 { 0 } else { profile.wire_ns(packet.bytes(profile), cable.links) };
         at.free_at = at.free_at.max(self.now) + busy;
         at.last_in = self.now;
         self.queue.at(at.free_at + cable.delay_ns, Event::Arrive(link, packet));
@@ -242,12 +243,8 @@ impl World {
             return;
         }
         let profile = &self.scenario.profile;
-        let bytes = match &packet {
-            Packet::Acknowledgement { messages, .. } => u64::from(*messages) * profile.acknowledgement_bytes,
-            _ => profile.message_bytes,
-        };
         let at = &mut self.links[up];
-        at.free_at = at.free_at.max(self.now) + profile.wire_ns(bytes, 1);
+        at.free_at = at.free_at.max(self.now) + profile.wire_ns(packet.bytes(profile), 1);
         let path = self.topology.path_ns(self.topology.hops(from, to)) - profile.host_hop_ns;
         self.queue.at(at.free_at + path, Event::Descend(down, packet));
     }
@@ -263,9 +260,17 @@ impl World {
         self.scenario.loss > 0.0 && self.rng.f64() < self.scenario.loss
     }
 
-    /// How many of these get lost.
-    pub(super) fn lost_of(&mut self, messages: u16) -> u16 {
-        if self.scenario.loss == 0.0 { 0 } else { (0..messages).map(|_| u16::from(self.loses())).sum() }
+    /// Those of these that do not get lost.
+    pub(super) fn left_of(&mut self, mut messages: Members) -> Members {
+        if self.scenario.loss > 0.0 {
+            let sent = messages;
+            for bit in (0..Members::BITS).map(|i| 1 << i).filter(|bit| sent & bit != 0) {
+                if self.loses() {
+                    messages &= !bit;
+                }
+            }
+        }
+        messages
     }
 }
 
@@ -280,7 +285,7 @@ impl Scenario {
     pub(super) fn interval_ns(&self) -> u64 {
         match self.traffic {
             Traffic::Broadcast { load_percent } => {
-                self.processes as u64 * self.profile.message_cpu_ns * 100 / load_percent.max(1)
+                self.processes as u64 * self.profile.message_cpu_ns * 100 / load_percent
             }
             Traffic::Scattered { mean_gap_ns, .. } => mean_gap_ns,
         }

@@ -169,8 +169,12 @@ pub(crate) struct OnePipeRow {
     /// None if nothing was delivered, as the rest.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
+    /// Scatterings that were never sent at that rate, so that latencies are not of them.
+    pub(crate) missed: u64,
     /// Of all nodes together, for one scattering.
     pub(crate) cpu_microseconds: Option<f64>,
+    /// How many cores all nodes together had, as fast as there was room.
+    pub(crate) busy_cores: f64,
 }
 
 /// What one run of `bench failover` came to. Times are medians over survivors and rounds, in milliseconds.

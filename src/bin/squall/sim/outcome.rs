@@ -20,6 +20,8 @@ pub(super) enum Value {
     Count(u64),
     /// A measurement, and how many decimals of it people see.
     Measured(f64, usize),
+    /// A number of any size, which people see as 1e-6.
+    Exponential(f64),
 }
 
 impl From<&str> for Value {
@@ -95,6 +97,8 @@ impl Outcome {
         let written = |value: &Value| match value {
             Value::Word(word) => word.clone(),
             Value::Count(count) => count.to_string(),
+            Value::Exponential(0.0) => "0".to_owned(),
+            Value::Exponential(value) => format!("{value:e}"),
             Value::Measured(value, decimals) => format!("{value:.decimals$}"),
         };
         let rows: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(written).collect()).collect();
@@ -130,7 +134,7 @@ impl Outcome {
                 let value = match value {
                     Value::Word(word) => json!(word),
                     Value::Count(count) => json!(count),
-                    Value::Measured(value, _) => json!(value),
+                    Value::Measured(value, _) | Value::Exponential(value) => json!(value),
                 };
                 object.insert(column.field.to_owned(), value);
             }

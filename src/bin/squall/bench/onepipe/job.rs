@@ -61,6 +61,8 @@ impl OnePipeJob {
 pub(crate) struct Scattered {
     /// Messages that were delivered here while throughput was measured.
     pub(crate) delivered: u64,
+    /// Scatterings that were to be sent while latency was measured, and were not even after it.
+    pub(crate) missed: u64,
     /// How long that was, in seconds.
     pub(crate) wall_seconds: f64,
     /// Processor time of its process meanwhile, in seconds.

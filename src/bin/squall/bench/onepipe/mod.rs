@@ -3,7 +3,7 @@
 mod job;
 mod rank;
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use clap::{Args, value_parser};
 use hdrhistogram::Histogram;
@@ -29,14 +29,16 @@ Examples:
 
 Every node is a process of its own, whose main thread sends and receives: it spins where there is a core for each node, yields
 where there are fewer, and never sleeps. All modes send as many scatterings between two steps, if there is room, over rings of
-one size. Each scattering goes to as many nodes as it is wide, one after the other in turn; a node may be among its own
+one size. That is not as much buffer for all: 1Pipe, the token ring and Lamport's clocks have a ring from each node to each
+other, the sequencer one of requests from each, and to each receiver one for the numbered messages of all senders. Each scattering goes to as many nodes as it is wide, one after the other in turn; a node may be among its own
 receivers. Every receiver checks that messages come in order.
 
 What the figures mean:
   scatterings/s
             as fast as there is room, all nodes together: messages that were delivered per second, divided by the width
   p50 p99   latency at --rate, before that: from the moment at which a scattering was to be sent until one of its receivers has
-            it, over all of them. The schedule does not wait, so that a stall is charged to all that it held up
+            it, over all of them. The schedule does not wait, so that a stall is charged to all that it held up. Where little
+            is sent, best effort's is that of its beacons, each 10 us; reliable barriers are told as soon as all is acknowledged
   cpu us    processor time of all nodes together for one scattering, as fast as there is room
 
 The lines before the table say what the machine itself can do; hold the figures against them.";
@@ -65,7 +67,7 @@ pub(crate) struct OnePipeArgs {
     /// Scatterings per second of each node while latency is measured
     #[arg(long, value_name = "R", default_value = "10000")]
     rate: f64,
-    /// How long each of both is measured, after half a second of warm-up
+    /// How long latency is measured, after half a second of warm-up, and then throughput, after a quarter
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
     /// The ring from each node to each other, in bytes, a power of two
@@ -81,6 +83,9 @@ pub(crate) struct OnePipeArgs {
 
 /// The most nodes.
 const MAX_NODES: i64 = 64;
+
+/// Of each record in a ring, in bytes.
+const RECORD_HEADER: usize = 16;
 
 /// Where nothing is said.
 const WIDTH: u32 = 4;
@@ -107,15 +112,17 @@ impl OnePipeArgs {
             let jobs = self.jobs(&cluster, &places, case);
             let scattered =
                 cluster::run_onepipe(&jobs, &places).map_err(|error| CommandError::Failed(error.to_string()))?;
-            report.onepipe(&self.row(&jobs[0], &scattered))?;
+            let row = self.row(&jobs[0], &scattered);
+            report.onepipe(&row)?;
+            doubts(&row).iter().for_each(|doubt| eprintln!("squall: {doubt}"));
         }
         Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
         self.places.check(self.nodes.iter().copied().max().unwrap_or_default())?;
-        if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
-            return Err(format!("--seconds {} is not possible: give more than 0, at most 3600", self.seconds));
+        if !(0.01..=3600.0).contains(&self.seconds) {
+            return Err(format!("--seconds {} is not possible: give 0.01 to 3600", self.seconds));
         }
         if !(self.rate > 0.0 && self.rate <= 1e7) {
             return Err(format!("--rate {} is not possible: give more than 0, at most 10000000 per second", self.rate));
@@ -128,14 +135,26 @@ impl OnePipeArgs {
             let ring = self.ring_bytes;
             return Err(format!("--ring-bytes {ring} is not possible: give a power of two from 1024 to 1073741824"));
         }
-        // A sequencer gets a scattering as a whole.
-        let (size, width) = (self.size.iter().copied().max(), self.width.iter().copied().max());
-        let most = (size.unwrap_or_default() as usize + 16) * width.unwrap_or(WIDTH) as usize + 32;
-        if most > self.ring_bytes / 4 {
-            let ring = self.ring_bytes;
-            return Err(format!("a scattering of {most} bytes is too long for --ring-bytes {ring}: give larger rings"));
+        self.check_longest()
+    }
+
+    /// Checks that the longest record fits, which may take a quarter of a ring.
+    fn check_longest(&self) -> Result<(), String> {
+        let most = |list: &[u32]| list.iter().copied().max().unwrap_or_default();
+        let widest = if self.width.is_empty() { WIDTH.min(most(&self.nodes)) } else { most(&self.width) };
+        let (size, width) = (most(&self.size) as usize, widest as usize);
+        let is_whole = self.mode.contains(&Order::Sequencer);
+        let payload = if is_whole { 8 + width * (8 + size) } else { size };
+        let needed = (4 * (payload + RECORD_HEADER)).next_power_of_two();
+        if needed <= self.ring_bytes {
+            return Ok(());
         }
-        Ok(())
+        let what = if is_whole {
+            format!("a sequencer gets a scattering of {width} messages of {size} bytes as a whole")
+        } else {
+            format!("a message of {size} bytes is one record")
+        };
+        Err(format!("{what}, and a record takes a quarter of a ring at most: give --ring-bytes {needed} or more"))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -191,7 +210,28 @@ impl OnePipeArgs {
             scatterings_per_second: sum(|of_node| of_node.delivered as f64 / of_node.wall_seconds) / width,
             latency_p50_us: micros(0.5),
             latency_p99_us: micros(0.99),
+            missed: scattered.iter().map(|of_node| of_node.missed).sum(),
+            busy_cores: sum(|of_node| of_node.cpu_seconds / of_node.wall_seconds),
             cpu_microseconds: (done > 0.0).then(|| sum(|of_node| of_node.cpu_seconds) * 1e6 / done),
         }
     }
+}
+
+/// Why a row's figures may not be what they seem.
+fn doubts(row: &OnePipeRow) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let OnePipeRow { missed, rate, busy_cores, .. } = row;
+    if *missed > 0 {
+        doubts.push(format!(
+            "{missed} scatterings were not sent in time, and latencies are not of them: --rate {rate} is more than this mode can do"
+        ));
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(row.nodes as usize) as f64;
+    // Nodes never sleep.
+    if *busy_cores < 0.9 * cores {
+        doubts.push(format!(
+            "the nodes had {busy_cores:.2} of {cores} cores while throughput was measured: something else used this machine"
+        ));
+    }
+    doubts
 }

@@ -36,13 +36,14 @@ const WAITING_BYTES: usize = 4096;
 /// Steps that find something between two looks at the fabric.
 const STEPS_PER_POLL: u32 = 32;
 
-/// Between the two measurements.
+/// For so long what was not sent in time is sent after the first measurement, throughput warms up before the second, and what is
+/// on its way comes in after it.
 pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
 
 /// What a rank does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It sends as scheduled.
+    /// It sends as scheduled, and in the end what it could not in time.
     Paced,
     /// It sends as fast as it can.
     Full,
@@ -69,8 +70,7 @@ impl Times {
 
     fn phase(&self, now: u64) -> Phase {
         match now {
-            _ if now < self.paced_until => Phase::Paced,
-            _ if now < self.full_from - PAUSE_NANOS => Phase::Drain,
+            _ if now < self.full_from - PAUSE_NANOS => Phase::Paced,
             _ if now < self.full_until => Phase::Full,
             _ if now < self.full_until + PAUSE_NANOS => Phase::Drain,
             _ => Phase::Over,
@@ -210,6 +210,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
                 let (since, delivered, cpu) = began.expect("it comes before");
                 scattered = Some(Scattered {
                     delivered: self.inbox.delivered - delivered,
+                    missed: schedule.due(times.paced_until),
                     wall_seconds: time.since(since).as_secs_f64(),
                     cpu_seconds: processor_seconds() - cpu,
                     latencies: Vec::new(),
@@ -217,7 +218,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
             }
             match times.phase(now) {
                 Phase::Paced => {
-                    while let Some(due) = schedule.due(now) {
+                    while let Some(due) = schedule.next(now.min(times.paced_until)) {
                         let payload = payload(due, self.job.size_bytes);
                         if !self.send(time, &all(&payload, self.job.nodes))? {
                             break;
@@ -318,10 +319,16 @@ impl Schedule {
         Schedule { begin, rate: job.rate, sent: 0 }
     }
 
-    /// When the next one was due, if it is.
-    fn due(&self, now: u64) -> Option<u64> {
+    /// When the next one was due, if that was before `end`.
+    fn next(&self, end: u64) -> Option<u64> {
         let due = self.begin + (self.sent as f64 * 1e9 / self.rate) as u64;
-        (due <= now).then_some(due)
+        (due < end).then_some(due)
+    }
+
+    /// How many were due before `end` and are not sent.
+    fn due(&self, end: u64) -> u64 {
+        let due = end.saturating_sub(self.begin) as f64 * self.rate / 1e9;
+        (due.ceil() as u64).saturating_sub(self.sent)
     }
 
     fn sent(&mut self) {

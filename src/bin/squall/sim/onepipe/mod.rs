@@ -1,19 +1,21 @@
 //! `squall sim onepipe`: Figures 8, 9 and 10 of the 1Pipe paper, on a simulation of its testbed.
 
+//!
+//! Each finding's claim says whether what it compares is an input (it follows from constants that were taken from the paper, or
+//! were chosen to agree with it) or is computed.
+
 mod fig10;
 mod fig8;
 mod fig9;
 
-use std::convert::Infallible;
-
 use clap::{Args, ValueEnum};
-use squall_onepipe::model::Profile;
+use squall_onepipe::model::{Profile, ScenarioError};
 
 use super::{
     experiment::{Options, Run, on_all_cores},
     outcome::{self, Outcome},
 };
-use crate::CommandError;
+use crate::{CommandError, plot::Line};
 
 /// Repeat an experiment of the 1Pipe paper on a simulation of its testbed, and say whether its findings hold.
 ///
@@ -49,7 +51,7 @@ enum Name {
 impl Name {
     const EACH: [Name; 3] = [Name::Fig8, Name::Fig9, Name::Fig10];
 
-    fn run(self, run: Run) -> Outcome {
+    fn run(self, run: Run) -> Result<Outcome, ScenarioError> {
         match self {
             Name::Fig8 => fig8::run(run),
             Name::Fig9 => fig9::run(run),
@@ -63,8 +65,18 @@ impl OnePipe {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let one = [self.experiment];
         let names = if self.experiment == Name::All { &Name::EACH[..] } else { &one };
-        self.options.run(names, |name, run| Ok::<_, Infallible>(name.run(run)))
+        self.options.run(names, |name, run| name.run(run))
     }
+}
+
+/// The seed of one of an experiment's runs.
+fn seed(run: Run, index: u64) -> u64 {
+    run.seed.wrapping_mul(1_000_003).wrapping_add(index)
+}
+
+/// One line of a chart.
+fn line<'a, P: 'a>(name: &str, points: impl Iterator<Item = &'a P>, place: impl Fn(&P) -> (f64, f64)) -> Line {
+    Line { name: name.to_owned(), points: points.map(place).collect(), model: false }
 }
 
 /// The testbed, in words.
@@ -72,7 +84,8 @@ fn testbed() -> String {
     let Profile { beacon_ns, host_hop_ns, switch_hop_ns, .. } = Profile::TESTBED;
     format!(
         "32 servers, 4 racks in 2 pods, 100 Gb/s, beacons each {} µs, {} µs from host to switch and {} µs from switch to switch \
-         (so that round trips take 2 to 10 µs), clocks 0.3 µs apart in the mean and 1.0 µs at the 95th percentile.",
+         (so that round trips take 2 to 10 µs), parallel links between two switches as one of their joint rate. Clocks are 0.3 µs apart \
+         in the mean and 1.0 µs at the 95th percentile (that §7.1's skew is the difference of two clocks is assumed).",
         beacon_ns / 1000,
         host_hop_ns as f64 / 1e3,
         switch_hop_ns / 1000
