@@ -70,8 +70,8 @@ pub(crate) struct OnePipeArgs {
     /// How long latency is measured, after half a second of warm-up, and then throughput, after a quarter
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
-    /// The ring from each node to each other, in bytes, a power of two
-    #[arg(long, value_name = "BYTES", default_value = "262144")]
+    /// The ring from each node to each other, in bytes, a power of two (a group has 256 KiB if nothing else is said)
+    #[arg(long, value_name = "BYTES", default_value = "524288")]
     ring_bytes: usize,
     /// Leave out what the machine itself can do, for many short runs
     #[arg(long)]
