@@ -8,7 +8,8 @@ use crate::{Mode, ScatteringId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A rank that was to receive a message of it has failed. A reliable scattering was delivered nowhere, and will not be.
-    /// Of one with best effort, the message to that rank may not have arrived; its others go on.
+    /// Of one with best effort, the message to that rank may not have arrived; its others go on. It is told again at each
+    /// settlement that removes another of its receivers.
     Undeliverable {
         /// Which one, as [`scatter`](crate::OnePipe::scatter) named it.
         id: ScatteringId,

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::{links::Misbehaved, record::Label, ring::Ring};
+use crate::{
+    links::Misbehaved,
+    record::{HEADER, Label},
+    ring::Ring,
+};
 
 /// The receiver's ring: records that have arrived stay here until their turn comes.
 #[derive(Debug)]
@@ -129,9 +133,11 @@ impl Inbound {
         (delivered, next.map(|head| head.map_or(u64::MAX, |(stamp, _)| stamp)))
     }
 
-    /// A record is not to be delivered.
-    pub(crate) fn recall(&mut self, stamp: u64) {
+    /// A record is not to be delivered. Whoever recalls more than a ring holds recalls what it has not sent.
+    pub(crate) fn recall(&mut self, stamp: u64) -> Result<(), Misbehaved> {
         self.recalled.insert(stamp);
+        let most = self.ring.capacity() / HEADER;
+        if self.recalled.len() <= most { Ok(()) } else { Err(Misbehaved) }
     }
 
     /// Nothing more comes; what has come from `limit` on is not to be delivered.

@@ -103,4 +103,3 @@ pub use error::{CreateError, ScatterError};
 pub use event::Event;
 pub use message::{Delivery, Message, Mode, ScatteringId};
 pub use pipe::{OneMode, OnePipe};
-pub use timestamp::Timestamp;

@@ -9,7 +9,7 @@ use crate::{
     Mode, OnePipeConfig,
     inbound::Inbound,
     layout::Layout,
-    mirror::{Mirror, Pushed},
+    mirror::Mirror,
     ring::Ring,
     status::{Status, Words},
 };
@@ -158,13 +158,13 @@ impl Links {
         peer.out.iter_mut().for_each(Mirror::abandon);
     }
 
-    /// Posts what was written for a rank.
+    /// Posts what was written for a rank. Returns whether there was anything.
     #[inline]
-    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, rank: usize, mode: Mode) -> Pushed {
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, rank: usize, mode: Mode) -> bool {
         let peer = &mut self.peers[rank];
         match &peer.link {
             Some(link) => peer.out[mode.index()].push(fabric, link, self.layout, mode),
-            None => Pushed::Nothing,
+            None => false,
         }
     }
 

@@ -3,11 +3,12 @@
 use squall_fabric::{Fabric, Op, Slice, Source, Target, Token};
 
 use crate::{
-    Mode, Timestamp,
+    Mode,
     layout::Layout,
     links::{Link, Misbehaved, is_posted},
     record::{Header, Label, record_bytes},
     ring::Ring,
+    timestamp::Timestamp,
 };
 
 /// The sender's copy of a ring: records are written here, and pushed to the same place of the receiver's memory. They stay
@@ -26,17 +27,6 @@ pub(crate) struct Mirror {
     freed: u64,
     /// Bytes of room that waiting scatterings keep.
     held: u64,
-}
-
-/// What a push came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    /// There was nothing to push.
-    Nothing,
-    /// All is posted, some of it now.
-    All,
-    /// Some is not posted.
-    Partly,
 }
 
 impl Mirror {
@@ -86,11 +76,12 @@ impl Mirror {
         self.posted == self.written
     }
 
-    /// Posts what was written since the last push, in one piece or two, and behind it the ring's new tail.
+    /// Posts what was written since the last push, in one piece or two, and behind it the ring's new tail; what can't be
+    /// posted now goes with the next push. Returns whether there was anything.
     #[inline]
-    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &Link, layout: Layout, mode: Mode) -> Pushed {
+    pub(crate) fn push(&mut self, fabric: &mut impl Fabric, link: &Link, layout: Layout, mode: Mode) -> bool {
         if self.is_posted() {
-            return Pushed::Nothing;
+            return false;
         }
         while !self.is_posted() {
             let len = self.ring.run(self.posted, self.written);
@@ -106,11 +97,11 @@ impl Mirror {
                 false => Op::Write { source, target },
             };
             if !is_posted(fabric.post(link.endpoint, op, Token::UNSIGNALED)) {
-                return Pushed::Partly;
+                break;
             }
             self.posted += len as u64;
         }
-        Pushed::All
+        true
     }
 
     /// The receiver has said how far records have arrived.

@@ -162,6 +162,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tie_within_a_run_ends_it() {
+        let (mut order, mut mirrors, _regions) = order(2);
+        for (from, stamp) in [(1, 5), (1, 6), (0, 6)] {
+            send(&mut order, &mut mirrors, from, stamp, b"");
+        }
+        order.accept(100);
+        assert_eq!(stamps(&mut order), [(5, 1), (6, 0), (6, 1)]);
+    }
+
+    #[test]
+    fn no_more_is_recalled_than_a_ring_holds() {
+        let (mut order, ..) = order(1);
+        let most = BYTES as u64 / 16;
+        (0..most).for_each(|stamp| order.rings[0].recall(stamp).expect("as much fits"));
+        assert_eq!(order.rings[0].recall(0), Ok(()), "one of them again");
+        assert_eq!(order.rings[0].recall(most), Err(Misbehaved));
+    }
+
+    #[test]
     fn only_what_lies_strictly_below_the_barrier_is_delivered() {
         let (mut order, mut mirrors, _regions) = order(2);
         send(&mut order, &mut mirrors, 0, 5, b"");
@@ -194,8 +213,8 @@ mod tests {
     fn what_is_recalled_is_passed_over_whether_it_is_there_or_not() {
         let (mut order, mut mirrors, _regions) = order(1);
         send(&mut order, &mut mirrors, 0, 4, b"");
-        order.rings[0].recall(4);
-        order.rings[0].recall(6);
+        order.rings[0].recall(4).expect("it was sent");
+        order.rings[0].recall(6).expect("it may have been");
         for stamp in [5, 6, 7] {
             send(&mut order, &mut mirrors, 0, stamp, b"");
         }

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use squall_fabric::{Fabric, INLINE_BYTES, Op, Region, Source, Target, Token};
 
 use crate::{
-    ScatteringId, Timestamp,
+    ScatteringId,
     layout::{RECALL_BATCH, RECALL_NUMBER},
     links::{Link, Misbehaved, is_posted},
+    timestamp::Timestamp,
 };
 
 /// How many timestamps a batch has at most: behind their count, they are posted inline.

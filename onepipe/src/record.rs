@@ -9,7 +9,7 @@
 //! Records follow one another without gaps, and may lie across the ring's end. The mark tells a reader if it is not at a
 //! record.
 
-use crate::Timestamp;
+use crate::timestamp::Timestamp;
 
 /// Bytes of a record before its payload.
 pub(crate) const HEADER: usize = 16;

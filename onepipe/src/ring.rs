@@ -120,7 +120,7 @@ mod tests {
     use squall_fabric::{RegionKey, RegionKind};
 
     use super::*;
-    use crate::{Timestamp, record::Label};
+    use crate::{record::Label, timestamp::Timestamp};
 
     #[test]
     fn what_lies_across_the_end_comes_back_whole() {

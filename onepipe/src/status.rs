@@ -3,9 +3,10 @@
 use squall_fabric::{Fabric, Op, Region, Source, Target, Token};
 
 use crate::{
-    Mode, Timestamp,
+    Mode,
     layout::STATUS,
     links::{Link, is_posted},
+    timestamp::Timestamp,
 };
 
 /// One of them.
@@ -69,11 +70,11 @@ impl Status {
         self.words != self.posted
     }
 
-    /// Posts the words from the first to the last that has changed. Returns false if it can't be done now.
+    /// Posts the words from the first to the last that has changed. If it can't be done now, they go with the next.
     #[inline]
-    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &Link) -> bool {
+    pub(crate) fn post(&mut self, fabric: &mut impl Fabric, link: &Link) {
         let differs = |&at: &usize| self.words[at] != self.posted[at];
-        let Some(first) = (0..Status::WORDS).find(differs) else { return true };
+        let Some(first) = (0..Status::WORDS).find(differs) else { return };
         let last = (first..Status::WORDS).rfind(differs).unwrap_or(first);
         let mut bytes = [0; 8 * Status::WORDS];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(&self.words[first..=last]) {
@@ -81,11 +82,9 @@ impl Status {
         }
         let source = Source::Inline(&bytes[..8 * (last - first + 1)]);
         let target = Target { region: link.region, offset: STATUS + 8 * first };
-        let posted = is_posted(fabric.post(link.endpoint, Op::Write { source, target }, Token::UNSIGNALED));
-        if posted {
+        if is_posted(fabric.post(link.endpoint, Op::Write { source, target }, Token::UNSIGNALED)) {
             self.posted = self.words;
         }
-        posted
     }
 
     /// The words that a peer has reported.
@@ -107,7 +106,8 @@ pub(crate) fn decode(epoch: u64, word: u64, near: u64) -> Option<u64> {
     (word >> Timestamp::BITS == epoch % EPOCHS + 1).then(|| Timestamp::from_nanos(word).widen(near))
 }
 
-/// How many epochs a word tells apart.
+/// How many epochs a word tells apart. One that was left lying for as many, by a rank that told its barrier another way ever
+/// since, would count again: barriers of the same hierarchy come back in it only after as many failures or joins.
 const EPOCHS: u64 = 0xffff;
 
 #[cfg(test)]

@@ -15,41 +15,31 @@ pub(crate) fn is_fresh(stamp: u64, now: u64) -> bool {
     now.saturating_sub(stamp) < WRAP / 4
 }
 
-/// The low 48 bits of a number of nanoseconds, compared by serial-number arithmetic.
+/// The low 48 bits of a number of nanoseconds.
 ///
 /// It has no `Ord`: of three timestamps each may be before the next around the circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Timestamp(u64);
+pub(crate) struct Timestamp(u64);
 
 impl Timestamp {
     /// How many bits it has.
-    pub const BITS: u32 = 48;
+    pub(crate) const BITS: u32 = 48;
 
     /// The timestamp of a wide one, of which it keeps the low bits.
     #[inline]
-    pub const fn from_nanos(nanos: u64) -> Timestamp {
+    pub(crate) const fn from_nanos(nanos: u64) -> Timestamp {
         Timestamp(nanos & (WRAP - 1))
     }
 
     /// Its nanoseconds since it last wrapped around, below 2⁴⁸.
     #[inline]
-    pub const fn as_nanos(self) -> u64 {
+    pub(crate) const fn as_nanos(self) -> u64 {
         self.0
-    }
-
-    /// Whether it lies before `other`, by less than half of the circle.
-    pub const fn is_before(self, other: Timestamp) -> bool {
-        self.0 != other.0 && other.nanos_since(self) < WRAP / 2
-    }
-
-    /// The nanoseconds from `earlier` to this one, forwards around the circle: below 2⁴⁸.
-    pub const fn nanos_since(self, earlier: Timestamp) -> u64 {
-        self.0.wrapping_sub(earlier.0) & (WRAP - 1)
     }
 
     /// The wide timestamp with these low bits that lies nearest to `near`.
     #[inline]
-    pub const fn widen(self, near: u64) -> u64 {
+    pub(crate) const fn widen(self, near: u64) -> u64 {
         // The sign of the difference is moved up to that of an i64, and back.
         let unused = 64 - Timestamp::BITS;
         let ahead = (self.0.wrapping_sub(near) << unused) as i64 >> unused;
@@ -66,16 +56,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_and_after_go_around_the_circle() {
-        let (late, early) = (Timestamp::from_nanos(WRAP - 5), Timestamp::from_nanos(WRAP + 7));
-        assert_eq!(early.as_nanos(), 7);
-        assert!(late.is_before(early) && !early.is_before(late));
-        assert!(!late.is_before(late));
-        assert_eq!(early.nanos_since(late), 12);
-        assert_eq!(late.nanos_since(early), WRAP - 12);
-    }
-
-    #[test]
     fn widening_finds_the_nearest() {
         for near in [0, 1, WRAP / 2, WRAP - 1, WRAP, WRAP + 1, 5 * WRAP - 3, 7 * WRAP + WRAP / 2] {
             for ahead in [0, 1, 1000, WRAP / 2 - 1] {
@@ -85,6 +65,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_told_is_widened_right_for_hours() {
+        let now = 5 * WRAP + 7;
+        for stamp in [now - WRAP / 4 + 1, now, now + 1000] {
+            assert!(is_fresh(stamp, now));
+            assert_eq!(Timestamp::from_nanos(stamp).widen(now + WRAP / 4), stamp);
+        }
+        assert!(!is_fresh(now - WRAP / 4, now));
+        assert!(is_fresh(9, 3), "of a clock that was behind");
     }
 
     #[test]

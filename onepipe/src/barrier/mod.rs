@@ -58,7 +58,7 @@ impl Barriers {
         matches!(&self.place, Place::Tree { children, .. } if !children.is_empty())
     }
 
-    /// This rank's own barrier.
+    /// Raises this rank's own barrier.
     #[inline]
     pub(crate) fn set_own(&mut self, mode: Mode, barrier: u64) {
         self.hear(mode, self.me, barrier);

@@ -7,7 +7,6 @@ use crate::{
     CreateError, Delivery, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
     inbound::Inbound,
     links::{Links, Misbehaved},
-    mirror::Pushed,
     record::{max_payload, record_bytes},
     status::{Status, Word},
 };
@@ -37,6 +36,9 @@ pub struct Sequencer {
     next: ScatteringId,
     /// The rank whose requests are looked at first.
     first: usize,
+    /// How often a request was looked at, and by rank: the last time that it had a message for it.
+    looks: u64,
+    named: Vec<u64>,
     record: Vec<u8>,
     payload: Vec<u8>,
     has_work: bool,
@@ -70,6 +72,8 @@ impl Sequencer {
             next_number: 1,
             next: ScatteringId(0),
             first: 0,
+            looks: 0,
+            named: vec![0; config.nodes.len()],
             record: Vec::new(),
             payload: Vec::new(),
             has_work: false,
@@ -133,9 +137,13 @@ impl Sequencer {
             *is_held = true;
         }
         let peers = &mut self.links.peers;
+        self.looks += 1;
         for message in messages(last) {
             let Message { to, bytes } = message?;
             let mirror = &mut peers.get_mut(to).ok_or(Misbehaved)?.out[NUMBERED.index()];
+            if std::mem::replace(&mut self.named[to], self.looks) == self.looks {
+                return Err(Misbehaved);
+            }
             if record_bytes(bytes.len()) > mirror.room() {
                 return Ok(false);
             }
@@ -158,7 +166,7 @@ impl Sequencer {
         let mut progress = false;
         for rank in 0..self.links.peers.len() {
             for mode in Mode::ALL {
-                progress |= self.links.push(fabric, rank, mode) != Pushed::Nothing;
+                progress |= self.links.push(fabric, rank, mode);
             }
             let peer = &mut self.links.peers[rank];
             let Some(link) = &peer.link else { continue };
@@ -168,7 +176,7 @@ impl Sequencer {
             for (mode, freed) in requests.into_iter().chain(numbered) {
                 peer.status.set(Word::Freed(mode), freed);
             }
-            let _ = peer.status.post(fabric, link);
+            peer.status.post(fabric, link);
         }
         progress
     }
@@ -200,7 +208,8 @@ impl TotalOrder for Sequencer {
         }
         let mirror = &mut self.links.peers[SEQUENCER].out[REQUESTS.index()];
         if record_bytes(self.record.len()) > mirror.room() {
-            return Err(ScatterError::Full { waiting_bytes: self.config.ring_bytes });
+            let waiting_bytes = self.config.ring_bytes - mirror.room() as usize;
+            return Err(ScatterError::Full { waiting_bytes });
         }
         let id = self.next;
         mirror.write(id.0, 0, &self.record);
@@ -274,8 +283,7 @@ impl TotalOrder for Sequencer {
 
 /// The messages of a request: their count, for each its receiver and length, then their bytes.
 fn messages(request: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Misbehaved>> {
-    let (words, rest) = request.as_chunks::<8>();
-    let _ = rest;
+    let words = request.as_chunks::<8>().0;
     let count = words.first().map_or(0, |count| usize::try_from(u64::from_le_bytes(*count)).unwrap_or(usize::MAX));
     let mut at = count.saturating_add(1).saturating_mul(8);
     (1..=count).map(move |index| {
@@ -289,7 +297,27 @@ fn messages(request: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Misbehav
 
 #[cfg(test)]
 mod tests {
+    use squall_fabric::{
+        GroupTag, NodeId,
+        sim::{SimConfig, SimNet},
+    };
+
     use super::*;
+
+    #[test]
+    fn a_request_with_two_messages_for_a_rank_is_refused() {
+        let mut fabric = SimNet::new(SimConfig::fast(), 1).fabric(NodeId(0));
+        let config = OnePipeConfig::new(vec![NodeId(0)], GroupTag { layer: 10, group: 0, epoch: 1 });
+        let mut sequencer = Sequencer::create(&mut fabric, config).expect("a sound configuration");
+        for (request, expected) in [(&[1_u64, 0][..], Ok(true)), (&[2, 0, 0], Err(Misbehaved))] {
+            let bytes: Vec<u8> = request.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let mirror = &mut sequencer.links.peers[SEQUENCER].out[REQUESTS.index()];
+            mirror.write(sequencer.next.0, 0, &bytes);
+            sequencer.next.0 += 1;
+            sequencer.requests[SEQUENCER].0.arrive(mirror.written()).expect("a sound record");
+            assert_eq!(sequencer.number_one(SEQUENCER), expected);
+        }
+    }
 
     #[test]
     fn requests_that_make_no_sense_are_refused() {

@@ -208,8 +208,7 @@ impl<S: Stamps> Engine<S> {
                     peer.status.set(Word::Freed(mode), freed);
                 }
             }
-            // If it can't be posted now, it goes with the next.
-            let _ = peer.status.post(fabric, link);
+            peer.status.post(fabric, link);
         }
     }
 

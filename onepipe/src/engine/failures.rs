@@ -40,7 +40,7 @@ impl<S: Stamps> Engine<S> {
         }
     }
 
-    fn settle(&mut self, fabric: &mut impl Fabric, now: Time, settlement: &Settlement) {
+    pub(super) fn settle(&mut self, fabric: &mut impl Fabric, now: Time, settlement: &Settlement) {
         if settlement.failed.contains(&self.links.me) {
             self.disconnect(fabric);
             return self.events.push_back(Event::Ended);
@@ -107,7 +107,8 @@ impl<S: Stamps> Engine<S> {
         for (stamp, id) in reliable {
             let mut others = receivers.remove(&stamp).unwrap_or_default();
             if others.contains(&me) {
-                self.orders[Mode::Reliable.index()].rings[me].recall(stamp);
+                let recalled = self.orders[Mode::Reliable.index()].rings[me].recall(stamp);
+                debug_assert_eq!(recalled, Ok(()));
                 others.retain(|&rank| rank != me);
             }
             self.recalls.add(stamp, id, &others);

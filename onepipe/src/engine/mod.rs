@@ -6,6 +6,8 @@
 mod beacon;
 mod failures;
 mod reading;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -15,7 +17,6 @@ use crate::{
     CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
     barrier::{Barriers, Place},
     links::{LinkEvent, Links, State},
-    mirror::Pushed,
     order::Order,
     recall::Recalls,
     record::{max_payload, record_bytes},
@@ -265,8 +266,8 @@ impl<S: Stamps> Engine<S> {
         for rank in 0..self.links.peers.len() {
             for mode in Mode::ALL {
                 let pushed = self.links.push(fabric, rank, mode);
-                self.beacon.pushed(rank, pushed != Pushed::Nothing);
-                progress |= pushed != Pushed::Nothing;
+                self.beacon.pushed(rank, pushed);
+                progress |= pushed;
             }
         }
         progress

@@ -73,7 +73,7 @@ impl<S: Stamps> Engine<S> {
         }
         if let Some(stamps) = recalls {
             let ring = &mut self.orders[Mode::Reliable.index()].rings[rank];
-            stamps.into_iter().for_each(|stamp| ring.recall(stamp));
+            stamps.into_iter().try_for_each(|stamp| ring.recall(stamp))?;
             self.recalled[rank] += 1;
             self.links.peers[rank].status.set(Word::Recalled, self.recalled[rank]);
             news = true;
