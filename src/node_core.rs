@@ -22,13 +22,7 @@ use squall_membership::{
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered};
 
 use self::slots::{HandedOut, Slots};
-use crate::{
-    delivery::Fate,
-    error::Unavailable,
-    fabric::Learn,
-    onepipe::{Desk, Said},
-    status::Change,
-};
+use crate::{delivery::Fate, error::Unavailable, fabric::Learn, onepipe::Desk, status::Change};
 
 /// What a node's surroundings must do.
 #[derive(Debug)]
@@ -56,7 +50,9 @@ pub(crate) enum CoreEffect {
     /// What a durable shard has beyond this is void, in its log and its replica: see to it, and say so ([`NodeCore::cut_done`]). A
     /// view waits for that, in which this node is complete in the shard, or is not.
     CutTo { shard: ShardId, end: End, complete: bool },
-    /// This node is in no view any more. What its disks hold is to be said ([`NodeCore::hold`]), once nothing is on its way there.
+    /// This node is in no view any more: before what becomes of its shards.
+    Dropped,
+    /// It is to join again. What its disks hold is to be said ([`NodeCore::hold`]), once nothing is on its way there.
     Returns,
     /// The group lies in pieces, and these of the last view's members are not back yet; or all are, if there are none.
     WaitsFor(Vec<NodeId>),
@@ -112,6 +108,13 @@ pub(crate) struct NodeCore<F> {
     changing: Change,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
+}
+
+impl<F> NodeCore<F> {
+    /// Tells those who drive 1Pipe groups that the node's part is over, unless they know.
+    pub(crate) fn end_desks(&self, reason: &EndReason) {
+        self.desks.values().for_each(|desk| desk.end(reason));
+    }
 }
 
 impl<F: Fabric + Learn> NodeCore<F> {
@@ -297,19 +300,14 @@ impl<F: Fabric + Learn> NodeCore<F> {
         busy
     }
 
-    /// Passes on what 1Pipe groups say. Returns whether any did.
+    /// Passes on whom 1Pipe groups have lost. Returns whether there is anybody.
     fn hear_desks(&mut self) -> bool {
         let mut any = false;
-        for (&shard, desk) in &self.desks {
-            for said in desk.take_said() {
+        for desk in self.desks.values() {
+            for node in desk.take_suspects() {
                 any = true;
-                let input = match said {
-                    Said::Count(count) => Input::Frozen { shard, count, leased: Vec::new() },
-                    Said::Suspects(node) => {
-                        Input::Broken(node, BreakReason::Lost(format!("that of the 1Pipe group {:?}", desk.name())))
-                    }
-                };
-                self.membership.input(input, &mut self.effects);
+                let reason = BreakReason::Lost(format!("that of the 1Pipe group {:?}", desk.name()));
+                self.membership.input(Input::Broken(node, reason), &mut self.effects);
             }
         }
         any
@@ -387,9 +385,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 }
                 let epoch = self.membership.view().map_or(0, |view| view.epoch.0);
                 for (&shard, desk) in &self.desks {
-                    if let Some(count) = desk.wedge(epoch) {
-                        self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
-                    }
+                    let count = desk.wedge(epoch);
+                    self.membership.input(Input::Frozen { shard, count, leased: Vec::new() }, &mut self.effects);
                 }
             }
             Effect::Propose(proposal) => self.view_log.propose(proposal),
@@ -477,7 +474,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                         out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
                     }
                     self.is_ended = true;
-                    self.desks.values().for_each(|desk| desk.end(&reason));
+                    self.end_desks(&reason);
                     out.push(CoreEffect::Ended(reason));
                 }
             }
@@ -544,6 +541,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.view = None;
         self.trims.clear();
         self.desks.values().for_each(|desk| desk.drop_out());
+        out.push(CoreEffect::Dropped);
         for (shard, HandedOut { undelivered, .. }) in handed_out {
             let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)));
             out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });

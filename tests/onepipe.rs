@@ -13,12 +13,17 @@ use std::{
 };
 
 use process::{Cluster, PATIENCE, Process};
+use rkyv::Archived;
 use squall::{
-    Config, Node, NodeId, Spin,
+    Applied, Config, EndReason, Node, NodeId, Replicated, Spin, Time,
     config::Backend,
-    onepipe::{Event, FormError, HostClock, Message, Mode, OnePipeConfig, Pipe, ScatterError, Unsettled, tag},
+    onepipe::{
+        Controller, Directive, Event, FormError, HostClock, Message, Mode, OnePipeConfig, Pipe, ScatterError,
+        SeatError, Settlement, Unsettled, tag,
+    },
 };
-use squall_fabric::Wait;
+use squall_fabric::{Wait, Waker};
+use sum::Sum;
 
 /// The number of the last scattering before a pause, which goes to all.
 const FENCE: u64 = u64::MAX;
@@ -35,7 +40,8 @@ fn node() {
     let nodes = config.members().len();
     let mut builder = Node::builder(config);
     let seat = builder.onepipe("orders");
-    let _node = builder.start().expect("it becomes a member");
+    let sum = builder.group("sum", Sum::default());
+    let node = builder.start().expect("it becomes a member");
     let (config, settler) = seat.take(fabric.waker(), PATIENCE).expect("it is in a view");
     let mut pipe =
         Pipe::create(fabric, config, HostClock::default(), settler, Spin::Auto, nodes).expect("a sound group");
@@ -51,28 +57,34 @@ fn node() {
     });
     let me = pipe.onepipe().rank();
     let mut there: BTreeSet<usize> = (0..nodes).collect();
-    let (mut sends, mut goes_at, mut number, mut fences) = (false, usize::MAX, 0, 0);
+    let (mut sends, mut submits) = (false, false);
+    let (mut goes_at, mut number, mut fences) = (usize::MAX, 0, 0);
     let (mut log, mut back, mut sent) = (Vec::new(), Vec::new(), BTreeMap::new());
     let mut random = fastrand::Rng::with_seed(me as u64);
     loop {
-        let scatter = |pipe: &mut Pipe<_, _>, number: u64, to: &BTreeSet<usize>| {
+        let scatter = |pipe: &mut Pipe<_, _>, number: u64, to: &BTreeSet<usize>, limit: Duration| {
             let mask = to.iter().fold(0u64, |mask, rank| mask | 1 << rank);
             let bytes: Vec<u8> = [number, mask].iter().flat_map(|word| word.to_le_bytes()).collect();
             let messages: Vec<_> = to.iter().map(|&to| Message { to, bytes: &bytes }).collect();
-            pipe.scatter(Mode::Reliable, &messages, Duration::ZERO)
+            pipe.scatter(Mode::Reliable, &messages, limit)
         };
         match told.try_recv().as_deref() {
             Ok("go") => (sends, goes_at) = (true, log.len() + ENOUGH),
             Ok("stop") => {
-                sends = false;
-                scatter(&mut pipe, FENCE, &there).expect("there is room");
+                (sends, submits) = (false, false);
+                scatter(&mut pipe, FENCE, &there, PATIENCE).expect("there is room");
+            }
+            Ok("submit") => submits = true,
+            Ok("leave") => {
+                assert!(node.leave(PATIENCE), "the others let it go");
+                process::say("left").expect("the test listens");
             }
             Ok(line) => panic!("{line:?}"),
             Err(_) => {}
         }
         if sends {
             let to: BTreeSet<usize> = there.iter().copied().filter(|_| random.bool()).collect();
-            match scatter(&mut pipe, number, &to) {
+            match scatter(&mut pipe, number, &to, Duration::ZERO) {
                 Ok(id) => {
                     sent.insert(id, number);
                     number += 1;
@@ -80,6 +92,10 @@ fn node() {
                 Err(ScatterError::Empty | ScatterError::Full { .. } | ScatterError::Ended) => {}
                 Err(error) => panic!("{error}"),
             }
+        }
+        if submits {
+            // While a view ends, this waits for the next.
+            sum.submit(&1).deadline(PATIENCE).wait().expect("the group goes on");
         }
         let wait = Duration::from_micros(if sends { 50 } else { 1_000_000 });
         pipe.receive(Mode::Reliable, 1000, wait, |delivery| {
@@ -223,6 +239,60 @@ fn one_goes(test: &str, stop: impl Fn(&mut Process), then: impl Fn(&Rank)) {
 #[test]
 fn one_is_killed_and_the_others_settle_what_it_sent() {
     one_goes("kill", Process::kill_now, |_| {});
+}
+
+#[test]
+fn a_view_that_ends_does_not_wait_for_threads_that_wait_for_the_next() {
+    let cluster = Cluster::new("onepipe-waits", "shm", 4);
+    let mut ranks: Vec<Rank> = (0..).zip(cluster.start()).map(|(rank, process)| Rank::new(rank, process)).collect();
+    ranks.iter_mut().for_each(|rank| rank.process.tell("submit"));
+    go(&mut ranks);
+    ranks.pop().expect("there are four").process.kill_now();
+    ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "removed 3"));
+    check(&pause(&mut ranks));
+    ranks.iter_mut().for_each(|rank| rank.process.tell("submit"));
+    go(&mut ranks);
+    // The thread that drives its rank waits until it is out.
+    let mut leaves = ranks.pop().expect("there are three");
+    leaves.process.tell("leave");
+    assert_eq!(leaves.hear(), "left");
+    ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "removed 2"));
+    check(&pause(&mut ranks));
+}
+
+/// Whose replica fails.
+struct Fails;
+
+impl Replicated for Fails {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, _: &Archived<u64>, _: &Applied) -> u64 {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_group_hears_of_its_nodes_end_whatever_ended_it() {
+    let config = pipes(&format!("onepipe-panics-{}", std::process::id()), 1, 1);
+    let mut builder = Node::builder(config);
+    let (seat, group) = (builder.onepipe("orders"), builder.group("fails", Fails));
+    let node = builder.start().expect("it is alone");
+    let (tell, told) = channel();
+    let waker = Waker::new(move || _ = tell.send(()));
+    let (_, mut settler) = seat.take(waker, PATIENCE).expect("it is in a view");
+    group.submit(&1).wait().expect_err("nobody answers");
+    let ended = loop {
+        told.recv_timeout(PATIENCE).expect("it is woken");
+        if let Some(directive) = settler.poll(Time::ZERO) {
+            break directive;
+        }
+    };
+    assert!(matches!(ended, Directive::Settle(Settlement { failed, .. }) if failed == [0]));
+    drop(settler);
+    let taken = seat.take(Waker::new(|| ()), PATIENCE).map(drop);
+    assert_eq!(taken, Err(SeatError::Ended(EndReason::Panicked)));
+    drop(node);
 }
 
 #[test]

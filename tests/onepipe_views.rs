@@ -10,7 +10,9 @@ use std::{
 use fastrand::Rng;
 use squall::{
     Config, NodeId, Time,
-    onepipe::{Event, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError, ScatteringId, Seat, Settler},
+    onepipe::{
+        Controller, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig, ScatterError, ScatteringId, Seat, Settler,
+    },
     sim::{Cluster, Options, SimConfig, SimNet},
 };
 use squall_fabric::{Fabric, Waker, sim::SimFabric};
@@ -40,6 +42,8 @@ struct Rank {
     log: Vec<Name>,
     removed: BTreeSet<usize>,
     ended: bool,
+    /// How much it had delivered when it learned that.
+    at_end: usize,
 }
 
 impl Rank {
@@ -48,7 +52,8 @@ impl Rank {
         // It is stepped all the time.
         let (config, settler) = seat.take(Waker::new(|| ()), Duration::ZERO).expect("the node is in a view");
         let config = OnePipeConfig { ring_bytes: 4096, ..config };
-        let pipe = OnePipe::create(&mut fabric, config, HostClock::default()).expect("a sound group");
+        let gate = settler.gate().cloned().expect("the node closes it");
+        let pipe = OnePipe::with_gate(&mut fabric, config, HostClock::default(), gate).expect("a sound group");
         Rank {
             node,
             fabric,
@@ -60,6 +65,7 @@ impl Rank {
             log: Vec::new(),
             removed: BTreeSet::new(),
             ended: false,
+            at_end: 0,
         }
     }
 
@@ -93,7 +99,7 @@ impl Rank {
             match event {
                 Event::Undeliverable { id, .. } => _ = self.back.insert(self.ids[&id]),
                 Event::Removed { rank, .. } => _ = self.removed.insert(rank),
-                Event::Ended => self.ended = true,
+                Event::Ended => (self.ended, self.at_end) = (true, log.len()),
                 Event::Broken { .. } => {}
             }
         }
@@ -106,6 +112,8 @@ struct World {
     ranks: Vec<Rank>,
     down: BTreeSet<usize>,
     paused: BTreeSet<usize>,
+    /// Ranks whose threads do something else, in nodes that run.
+    busy: BTreeSet<usize>,
     rng: Rng,
 }
 
@@ -121,7 +129,8 @@ impl World {
         cluster.start().expect("the cluster starts");
         net.advance(cluster.now(), &mut Vec::new());
         let ranks = seats.iter().zip(&nodes).map(|(seat, &node)| Rank::new(seat, &net, node)).collect();
-        let mut world = World { cluster, net, ranks, down: BTreeSet::new(), paused: BTreeSet::new(), rng };
+        let mut world =
+            World { cluster, net, ranks, down: BTreeSet::new(), paused: BTreeSet::new(), busy: BTreeSet::new(), rng };
         world.until("all are connected", |world| world.ranks.iter().all(|rank| rank.pipe.is_connected()));
         world
     }
@@ -134,11 +143,16 @@ impl World {
             self.net.advance(until, &mut Vec::new());
             let now = self.net.now();
             for index in 0..self.ranks.len() {
-                if !self.down.contains(&index) && !self.paused.contains(&index) {
+                if self.runs(index) {
                     self.ranks[index].step(now);
                 }
             }
         }
+    }
+
+    /// The view that a node has installed.
+    fn epoch(&self, index: usize) -> Option<u64> {
+        self.cluster.view(self.ranks[index].node).map(|view| view.epoch.0)
     }
 
     fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
@@ -164,10 +178,13 @@ impl World {
         text
     }
 
-    /// Those whose processes run and that were not removed.
+    fn runs(&self, index: usize) -> bool {
+        ![&self.down, &self.paused, &self.busy].into_iter().any(|still| still.contains(&index))
+    }
+
+    /// Those that run and were not removed.
     fn survivors(&self) -> BTreeSet<usize> {
-        let is_up = |index: &usize| !self.down.contains(index) && !self.paused.contains(index);
-        (0..self.ranks.len()).filter(is_up).filter(|&index| !self.ranks[index].ended).collect()
+        (0..self.ranks.len()).filter(|&index| self.runs(index) && !self.ranks[index].ended).collect()
     }
 
     fn traffic(&mut self, slices: u32) {
@@ -202,11 +219,16 @@ impl World {
         self.cluster.resume(node);
     }
 
-    /// Survivors agree on who is gone, and all that they have sent is settled.
-    fn settle(&mut self, gone: &BTreeSet<usize>) {
+    /// Survivors agree on who is gone.
+    fn agree(&mut self, gone: &BTreeSet<usize>) {
         self.until("the survivors settle", |world| {
             world.survivors().iter().all(|&index| gone.is_subset(&world.ranks[index].removed))
         });
+    }
+
+    /// Survivors agree on who is gone, and all that they have sent is settled.
+    fn settle(&mut self, gone: &BTreeSet<usize>) {
+        self.agree(gone);
         self.until("all is delivered or given back", |world| {
             let survivors = world.survivors();
             let is_settled = |&index: &usize| {
@@ -298,15 +320,65 @@ fn one_that_was_paused_learns_that_it_is_out_and_delivers_no_more() {
     on_seeds(|world| {
         world.traffic(30);
         let index = world.rng.usize(..world.ranks.len());
+        let view = world.epoch(index);
         world.pause(index);
         world.traffic(100);
         world.settle(&BTreeSet::from([index]));
         world.check();
         world.resume(index);
         world.until("it learns that it is out", |world| world.ranks[index].ended);
+        assert_ne!(world.epoch(index), view, "its node says so, too");
         world.traffic(30);
         world.settle(&BTreeSet::from([index]));
         world.check();
+        assert_eq!(world.ranks[index].log.len(), world.ranks[index].at_end);
+    });
+}
+
+#[test]
+fn one_whose_thread_does_something_else_holds_up_no_view_and_settles_later() {
+    on_seeds(|world| {
+        world.traffic(30);
+        let busy = world.rng.usize(..world.ranks.len());
+        world.busy.insert(busy);
+        let slices = world.rng.u32(0..30);
+        world.traffic(slices);
+        let goes = (busy + world.rng.usize(1..world.ranks.len())) % world.ranks.len();
+        let gone = BTreeSet::from([goes]);
+        world.crash(goes);
+        world.traffic(30);
+        world.agree(&gone);
+        // Long enough to lose who does not answer.
+        world.traffic((5 * FAILURE_TIMEOUT).div_duration_f64(SLICE) as u32);
+        let node = world.ranks[busy].node;
+        for index in world.survivors() {
+            let view = world.cluster.view(world.ranks[index].node).expect("it is a member");
+            assert!(view.nodes().contains(&node), "the view keeps it");
+            assert_eq!(world.ranks[index].removed, gone);
+        }
+        world.busy.clear();
+        world.settle(&gone);
+        assert!(world.survivors().contains(&busy));
+        world.check();
+        world.traffic(30);
+        world.settle(&gone);
+        world.check();
+    });
+}
+
+#[test]
+fn a_link_of_the_group_that_breaks_costs_one_of_its_ends() {
+    on_seeds(|world| {
+        world.traffic(30);
+        let a = world.rng.usize(..world.ranks.len());
+        let b = (a + world.rng.usize(1..world.ranks.len())) % world.ranks.len();
+        world.net.cut(world.ranks[a].node, world.ranks[b].node);
+        world.until("one of them goes", |world| world.ranks[a].ended || world.ranks[b].ended);
+        let gone = if world.ranks[a].ended { a } else { b };
+        world.traffic(30);
+        world.settle(&BTreeSet::from([gone]));
+        world.check();
+        assert_eq!(world.survivors().len(), world.ranks.len() - 1, "{}", world.describe());
     });
 }
 

@@ -6,8 +6,8 @@ use squall_fabric::Time;
 ///
 /// # To ensure correctness
 ///
-/// It never decreases. Order and atomicity hold however far clocks are apart (within the 39 hours
-/// that timestamps on the wire can tell); what comes late with a slow one is delivery, at everybody.
+/// It never decreases, and stays below 2⁶³ nanoseconds (292 years). Order and atomicity hold however far clocks are apart
+/// (within the 39 hours that timestamps on the wire can tell); what comes late with a slow one is delivery, at everybody.
 pub trait Clock {
     /// What it shows at a time of the caller's: wide nanoseconds, from an origin that all ranks share.
     fn now(&mut self, time: Time) -> u64;

@@ -1,6 +1,10 @@
 //! Who settles failures.
 
+use std::sync::Arc;
+
 use squall_fabric::Time;
+
+use crate::Gate;
 
 /// What settles failures for the ranks of a group, all alike: the paper's controller (§5.2). A rank's side of it.
 ///
@@ -9,8 +13,9 @@ use squall_fabric::Time;
 /// 1. All ranks get the same settlements in the same order, each once, with epochs that increase by one; or a prefix of
 ///    them. One without failed ranks is possible, as when others have joined what the group is a part of.
 /// 2. Before a settlement is decided, every rank of the group that it does not name as failed, and that none before it
-///    did, has [reported](Controller::report) for the epoch that it ends. Its failure timestamp is the greatest of their
-///    reports; where it has no failed ranks, it means nothing.
+///    did, has [reported](Controller::report) for the epoch that it ends, or its gate was [closed](Gate::close) for it. Its
+///    failure timestamp is the greatest of what they have reported, or their gates have said; where it has no failed
+///    ranks, it means nothing.
 /// 3. It is committed, so that no other can take its place, before any rank is told of it.
 /// 4. A rank that others suspect in every epoch is named as failed in the end, or they are: a broken connection is not
 ///    made again.
@@ -21,6 +26,12 @@ pub trait Controller {
 
     /// This rank is wedged: in `epoch` it delivers no reliable message whose wide timestamp is `barrier` or higher.
     fn report(&mut self, epoch: u64, barrier: u64);
+
+    /// The rank's gate, if the controller closes it: the rank is to be [made with it](crate::OnePipe::with_gate). Without one
+    /// the controller must tell the rank to [wedge](Directive::Wedge).
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        None
+    }
 
     /// What this rank is told to do next.
     fn poll(&mut self, now: Time) -> Option<Directive>;

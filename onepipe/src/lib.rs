@@ -23,7 +23,7 @@
 //! # Failures
 //!
 //! A rank that fails holds up all barriers until a [`Controller`] has settled how far its reliable messages count: up to
-//! the greatest barrier that any rank had accepted, so that each is delivered by all or by none. Senders
+//! the greatest barrier that any rank had accepted (each has a [`Gate`] for these), so that each is delivered by all or by none. Senders
 //! recall reliable scatterings that a failed receiver had not acknowledged, and are [told](Event::Undeliverable); their
 //! barriers pass only when all who are left have carried that out.
 //!
@@ -78,6 +78,7 @@ mod controller;
 mod engine;
 mod error;
 mod event;
+mod gate;
 mod inbound;
 mod layout;
 mod links;
@@ -101,5 +102,6 @@ pub use config::{OnePipeConfig, Topology};
 pub use controller::{Controller, Directive, Settlement};
 pub use error::{CreateError, ScatterError};
 pub use event::Event;
+pub use gate::Gate;
 pub use message::{Delivery, Message, Mode, ScatteringId};
 pub use pipe::{OneMode, OnePipe};

@@ -45,6 +45,10 @@ pub(crate) struct Peer {
     /// None while it can't be reached.
     pub(crate) link: Option<Link>,
     pub(crate) state: State,
+    /// Whether there was a link.
+    was_reached: bool,
+    /// Why there never was one, if it can't be.
+    refused: Option<String>,
     /// The rings towards it, by mode.
     pub(crate) out: [Mirror; 2],
     /// What it is told.
@@ -58,6 +62,11 @@ impl Peer {
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.state == State::Live
+    }
+
+    /// Why it counts, and there never was nor will be a link.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref().filter(|_| self.state == State::Broken)
     }
 }
 
@@ -100,7 +109,16 @@ impl Links {
                     Mirror::new(Ring::new(copies.clone(), base, layout.ring_bytes))
                 });
                 let (status, seen) = (Status::new(), [0; Status::WORDS]);
-                Ok(Peer { region, link: None, state: State::Live, out, status, seen })
+                Ok(Peer {
+                    region,
+                    link: None,
+                    state: State::Live,
+                    was_reached: false,
+                    refused: None,
+                    out,
+                    status,
+                    seen,
+                })
             })
             .collect::<Result<Vec<Peer>, RegisterError>>()?;
         let hello = config.fingerprint(protocol).to_le_bytes();
@@ -127,7 +145,9 @@ impl Links {
                 let (endpoint, remote) = self.mesh.link(rank)?;
                 match remote {
                     &[region] if (region.kind, region.bytes) == (RegionKind::Polled, self.layout.region_bytes()) => {
-                        self.peers[rank].link = Some(Link { endpoint, region: region.key });
+                        let peer = &mut self.peers[rank];
+                        peer.link = Some(Link { endpoint, region: region.key });
+                        peer.was_reached = true;
                         Some(LinkEvent::Up)
                     }
                     _ => self.lose(fabric, rank, BreakReason::Refused("it exposes other memory".into())),
@@ -147,6 +167,9 @@ impl Links {
             return None;
         }
         peer.state = State::Broken;
+        if let (false, BreakReason::Refused(why)) = (peer.was_reached, &reason) {
+            peer.refused = Some(why.clone());
+        }
         Some(LinkEvent::Broken(rank, reason))
     }
 

@@ -1,9 +1,11 @@
 //! A rank of a 1Pipe group.
 
+use std::sync::Arc;
+
 use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
-    Clock, Controller, CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
+    Clock, Controller, CreateError, Delivery, Event, Gate, Message, Mode, OnePipeConfig, ScatterError, ScatteringId,
     baseline::TotalOrder, engine::Engine, stamps::Clocked,
 };
 
@@ -21,8 +23,19 @@ impl<C: Clock> OnePipe<C> {
     /// Registers the memory, and starts to connect this node to all other ranks. Scatterings may be sent at once: they
     /// wait for connections.
     pub fn create(fabric: &mut impl Fabric, config: OnePipeConfig, clock: C) -> Result<OnePipe<C>, CreateError> {
+        OnePipe::with_gate(fabric, config, clock, Arc::default())
+    }
+
+    /// [Creates](OnePipe::create) it with the gate that its [controller closes](Controller::gate), which no other rank has or
+    /// has had.
+    pub fn with_gate(
+        fabric: &mut impl Fabric,
+        config: OnePipeConfig,
+        clock: C,
+        gate: Arc<Gate>,
+    ) -> Result<OnePipe<C>, CreateError> {
         let engine = Engine::create(fabric, config, Clocked::new(clock), "squall 1pipe 1")?;
-        Ok(OnePipe { engine })
+        Ok(OnePipe { engine: engine.with_gate(gate) })
     }
 
     /// What it was made from.
@@ -48,6 +61,17 @@ impl<C: Clock> OnePipe<C> {
     /// Whether all other ranks that were not removed were reached, and none is lost.
     pub fn is_connected(&self) -> bool {
         self.engine.is_connected()
+    }
+
+    /// Whether a settlement has removed this rank, or it has left.
+    pub fn has_ended(&self) -> bool {
+        self.engine.has_ended()
+    }
+
+    /// A rank with which this one can't work together, and why: one that has another configuration, for example. It was never
+    /// reached, and [`is_connected`](OnePipe::is_connected) waits for it in vain; the controller does not hear of it.
+    pub fn refused(&self) -> Option<(usize, &str)> {
+        self.engine.refused()
     }
 
     /// Whether a rank was reached, and is neither lost nor removed.
@@ -99,6 +123,10 @@ impl<C: Clock> OnePipe<C> {
     }
 
     /// Tells the controller whom this rank suspects, and does what it says.
+    ///
+    /// # Panics
+    ///
+    /// If the controller closes a [gate](Controller::gate), but not [this rank's](OnePipe::with_gate).
     pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
         self.engine.attend(fabric, now, controller);
     }

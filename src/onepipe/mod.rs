@@ -36,9 +36,9 @@
 //! When a rank fails, the others deliver nothing beyond its last barrier until its failure is settled, by a [`Controller`].
 //! A process that runs a [`Node`](crate::Node) has one: it [declares](crate::NodeBuilder::onepipe) the group, as all nodes
 //! do, and takes its [`Seat`] once the view has those members that the group is to have. Then views settle it: when a
-//! member goes, the group's ranks that stay wedge and say how far each may have delivered, the next view's entry in the
-//! view log holds the greatest of that, and the group goes on without the member. A rank that was only stopped learns that
-//! it is out ([`Event::Ended`]).
+//! member goes, each node that stays closes its rank's [`Gate`] and says how far the rank may have delivered, the next
+//! view's entry in the view log holds the greatest of that, and the group goes on without the member. A rank that was only
+//! stopped learns that it is out ([`Event::Ended`]).
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -61,11 +61,17 @@
 //! # }
 //! ```
 //!
-//! A view's end waits for the threads that drive its groups, and a node whose thread does not answer is dropped in the end:
-//! such a thread calls one of [`Pipe`]'s methods often. A process that closes its pipe, while others go on with theirs, has
-//! failed to them, and loses its place in the view. A group does not outlive a restart of all nodes.
+//! No view waits for a thread that drives a group, so that such a thread may wait for a view, as in `submit(..).wait()`. But
+//! its group does: while it calls none of [`Pipe`]'s methods, nobody delivers beyond its last barrier. Nobody is dropped for
+//! that. If a thread hangs for good while its process lives, the group stands still until that process is ended, or somebody
+//! [suspects](crate::Node::suspect) the node.
+//!
+//! A process that closes its pipe, while others go on with theirs, has failed to them, and loses its place in the view. A
+//! group does not outlive a restart of all nodes.
 
 mod seat;
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
 
 use std::{
     fmt,
@@ -76,11 +82,11 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::seat::{Desk, Said};
+pub(crate) use self::seat::Desk;
 pub use self::seat::{Seat, SeatError, Settler};
 use squall_fabric::{Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker};
 pub use squall_onepipe::{
-    Clock, Controller, CreateError, Delivery, Directive, Event, HostClock, Message, Mode, OnePipe, OnePipeConfig,
+    Clock, Controller, CreateError, Delivery, Directive, Event, Gate, HostClock, Message, Mode, OnePipe, OnePipeConfig,
     ScatterError, ScatteringId, Settlement, Topology, baseline,
 };
 
@@ -117,6 +123,14 @@ pub enum FormError {
         /// How long they were waited for.
         limit: Duration,
     },
+    /// A rank and this one can't work together. No [`form`](Pipe::form) with it will succeed, but the view keeps it.
+    #[error("{node} is not in the same group: {why}; make all ranks from the same configuration, and form a new group")]
+    Refused {
+        /// Who it is.
+        node: NodeId,
+        /// What differs.
+        why: String,
+    },
     /// This node was dropped from its view, or a restart has ended the group.
     #[error("this rank is no longer in its group: form another")]
     Ended,
@@ -134,6 +148,15 @@ impl Controller for Unsettled {
     fn poll(&mut self, _now: Time) -> Option<Directive> {
         None
     }
+}
+
+/// What ends a rank's sleep besides what others write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Events, and whoever wakes it.
+    ForNews,
+    /// Neither of these: who waits for something else leaves them to [`Pipe::receive`].
+    Regardless,
 }
 
 /// One rank of a 1Pipe group on a fabric of its own, for the thread that drives it.
@@ -157,6 +180,13 @@ pub struct Pipe<F, C, K = HostClock> {
 impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     /// Makes a rank, which begins to connect. `controller` settles failures; `spin` decides how the thread waits, on a host
     /// that runs `nodes` of the ranks.
+    ///
+    /// The fabric is the group's own. Where it listens on ports (`tcp`, `verbs`), these are others than those of the process's
+    /// node.
+    ///
+    /// The clocks of all ranks have one origin. On one host that is [`HostClock::default`], the time since it booted. Several
+    /// hosts may have booted days apart, and a message would wait as long to be delivered: there each gives what its
+    /// synchronised clock shows, as `HostClock::that_shows(nanoseconds_since_1970, Time::boot_clock())`.
     pub fn create(
         mut fabric: F,
         config: OnePipeConfig,
@@ -165,7 +195,8 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         spin: Spin,
         nodes: usize,
     ) -> Result<Pipe<F, C, K>, CreateError> {
-        let pipe = OnePipe::create(&mut fabric, config, clock)?;
+        let gate = controller.gate().cloned().unwrap_or_default();
+        let pipe = OnePipe::with_gate(&mut fabric, config, clock, gate)?;
         Ok(Pipe {
             fabric,
             pipe,
@@ -183,8 +214,11 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     pub fn form(&mut self, limit: Duration) -> Result<(), FormError> {
         let until = Time::boot_clock() + limit;
         while !self.pipe.is_connected() {
-            if self.has_event() && self.event == Some(Event::Ended) {
+            if self.pipe.has_ended() {
                 return Err(FormError::Ended);
+            }
+            if let Some((rank, why)) = self.pipe.refused() {
+                return Err(FormError::Refused { node: self.pipe.config().nodes[rank], why: why.to_owned() });
             }
             if self.now >= until {
                 let nodes = &self.pipe.config().nodes;
@@ -192,7 +226,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
                 return Err(FormError::Missing { missing: missing.collect(), limit });
             }
             if !self.turn() {
-                self.rest(until);
+                self.rest(until, Waits::Regardless);
             }
         }
         Ok(())
@@ -238,7 +272,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
                         return Err(full);
                     }
                     if !busy {
-                        self.rest(until);
+                        self.rest(until, Waits::Regardless);
                     }
                 }
                 taken => return taken,
@@ -253,17 +287,23 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     }
 
     /// Hands over messages of a mode in their order, at most `max`, and returns how many. It waits for the first, for `limit`
-    /// at most; less if there is an [event](Pipe::next_event), or another thread [wakes](Pipe::waker) this one.
+    /// at most; less if another thread [wakes](Pipe::waker) this one.
+    ///
+    /// While there is an [event](Pipe::next_event) that was not taken, it returns 0 at once: messages that others sent after a
+    /// failure was settled come after the application was told of that.
     pub fn receive(&mut self, mode: Mode, max: usize, limit: Duration, mut sink: impl FnMut(Delivery<'_>)) -> usize {
         let mut until = None;
         loop {
             let busy = self.turn();
+            if self.has_event() {
+                return 0;
+            }
             let received = self.pipe.deliver(mode, max, &mut sink);
             if received > 0 {
                 self.pace.found();
                 return received;
             }
-            if self.has_event() || self.was_woken() {
+            if self.was_woken() {
                 return 0;
             }
             let until = *until.get_or_insert(self.now + limit);
@@ -271,12 +311,13 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
                 return 0;
             }
             if !busy {
-                self.rest(until);
+                self.rest(until, Waits::ForNews);
             }
         }
     }
 
-    /// What happened besides messages, if anything did. While there is something, [`receive`](Pipe::receive) does not wait.
+    /// What happened besides messages, if anything did. While there is something, [`receive`](Pipe::receive) hands over
+    /// nothing.
     pub fn next_event(&mut self) -> Option<Event> {
         self.has_event();
         self.event.take()
@@ -328,7 +369,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
 
     /// After a turn without progress: lets time pass, until `until` at the latest.
     #[inline]
-    fn rest(&mut self, until: Time) {
+    fn rest(&mut self, until: Time, waits: Waits) {
         match self.pace.rest(Time::boot_clock) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => {
@@ -337,15 +378,16 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
                 }
                 std::thread::yield_now();
             }
-            Rest::Sleep => self.sleep(until),
+            Rest::Sleep => self.sleep(until, waits),
         }
     }
 
     #[cold]
-    fn sleep(&mut self, until: Time) {
+    fn sleep(&mut self, until: Time, waits: Waits) {
         self.fabric.arm();
         // What is written from now on ends the sleep.
-        if self.turn() || self.look() || self.has_event() || self.woken.load(Ordering::Acquire) {
+        let busy = self.turn();
+        if busy || (waits == Waits::ForNews && (self.has_event() || self.woken.load(Ordering::Acquire))) {
             return self.fabric.disarm();
         }
         self.fabric.wait(self.pipe.deadline().min(until));

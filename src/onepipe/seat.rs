@@ -1,5 +1,8 @@
 //! A node's seat in a 1Pipe group: how its views settle what failed there.
 
+#[cfg(all(test, not(squall_loom)))]
+mod tests;
+
 use std::{
     collections::VecDeque,
     fmt,
@@ -12,7 +15,7 @@ use std::{
 
 use squall_fabric::{GroupTag, NodeId, Time, Waker};
 use squall_membership::{EndReason, Member, Seq, ShardId, View};
-use squall_onepipe::{Controller, Directive, OnePipeConfig, Settlement};
+use squall_onepipe::{Controller, Directive, Gate, OnePipeConfig, Settlement};
 
 use super::LAYER;
 
@@ -40,7 +43,11 @@ pub enum SeatError {
 /// A node's seat in a 1Pipe group that was [declared](crate::NodeBuilder::onepipe).
 ///
 /// The group consists of the members of the view in which its seats are taken, all in the same one; who joins later is in
-/// none that runs. Once it is closed, another can be formed in the view at hand.
+/// none that runs.
+///
+/// A group that is no longer needed is closed at all members, and then another can be formed. In practice this takes another
+/// view: of those whose ranks take one more turn after the first has closed its own, each suspects that node, which so loses
+/// its place and joins anew. Clocks of the later group show no less than those of the earlier did.
 #[derive(Debug)]
 pub struct Seat {
     desk: Arc<Desk>,
@@ -49,8 +56,9 @@ pub struct Seat {
 impl Seat {
     pub(crate) fn new(name: &str) -> Seat {
         let state = Mutex::default();
-        let (engine, has_news, changed) = (OnceLock::new(), AtomicBool::new(false), Condvar::new());
-        Seat { desk: Arc::new(Desk { name: name.to_owned(), state, engine, has_news, changed }) }
+        let (has_news, has_suspects) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (engine, changed) = (OnceLock::new(), Condvar::new());
+        Seat { desk: Arc::new(Desk { name: name.to_owned(), state, engine, has_news, has_suspects, changed }) }
     }
 
     /// The engine's side.
@@ -68,7 +76,7 @@ impl Seat {
     ///
     /// The configuration has the view's members as ranks, in their order; its options may be changed, alike at all of them.
     pub fn take(&self, waker: Waker, limit: Duration) -> Result<(OnePipeConfig, Settler), SeatError> {
-        let until = Instant::now() + limit;
+        let until = Instant::now().checked_add(limit);
         let mut state = self.desk.lock();
         loop {
             if let Some(reason) = &state.ended {
@@ -81,24 +89,30 @@ impl Seat {
                 let tag = GroupTag { layer: LAYER, group: shard.0, epoch: view.epoch.0 };
                 let config = OnePipeConfig::new(view.nodes(), tag);
                 let (epoch, members) = (view.epoch.0, view.members.iter().cloned().map(Some).collect());
-                state.party = Some(Party { members, epoch, waker, suspects: Vec::new(), is_over: false });
-                return Ok((config, Settler { desk: Arc::clone(&self.desk) }));
+                let gate: Arc<Gate> = Arc::default();
+                let settler = Settler { desk: Arc::clone(&self.desk), gate: Arc::clone(&gate) };
+                state.party = Some(Party { members, epoch, gate, waker, suspects: Vec::new(), is_over: false });
+                return Ok((config, settler));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(SeatError::NoView { limit });
-            }
-            let waited = self.desk.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let changed = &self.desk.changed;
+            state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Err(SeatError::NoView { limit }),
+                Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 }
 
-/// Settles failures in a 1Pipe group by the views of the node that has this [seat](Seat): it wedges with the view, and goes
-/// on with the next one, whose entry in the view log holds the failure timestamp. Whom it suspects loses its place in the
-/// view.
+/// Settles failures in a 1Pipe group by the views of the node that has this [seat](Seat): its gate closes with the view, and
+/// the group goes on with the next one, whose entry in the view log holds the failure timestamp. Whom it suspects loses its
+/// place in the view.
+///
+/// [`Pipe::create`](super::Pipe::create) makes a rank with its gate. Dropped, it accepts no more, also while its rank still
+/// lives.
 pub struct Settler {
     desk: Arc<Desk>,
+    gate: Arc<Gate>,
 }
 
 impl Controller for Settler {
@@ -110,20 +124,15 @@ impl Controller for Settler {
             return;
         }
         party.suspects.push(rank);
-        state.said.push(Said::Suspects(node));
+        self.desk.suspect(&mut state, [node]);
         drop(state);
         self.desk.wake_engine();
     }
 
-    fn report(&mut self, epoch: u64, barrier: u64) {
-        let mut state = self.desk.lock();
-        // Of a view that is over nobody waits for it.
-        if state.awaited == Some(epoch) {
-            state.awaited = None;
-            state.said.push(Said::Count(Seq(barrier)));
-            drop(state);
-            self.desk.wake_engine();
-        }
+    fn report(&mut self, _epoch: u64, _barrier: u64) {}
+
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        Some(&self.gate)
     }
 
     fn poll(&mut self, _now: Time) -> Option<Directive> {
@@ -141,14 +150,11 @@ impl Controller for Settler {
 impl Drop for Settler {
     fn drop(&mut self) {
         let mut state = self.desk.lock();
-        state.party = None;
+        let passed = self.gate.close(u64::MAX);
+        // What it has delivered must be delivered by those who go on.
+        let is_over = state.party.take().is_none_or(|party| party.is_over);
+        state.left = if is_over { 0 } else { passed };
         state.directives.clear();
-        // The view must not wait for it.
-        if state.awaited.take().is_some() {
-            state.said.push(Said::Count(Seq(0)));
-            drop(state);
-            self.desk.wake_engine();
-        }
     }
 }
 
@@ -156,15 +162,6 @@ impl fmt::Debug for Settler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settler").field("group", &self.desk.name).finish_non_exhaustive()
     }
-}
-
-/// What the thread that drives a group tells its node's engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// How far it may have gone in the view that ends.
-    Count(Seq),
-    /// It has lost this member.
-    Suspects(NodeId),
 }
 
 /// Between a node's engine and the thread that drives the group.
@@ -175,6 +172,8 @@ pub(crate) struct Desk {
     engine: OnceLock<Waker>,
     /// Whether there are directives.
     has_news: AtomicBool,
+    /// Whether there are suspects.
+    has_suspects: AtomicBool,
     changed: Condvar,
 }
 
@@ -183,10 +182,11 @@ struct State {
     /// The view in which the seat can be taken, and the group's shard in it.
     open: Option<(ShardId, Arc<View>)>,
     party: Option<Party>,
+    /// How far that went which was closed before the others have, or 0.
+    left: u64,
     directives: VecDeque<Directive>,
-    /// The epoch of the view whose end waits for a count.
-    awaited: Option<u64>,
-    said: Vec<Said>,
+    /// Members that the group has lost, of which the engine has not heard yet.
+    suspects: Vec<NodeId>,
     ended: Option<EndReason>,
 }
 
@@ -197,6 +197,7 @@ struct Party {
     members: Vec<Option<Member>>,
     /// In which it is after all directives.
     epoch: u64,
+    gate: Arc<Gate>,
     waker: Waker,
     /// Ranks that this one has lost.
     suspects: Vec<usize>,
@@ -227,70 +228,80 @@ impl Desk {
         let _ = self.engine.set(engine);
     }
 
-    /// What was said since the last call, in order.
-    pub(crate) fn take_said(&self) -> Vec<Said> {
-        std::mem::take(&mut self.lock().said)
+    /// The members that the group has lost since the last call.
+    pub(crate) fn take_suspects(&self) -> Vec<NodeId> {
+        if !self.has_suspects.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        self.has_suspects.store(false, Ordering::Relaxed);
+        std::mem::take(&mut state.suspects)
     }
 
-    /// The view ends. Returns how far this node may have gone, or None if that is to be [said](Said::Count) by the thread that
-    /// drives the group.
-    pub(crate) fn wedge(&self, epoch: u64) -> Option<Seq> {
+    /// The view ends. Returns how far this node may have gone in it, and goes.
+    pub(crate) fn wedge(&self, epoch: u64) -> Seq {
         let mut state = self.lock();
         state.open = None;
-        if state.party.as_ref().is_none_or(|party| party.is_over) {
-            return Some(Seq(0));
+        match &state.party {
+            Some(party) if party.is_over => Seq(0),
+            Some(party) => Seq(party.gate.close(epoch)),
+            None => Seq(state.left),
         }
-        if state.awaited.replace(epoch).is_none() {
-            self.direct(state, Directive::Wedge { epoch });
-        }
-        None
     }
 
     /// A view is installed, in which the view before has ended at `passed`: the greatest of all counts. None if that is not
     /// known, so that no group can go on.
     pub(crate) fn install(&self, shard: ShardId, view: &Arc<View>, passed: Option<Seq>) {
         let mut state = self.lock();
-        (state.open, state.awaited) = (Some((shard, Arc::clone(view))), None);
+        state.open = Some((shard, Arc::clone(view)));
         // Of the view before.
-        state.said.clear();
+        state.suspects.clear();
         self.changed.notify_all();
+        let Some(passed) = passed else { return self.end_party(state) };
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
-        (party.epoch, party.is_over) = (view.epoch.0, passed.is_none());
-        let failed = party.remove(|member| passed.is_none() || !view.members.contains(member));
+        party.epoch = view.epoch.0;
+        let failed = party.remove(|member| !view.members.contains(member));
         // Who was lost when the view before was over is lost in this one.
         let again = party.suspects.iter().filter_map(|&rank| party.members[rank].as_ref());
-        let again: Vec<Said> = again.map(|member| Said::Suspects(member.node)).collect();
-        state.said.extend(again);
-        let failure_timestamp = passed.unwrap_or_default().0;
-        self.direct(state, Directive::Settle(Settlement { epoch: view.epoch.0, failed, failure_timestamp }));
+        let again: Vec<NodeId> = again.map(|member| member.node).collect();
+        self.suspect(&mut state, again);
+        self.direct(state, Settlement { epoch: view.epoch.0, failed, failure_timestamp: passed.0 });
     }
 
     /// This node is in no view any more. It may be in later ones, in another life.
     pub(crate) fn drop_out(&self) {
         let mut state = self.lock();
-        (state.open, state.awaited) = (None, None);
-        state.said.clear();
+        state.open = None;
         self.end_party(state);
     }
 
     /// The node's part is over.
     pub(crate) fn end(&self, reason: &EndReason) {
         let mut state = self.lock();
-        (state.open, state.awaited) = (None, None);
+        state.open = None;
         state.ended.get_or_insert_with(|| reason.clone());
         self.changed.notify_all();
         self.end_party(state);
     }
 
+    /// The group can't go on.
     fn end_party(&self, mut state: MutexGuard<'_, State>) {
+        state.left = 0;
+        state.suspects.clear();
         let Some(party) = state.party.as_mut().filter(|party| !party.is_over) else { return };
         party.is_over = true;
+        party.gate.close(u64::MAX);
         let (epoch, failed) = (party.epoch + 1, party.remove(|_| true));
-        self.direct(state, Directive::Settle(Settlement { epoch, failed, failure_timestamp: 0 }));
+        self.direct(state, Settlement { epoch, failed, failure_timestamp: 0 });
     }
 
-    fn direct(&self, mut state: MutexGuard<'_, State>, directive: Directive) {
-        state.directives.push_back(directive);
+    fn suspect(&self, state: &mut State, nodes: impl IntoIterator<Item = NodeId>) {
+        state.suspects.extend(nodes);
+        self.has_suspects.store(!state.suspects.is_empty(), Ordering::Release);
+    }
+
+    fn direct(&self, mut state: MutexGuard<'_, State>, settlement: Settlement) {
+        state.directives.push_back(Directive::Settle(settlement));
         self.has_news.store(true, Ordering::Release);
         let waker = state.party.as_ref().map(|party| party.waker.clone());
         drop(state);
@@ -314,114 +325,5 @@ impl Desk {
 impl fmt::Debug for Desk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Desk").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(squall_loom)))]
-mod tests {
-    use squall_membership::{Epoch, Incarnation};
-
-    use super::*;
-
-    const SHARD: ShardId = ShardId(3);
-
-    fn view(epoch: u64, nodes: &[u32]) -> Arc<View> {
-        let members: Vec<Member> = nodes.iter().map(|&node| Member::new(NodeId(node), Incarnation(1))).collect();
-        Arc::new(View { epoch: Epoch(epoch), members, shards: Vec::new(), joined: Vec::new(), left: Vec::new() })
-    }
-
-    /// A seat in view 5 of nodes 7, 8 and 9, and who drives the group.
-    fn taken() -> (Seat, Settler) {
-        let seat = Seat::new("orders");
-        seat.desk.install(SHARD, &view(5, &[7, 8, 9]), None);
-        let (config, settler) = seat.take(Waker::new(|| ()), Duration::ZERO).expect("it is free");
-        assert_eq!(config.nodes, [7, 8, 9].map(NodeId));
-        assert_eq!((config.tag.group, config.epoch), (3, 5));
-        (seat, settler)
-    }
-
-    fn settles(settler: &mut Settler) -> Option<(u64, Vec<usize>, u64)> {
-        match settler.poll(Time::ZERO)? {
-            Directive::Settle(Settlement { epoch, failed, failure_timestamp }) => {
-                Some((epoch, failed, failure_timestamp))
-            }
-            Directive::Wedge { .. } => None,
-        }
-    }
-
-    #[test]
-    fn a_view_that_ends_waits_for_the_report_and_the_next_settles() {
-        let (Seat { desk }, mut settler) = taken();
-        assert_eq!(desk.wedge(5), None);
-        assert_eq!(settler.poll(Time::ZERO), Some(Directive::Wedge { epoch: 5 }));
-        settler.report(4, 50);
-        assert_eq!(desk.take_said(), [], "it is of an earlier view");
-        settler.report(5, 60);
-        settler.report(5, 70);
-        assert_eq!(desk.take_said(), [Said::Count(Seq(60))], "a count does not change");
-        desk.install(SHARD, &view(6, &[7, 9]), Some(Seq(65)));
-        assert_eq!(settles(&mut settler), Some((6, vec![1], 65)));
-        desk.install(SHARD, &view(7, &[7, 9, 10]), Some(Seq(65)));
-        assert_eq!(settles(&mut settler), Some((7, Vec::new(), 65)), "nobody went");
-        assert_eq!(settler.poll(Time::ZERO), None);
-    }
-
-    #[test]
-    fn who_was_lost_is_suspected_in_each_view_until_it_goes() {
-        let (Seat { desk }, mut settler) = taken();
-        settler.suspect(5, 1);
-        settler.suspect(5, 1);
-        settler.suspect(5, 9);
-        assert_eq!(desk.take_said(), [Said::Suspects(NodeId(8))]);
-        desk.install(SHARD, &view(6, &[7, 8, 9]), Some(Seq(1)));
-        assert_eq!(desk.take_said(), [Said::Suspects(NodeId(8))], "the view before was over already");
-        desk.install(SHARD, &view(7, &[7, 9]), Some(Seq(1)));
-        assert_eq!(desk.take_said(), []);
-    }
-
-    #[test]
-    fn a_node_that_was_dropped_is_out_of_its_group_and_can_be_in_another() {
-        let (seat, mut settler) = taken();
-        seat.desk.wedge(5);
-        seat.desk.drop_out();
-        assert_eq!(settler.poll(Time::ZERO), Some(Directive::Wedge { epoch: 5 }));
-        assert_eq!(settles(&mut settler), Some((6, vec![0, 1, 2], 0)));
-        seat.desk.install(SHARD, &view(9, &[8, 9, 7]), None);
-        assert_eq!(settles(&mut settler), None, "it hears of no later view");
-        assert_eq!(seat.desk.wedge(9), Some(Seq(0)), "and holds none up");
-        seat.desk.install(SHARD, &view(10, &[8, 9, 7]), Some(Seq(0)));
-        let taken = seat.take(Waker::new(|| ()), Duration::ZERO);
-        assert_eq!(taken.map(drop), Err(SeatError::Taken { name: "orders".into() }));
-        drop(settler);
-        assert!(seat.take(Waker::new(|| ()), Duration::ZERO).is_ok());
-    }
-
-    #[test]
-    fn a_restart_ends_the_group() {
-        let (Seat { desk }, mut settler) = taken();
-        desk.install(SHARD, &view(6, &[7, 8, 9]), None);
-        assert_eq!(settles(&mut settler), Some((6, vec![0, 1, 2], 0)));
-    }
-
-    #[test]
-    fn a_view_does_not_wait_for_who_is_gone() {
-        let (Seat { desk }, settler) = taken();
-        assert_eq!(desk.wedge(5), None);
-        drop(settler);
-        assert_eq!(desk.take_said(), [Said::Count(Seq(0))]);
-        assert_eq!(desk.wedge(6), Some(Seq(0)));
-    }
-
-    #[test]
-    fn between_views_and_after_the_end_no_seat_is_taken() {
-        let seat = Seat::new("orders");
-        let take = || seat.take(Waker::new(|| ()), Duration::ZERO).map(drop);
-        assert_eq!(take(), Err(SeatError::NoView { limit: Duration::ZERO }));
-        seat.desk.install(SHARD, &view(1, &[7]), None);
-        assert_eq!(take(), Ok(()));
-        seat.desk.wedge(1);
-        assert_eq!(take(), Err(SeatError::NoView { limit: Duration::ZERO }));
-        seat.desk.end(&EndReason::Left);
-        assert_eq!(take(), Err(SeatError::Ended(EndReason::Left)));
     }
 }

@@ -259,11 +259,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.stalled = None;
                     self.outside.installed(view, self.core.last_change());
                 }
+                CoreEffect::Dropped => {
+                    self.stalled = None;
+                    self.outside.interrupted("it was dropped from the group, and joins it again");
+                }
                 CoreEffect::Outside { shard, why, undelivered } => {
-                    if matches!(why, Unavailable::Dropped { .. }) {
-                        self.stalled = None;
-                        self.outside.interrupted("it was dropped from the group, and joins it again");
-                    }
                     self.tell(shard, Change::Outside(undelivered, why));
                 }
                 CoreEffect::CutTo { shard, end, complete } => {
@@ -465,6 +465,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             group.tell(Change::End(Vec::new(), EndReason::ShutDown));
         }
         self.outside.ended(EndReason::ShutDown);
+        self.core.end_desks(&EndReason::ShutDown);
         self.core.disconnect();
         let now = Time::boot_clock();
         self.core.step(now, &mut self.effects);
@@ -475,6 +476,7 @@ impl<F> Drop for Engine<F> {
     /// If an application panicked on this thread, those outside must not wait for ever. In order, they know already.
     fn drop(&mut self) {
         self.outside.ended(EndReason::Panicked);
+        self.core.end_desks(&EndReason::Panicked);
     }
 }
 

@@ -228,12 +228,10 @@ impl Node {
                 CoreEffect::Deliver(_) => {}
                 CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
+                CoreEffect::Dropped => (self.disturbed, self.installed) = (true, None),
                 CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
                     group.cargo = None;
-                    if matches!(why, Unavailable::Dropped { .. }) {
-                        (self.disturbed, self.installed) = (true, None);
-                    }
                     group.task.outside(undelivered, why);
                 }
                 CoreEffect::CutTo { shard, end, complete } => {

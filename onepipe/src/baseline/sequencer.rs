@@ -314,7 +314,7 @@ mod tests {
             let mirror = &mut sequencer.links.peers[SEQUENCER].out[REQUESTS.index()];
             mirror.write(sequencer.next.0, 0, &bytes);
             sequencer.next.0 += 1;
-            sequencer.requests[SEQUENCER].0.arrive(mirror.written()).expect("a sound record");
+            sequencer.requests[SEQUENCER].ring.arrive(mirror.written()).expect("a sound record");
             assert_eq!(sequencer.number_one(SEQUENCER), expected);
         }
     }

@@ -7,7 +7,7 @@ use squall_fabric::{Fabric, Time};
 
 use super::Engine;
 use crate::{
-    Mode, OnePipeConfig, Topology,
+    Gate, Mode, OnePipeConfig, Topology,
     barrier::Tells,
     stamps::Stamps,
     status::{self, Word},
@@ -151,8 +151,9 @@ impl<S: Stamps> Engine<S> {
         let mut progress = false;
         for mode in Mode::ALL {
             let order = &mut self.orders[mode.index()];
-            if mode != Mode::Reliable || !self.is_wedged {
-                progress |= order.accept(self.barriers.all(mode));
+            let all = self.barriers.all(mode).min(Gate::HIGHEST);
+            if all > order.barrier() && (mode == Mode::BestEffort || self.gate.raise(order.barrier(), all)) {
+                progress |= order.accept(all);
             }
             if let Some(stamp) = order.waits_for() {
                 self.stamps.hear_want(stamp);

@@ -1,6 +1,9 @@
 //! Ranks that fail, and how what they leave behind is settled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use squall_fabric::{BreakReason, Fabric, Time};
 
@@ -15,11 +18,19 @@ use crate::{
 impl<S: Stamps> Engine<S> {
     /// A rank is not heard any more.
     pub(super) fn suspect(&mut self, rank: usize, reason: BreakReason) {
-        self.suspects.push((rank, None));
+        // A group that is not formed yet loses nobody by a mistake in its configuration.
+        if self.links.peers[rank].refused().is_none() {
+            self.suspects.push((rank, None));
+        }
         self.events.push_back(Event::Broken { rank, reason });
     }
 
     pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
+        let is_mine = controller.gate().is_none_or(|gate| Arc::ptr_eq(gate, &self.gate));
+        assert!(
+            is_mine,
+            "the controller closes another gate than this rank's: make the rank with `OnePipe::with_gate`"
+        );
         while !self.has_ended {
             for (rank, told) in &mut self.suspects {
                 if told.replace(self.epoch) != Some(self.epoch) {
@@ -28,8 +39,7 @@ impl<S: Stamps> Engine<S> {
             }
             match controller.poll(now) {
                 Some(Directive::Wedge { epoch }) if epoch == self.epoch => {
-                    self.is_wedged = true;
-                    controller.report(epoch, self.barrier(Mode::Reliable));
+                    controller.report(epoch, self.gate.close(epoch));
                 }
                 Some(Directive::Settle(settlement)) if settlement.epoch > self.epoch => {
                     self.settle(fabric, now, &settlement);
@@ -66,7 +76,7 @@ impl<S: Stamps> Engine<S> {
 
     fn begin_epoch(&mut self, now: Time, epoch: u64) {
         self.epoch = epoch;
-        self.is_wedged = false;
+        self.gate.open(epoch);
         let left: Vec<bool> = self.links.peers.iter().map(|peer| peer.state != State::Removed).collect();
         let place = Place::of(self.links.me, &self.config.topology, &left);
         self.barriers = Barriers::new(self.links.me, place, &left);

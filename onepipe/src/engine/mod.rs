@@ -9,14 +9,14 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use squall_fabric::{Completion, Fabric, Time};
 
 use crate::{
-    CreateError, Delivery, Event, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
+    CreateError, Delivery, Event, Gate, Message, Mode, OnePipeConfig, ScatterError, ScatteringId, Topology,
     barrier::{Barriers, Place},
-    links::{LinkEvent, Links, State},
+    links::{LinkEvent, Links, Peer, State},
     order::Order,
     recall::Recalls,
     record::{max_payload, record_bytes},
@@ -39,8 +39,8 @@ pub(crate) struct Engine<S> {
     /// By sender: the last batch of recalls that was carried out.
     recalled: Vec<u64>,
     epoch: u64,
-    /// No further barrier of reliable messages is accepted in this epoch.
-    is_wedged: bool,
+    /// What the barrier of reliable messages passes.
+    gate: Arc<Gate>,
     has_ended: bool,
     next: ScatteringId,
     /// How many lists of messages were looked at.
@@ -73,7 +73,7 @@ impl<S: Stamps> Engine<S> {
             recalls: Recalls::new(ranks),
             recalled: vec![0; ranks],
             epoch: config.epoch,
-            is_wedged: false,
+            gate: Arc::default(),
             has_ended: false,
             next: ScatteringId(0),
             lists: 0,
@@ -84,6 +84,11 @@ impl<S: Stamps> Engine<S> {
             links,
             config,
         })
+    }
+
+    /// Another gate than one of its own, before anything has come.
+    pub(crate) fn with_gate(self, gate: Arc<Gate>) -> Engine<S> {
+        Engine { gate, ..self }
     }
 
     #[inline]
@@ -101,6 +106,15 @@ impl<S: Stamps> Engine<S> {
 
     pub(crate) fn max_message(&self) -> usize {
         max_payload(self.config.ring_bytes)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(crate) fn refused(&self) -> Option<(usize, &str)> {
+        let refused = |(rank, peer)| Some((rank, Peer::refused(peer)?));
+        self.links.peers.iter().enumerate().find_map(refused)
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -1,9 +1,12 @@
 //! A controller that is as inconvenient as its contract permits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use squall_fabric::Time;
-use squall_onepipe::{Controller, Directive, Settlement};
+use squall_onepipe::{Controller, Directive, Gate, Settlement};
 
 /// What decides, and what it has told to whom.
 #[derive(Debug)]
@@ -19,9 +22,13 @@ pub(crate) struct Court {
     is_wedging: bool,
     reports: BTreeMap<usize, u64>,
     settlements: Vec<Settlement>,
-    /// By rank: how many settlements it was told, and whether it was told to wedge.
+    /// By rank: how many settlements it was told, and whether it was told to wedge, or its gate was closed.
     told: Vec<(usize, bool)>,
-    /// A barrier that each rank has reported, with its epoch: it never accepts more in that epoch.
+    /// By rank.
+    pub(crate) gates: Vec<Arc<Gate>>,
+    /// Whether it closes gates, and tells nobody to wedge.
+    closes: bool,
+    /// A barrier that each rank has reported, or its gate has said, with the epoch: it never accepts more in that epoch.
     pub(crate) reported: Vec<Option<(u64, u64)>>,
 }
 
@@ -34,8 +41,11 @@ pub(crate) struct Seat<'a> {
 
 impl Court {
     pub(crate) fn new(ranks: usize, epoch: u64, seed: u64) -> Court {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0xc0);
         Court {
-            random: fastrand::Rng::with_seed(seed ^ 0xc0),
+            closes: random.bool(),
+            gates: (0..ranks).map(|_| Arc::default()).collect(),
+            random,
             ranks,
             epoch,
             crashed: BTreeSet::new(),
@@ -99,6 +109,22 @@ impl Court {
         staying.map(|rank| self.reports.get(&rank).copied()).collect()
     }
 
+    /// Closes the gates of some, or of `all`, whatever they are doing.
+    pub(crate) fn close_gates(&mut self, all: bool) {
+        if !self.closes || !self.is_wedging {
+            return;
+        }
+        for rank in (0..self.ranks).filter(|rank| !self.removed.contains(rank) && !self.crashed.contains(rank)) {
+            if all || self.random.u8(..8) == 0 {
+                let barrier = self.gates[rank].close(self.epoch);
+                let before = self.reports.insert(rank, barrier).unwrap_or(barrier);
+                assert_eq!(barrier, before, "rank {rank} has passed a closed gate");
+                self.reported[rank] = Some((self.epoch, barrier));
+                self.told[rank].1 = true;
+            }
+        }
+    }
+
     /// Decides once all who stay have reported.
     fn decide(&mut self) {
         let Some(reports) = self.all_reports() else { return };
@@ -125,6 +151,10 @@ impl Controller for Seat<'_> {
         }
     }
 
+    fn gate(&self) -> Option<&Arc<Gate>> {
+        self.court.closes.then(|| &self.court.gates[self.rank])
+    }
+
     fn poll(&mut self, _: Time) -> Option<Directive> {
         let (court, rank) = (&mut *self.court, self.rank);
         if !self.is_prompt && court.random.u8(..4) > 0 {
@@ -144,7 +174,7 @@ impl Controller for Seat<'_> {
         if court.random.u8(..4) == 0 {
             return court.random.choice(stale).map(|epoch| Directive::Wedge { epoch });
         }
-        if court.is_wedging && !*wedged && !court.removed.contains(&rank) {
+        if court.is_wedging && !court.closes && !*wedged && !court.removed.contains(&rank) {
             *wedged = true;
             return Some(Directive::Wedge { epoch: court.epoch });
         }

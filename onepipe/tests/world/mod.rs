@@ -6,7 +6,7 @@ pub(crate) mod court;
 pub(crate) mod fickle;
 pub(crate) mod plan;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Time,
@@ -97,10 +97,12 @@ impl World {
     /// A cluster with these clocks, none of whose ranks has reached another.
     pub(crate) fn create(sim: SimConfig, seed: u64, config: &OnePipeConfig, clocks: &[SkewedClock]) -> World {
         let net = SimNet::new(sim, seed);
-        let ranks = config.nodes.iter().zip(clocks).map(|(&node, &clock)| {
+        let court = Court::new(config.nodes.len(), config.epoch, seed);
+        let ranks = config.nodes.iter().zip(clocks).zip(&court.gates).map(|((&node, &clock), gate)| {
             // Queues that are never full leave the half of it untested.
             let mut fabric = Fickle::new(net.fabric(node), seed, [0, 3, 30][(seed % 3) as usize]);
-            let pipe = OnePipe::create(&mut fabric, config.clone(), clock).expect("a sound configuration");
+            let pipe = OnePipe::with_gate(&mut fabric, config.clone(), clock, Arc::clone(gate));
+            let pipe = pipe.expect("a sound configuration");
             Some(Rank { fabric, pipe, clock })
         });
         let ranks: Vec<Option<Rank>> = ranks.collect();
@@ -110,7 +112,7 @@ impl World {
             random: fastrand::Rng::with_seed(seed),
             ranks,
             logs: (0..n).map(|_| Log::default()).collect(),
-            court: Court::new(n, config.epoch, seed),
+            court,
             is_draining: false,
             greatest: [None; 2],
         }
@@ -185,6 +187,7 @@ impl World {
             return;
         }
         let now = self.net.now();
+        self.court.close_gates(self.is_draining);
         let Some(Rank { fabric, pipe, .. }) = &mut self.ranks[rank] else { return };
         let mut completions: Vec<Completion> = Vec::new();
         fabric.poll(now, &mut completions);
@@ -192,7 +195,9 @@ impl World {
             assert!(pipe.on_completion(fabric, now, completion), "nobody else has endpoints");
         }
         pipe.step(fabric, now);
+        self.court.close_gates(self.is_draining);
         self.deliver(rank);
+        self.court.close_gates(self.is_draining);
         let Some(Rank { fabric, pipe, .. }) = &mut self.ranks[rank] else { return };
         pipe.attend(fabric, now, &mut self.court.seat(rank, self.is_draining));
         self.take_events(rank);
@@ -210,7 +215,7 @@ impl World {
         let greatest = &mut self.greatest;
         for mode in Mode::ALL {
             let max = if self.is_draining { usize::MAX } else { [0, 1, 5, 100][self.random.usize(..4)] };
-            let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch == pipe.epoch());
+            let reported = self.court.reported[rank].filter(|(epoch, _)| *epoch >= pipe.epoch());
             let reported = reported.filter(|_| mode == Mode::Reliable).map_or(u64::MAX, |(_, barrier)| barrier);
             let barrier = pipe.barrier(mode).min(reported);
             pipe.deliver(mode, max, &mut |delivery| {

@@ -1,0 +1,163 @@
+use squall_fabric::sim::{SimConfig, SimFabric, SimNet};
+use squall_membership::{Epoch, Incarnation};
+use squall_onepipe::{HostClock, Message, Mode, OnePipe};
+
+use super::*;
+
+const SHARD: ShardId = ShardId(3);
+
+fn view(epoch: u64, nodes: &[u32]) -> Arc<View> {
+    let members: Vec<Member> = nodes.iter().map(|&node| Member::new(NodeId(node), Incarnation(1))).collect();
+    Arc::new(View { epoch: Epoch(epoch), members, shards: Vec::new(), joined: Vec::new(), left: Vec::new() })
+}
+
+/// A seat in view 5 of nodes 7, 8 and 9, and who drives the group.
+fn taken() -> (Seat, Settler) {
+    let seat = Seat::new("orders");
+    seat.desk.install(SHARD, &view(5, &[7, 8, 9]), None);
+    let (config, settler) = seat.take(Waker::new(|| ()), Duration::ZERO).expect("it is free");
+    assert_eq!(config.nodes, [7, 8, 9].map(NodeId));
+    assert_eq!((config.tag.group, config.epoch), (3, 5));
+    (seat, settler)
+}
+
+/// What it settles next: the epoch, who failed, and the failure timestamp.
+fn settles(settler: &mut Settler) -> Option<(u64, Vec<usize>, u64)> {
+    match settler.poll(Time::ZERO)? {
+        Directive::Settle(Settlement { epoch, failed, failure_timestamp }) => Some((epoch, failed, failure_timestamp)),
+        Directive::Wedge { .. } => None,
+    }
+}
+
+/// The only rank of its group.
+struct Alone {
+    fabric: SimFabric,
+    pipe: OnePipe<HostClock>,
+    now: Time,
+}
+
+impl Alone {
+    fn taken() -> (Seat, Alone, Settler) {
+        let seat = Seat::new("orders");
+        seat.desk.install(SHARD, &view(5, &[7]), None);
+        let (config, settler) = seat.take(Waker::new(|| ()), Duration::MAX).expect("it is free");
+        let mut fabric = SimNet::new(SimConfig::fast(), 1).fabric(NodeId(7));
+        let gate = settler.gate().cloned().expect("it has one");
+        let pipe = OnePipe::with_gate(&mut fabric, config, HostClock::default(), gate).expect("a sound group");
+        (seat, Alone { fabric, pipe, now: Time::ZERO }, settler)
+    }
+
+    /// Goes on for a while. Returns the barrier that it has accepted.
+    fn goes_on(&mut self) -> Seq {
+        self.now = self.now + Duration::from_micros(50);
+        let message = Message { to: 0, bytes: b"a message" };
+        self.pipe.scatter(self.now, Mode::Reliable, &[message]).expect("there is room");
+        self.pipe.step(&mut self.fabric, self.now);
+        self.pipe.deliver(Mode::Reliable, usize::MAX, &mut |_| {});
+        Seq(self.pipe.barrier(Mode::Reliable))
+    }
+
+    fn attend(&mut self, settler: &mut Settler) {
+        self.pipe.attend(&mut self.fabric, self.now, settler);
+    }
+}
+
+#[test]
+fn how_far_a_rank_has_gone_is_known_without_asking_it() {
+    let (Seat { desk }, mut alone, mut settler) = Alone::taken();
+    let passed = alone.goes_on();
+    assert!(passed > Seq(0));
+    assert_eq!(desk.wedge(5), passed);
+    assert_eq!(alone.goes_on(), passed, "it goes no further");
+    desk.install(SHARD, &view(6, &[7]), Some(passed));
+    assert_eq!(desk.wedge(6), passed, "it has not heard of its epoch");
+    alone.attend(&mut settler);
+    assert_eq!((alone.pipe.epoch(), alone.goes_on()), (6, passed), "which was over before");
+    desk.install(SHARD, &view(7, &[7]), Some(passed));
+    alone.attend(&mut settler);
+    let later = alone.goes_on();
+    assert!(later > passed);
+    drop(settler);
+    assert_eq!(alone.goes_on(), later, "its controller is gone");
+    assert_eq!([desk.wedge(7), desk.wedge(8)], [later; 2], "what it has delivered counts");
+    desk.drop_out();
+    assert_eq!(desk.wedge(9), Seq(0), "to nobody any more");
+}
+
+#[test]
+fn a_rank_that_is_out_goes_no_further_before_it_knows() {
+    let (seat, mut alone, settler) = Alone::taken();
+    let passed = alone.goes_on();
+    seat.desk.drop_out();
+    assert_eq!(alone.goes_on(), passed);
+    assert_eq!(seat.desk.wedge(6), Seq(0));
+    drop(settler);
+    assert_eq!(seat.desk.wedge(7), Seq(0), "it was none of theirs");
+}
+
+#[test]
+#[should_panic(expected = "the controller closes another gate")]
+fn a_rank_with_another_gate_than_its_controllers_is_noticed() {
+    let ((_, mut alone, _settler), (_, _, mut other)) = (Alone::taken(), Alone::taken());
+    alone.attend(&mut other);
+}
+
+#[test]
+fn a_view_settles_whether_somebody_went_or_not() {
+    let (Seat { desk }, mut settler) = taken();
+    assert_eq!(desk.wedge(5), Seq(0), "it has delivered nothing");
+    desk.install(SHARD, &view(6, &[7, 9]), Some(Seq(65)));
+    assert_eq!(settles(&mut settler), Some((6, vec![1], 65)));
+    desk.install(SHARD, &view(7, &[7, 9, 10]), Some(Seq(65)));
+    assert_eq!(settles(&mut settler), Some((7, Vec::new(), 65)), "nobody went");
+    assert_eq!(settler.poll(Time::ZERO), None);
+}
+
+#[test]
+fn who_was_lost_is_suspected_in_each_view_until_it_goes() {
+    let (Seat { desk }, mut settler) = taken();
+    settler.suspect(5, 1);
+    settler.suspect(5, 1);
+    settler.suspect(5, 9);
+    assert_eq!(desk.take_suspects(), [NodeId(8)]);
+    desk.install(SHARD, &view(6, &[7, 8, 9]), Some(Seq(1)));
+    assert_eq!(desk.take_suspects(), [NodeId(8)], "the view before was over already");
+    desk.install(SHARD, &view(7, &[7, 9]), Some(Seq(1)));
+    assert_eq!(desk.take_suspects(), []);
+}
+
+#[test]
+fn a_node_that_was_dropped_is_out_of_its_group_and_can_be_in_another() {
+    let (seat, mut settler) = taken();
+    seat.desk.wedge(5);
+    seat.desk.drop_out();
+    assert_eq!(settles(&mut settler), Some((6, vec![0, 1, 2], 0)));
+    seat.desk.install(SHARD, &view(9, &[8, 9, 7]), None);
+    assert_eq!(settles(&mut settler), None, "it hears of no later view");
+    assert_eq!(seat.desk.wedge(9), Seq(0));
+    seat.desk.install(SHARD, &view(10, &[8, 9, 7]), Some(Seq(0)));
+    let taken = seat.take(Waker::new(|| ()), Duration::ZERO);
+    assert_eq!(taken.map(drop), Err(SeatError::Taken { name: "orders".into() }));
+    drop(settler);
+    assert!(seat.take(Waker::new(|| ()), Duration::ZERO).is_ok());
+}
+
+#[test]
+fn a_restart_ends_the_group() {
+    let (Seat { desk }, mut settler) = taken();
+    desk.install(SHARD, &view(6, &[7, 8, 9]), None);
+    assert_eq!(settles(&mut settler), Some((6, vec![0, 1, 2], 0)));
+}
+
+#[test]
+fn between_views_and_after_the_end_no_seat_is_taken() {
+    let seat = Seat::new("orders");
+    let take = || seat.take(Waker::new(|| ()), Duration::ZERO).map(drop);
+    assert_eq!(take(), Err(SeatError::NoView { limit: Duration::ZERO }));
+    seat.desk.install(SHARD, &view(1, &[7]), None);
+    assert_eq!(take(), Ok(()));
+    seat.desk.wedge(1);
+    assert_eq!(take(), Err(SeatError::NoView { limit: Duration::ZERO }));
+    seat.desk.end(&EndReason::Left);
+    assert_eq!(take(), Err(SeatError::Ended(EndReason::Left)));
+}
