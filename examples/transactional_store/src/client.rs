@@ -6,7 +6,7 @@ use squall_onepipe::{Mode, ScatteringId};
 
 use crate::{
     Moment, Outcome, Reply, Scattering, ShardId, StoreConfig, Transaction, TransactionError,
-    message::{Answer, Part, answer_bytes, append, longest_value},
+    message::{Answer, Header, Part, answer_bytes, append, longest_value},
 };
 
 /// Names a transaction of one member.
@@ -108,7 +108,10 @@ impl Client {
         let number = self.next;
         let mut messages: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         let mut parts = Vec::new();
-        for (shard, operations) in transaction.parts(&self.config.placement) {
+        let of_shards = transaction.parts(&self.config.placement);
+        let shards = of_shards.iter().map(|(shard, _)| *shard).collect();
+        let header = append(&Header { number, shards }, Vec::new());
+        for (shard, operations) in of_shards {
             let replicas = self.config.placement.replicas_of(shard).filter(|&rank| self.alive[rank]);
             let answers: Vec<_> = replicas.map(|rank| (rank, None)).collect();
             if answers.is_empty() {
@@ -117,7 +120,7 @@ impl Client {
             let items = operations.iter().map(|&at| transaction.operations()[at].clone()).collect();
             let part = append(&Part { shard, items }, Vec::new());
             for &(rank, _) in &answers {
-                messages.entry(rank).or_insert_with(|| append(&number, Vec::new())).extend_from_slice(&part);
+                messages.entry(rank).or_insert_with(|| header.clone()).extend_from_slice(&part);
             }
             parts.push(Awaited { shard, operations, answers });
         }

@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
 };
 
 use serde::{Deserialize, Serialize};
@@ -46,14 +46,29 @@ pub enum Seen {
 pub struct History {
     placement: Placement,
     records: Vec<Record>,
-    /// What replicas have carried out.
+    /// The members that were looked at.
+    learnt: BTreeSet<usize>,
+    /// What their replicas have carried out.
     effects: BTreeMap<Moment, Effect>,
+    /// When that was, by client and number.
+    moments: HashMap<(usize, u64), Moment>,
 }
 
+/// What is known of a transaction from the replicas.
 #[derive(Clone, Debug)]
 struct Effect {
     number: u64,
-    parts: BTreeMap<ShardId, Vec<Operation>>,
+    /// Those that it concerns.
+    shards: Vec<ShardId>,
+    parts: BTreeMap<ShardId, Done>,
+}
+
+/// What replicas of one shard have carried out, all the same.
+#[derive(Clone, Debug)]
+struct Done {
+    operations: Vec<Operation>,
+    replies: Vec<Reply>,
+    by: BTreeSet<usize>,
 }
 
 /// A transaction of which it is not certain that it had no effect.
@@ -61,6 +76,8 @@ struct Effect {
 pub struct Entry<'a> {
     /// The client's rank.
     pub client: usize,
+    /// The transaction's number there.
+    pub number: u64,
     /// When it was submitted; 0 if that is not known.
     pub submitted: u64,
     /// When it was over, or [`u64::MAX`].
@@ -101,12 +118,30 @@ pub enum Violation {
         later: Moment,
     },
     /// Two replicas differ.
-    #[error("replicas of {shard} were told different things for the transaction at {at}")]
+    #[error("replicas of {shard} were told, or have answered, different things for the transaction at {at}")]
     Torn {
         /// The shard.
         shard: ShardId,
         /// The transaction.
         at: Moment,
+    },
+    /// One transaction had two effects.
+    #[error("the transaction at {first} was carried out at {second} too")]
+    Twice {
+        /// The one moment.
+        first: Moment,
+        /// The other one.
+        second: Moment,
+    },
+    /// A transaction had an effect, and not all of it.
+    #[error("member {member} has not carried out what {shard} was asked for by the transaction at {at}")]
+    Partial {
+        /// The transaction.
+        at: Moment,
+        /// The shard.
+        shard: ShardId,
+        /// A replica of it.
+        member: usize,
     },
     /// A client was told that a transaction had no effect, and it had.
     #[error("the transaction at {0} was recalled, and took effect")]
@@ -121,14 +156,14 @@ pub enum Violation {
         /// The one that was submitted then.
         submitted: Moment,
     },
-    /// A client was told something that no such order explains.
+    /// A client was told something that no such order explains, or a replica has answered it.
     #[error("at {at}, {operation:?} was answered {told:?}, which would have to be {expected:?}")]
     Reply {
         /// The transaction.
         at: Moment,
         /// Which of its operations.
         operation: Operation,
-        /// What the client was told.
+        /// What the answer was.
         told: Option<Reply>,
         /// What comes out if all transactions are carried out one after the other.
         expected: Reply,
@@ -138,7 +173,8 @@ pub enum Violation {
 impl History {
     /// One without transactions, of a store that is empty at first.
     pub fn new(placement: Placement) -> History {
-        History { placement, records: Vec::new(), effects: BTreeMap::new() }
+        let (effects, moments) = (BTreeMap::new(), HashMap::new());
+        History { placement, records: Vec::new(), learnt: BTreeSet::new(), effects, moments }
     }
 
     /// Adds what a client saw.
@@ -146,21 +182,37 @@ impl History {
         self.records.push(record);
     }
 
-    /// Adds what one member has [carried out](crate::Store::take_executions), all of it in its order. So it becomes known which
-    /// of the transactions took effect of whose end no client knows.
+    /// Adds what the member with this rank has [carried out](crate::Store::take_executions): all of it, in its order, once it
+    /// has nothing more to carry out. So it becomes known which of the transactions took effect of whose end no client
+    /// knows, and whether others did as their clients were told.
     ///
     /// Only members count that have not failed: what one did that has failed is undone, if nobody else did it.
-    pub fn learn(&mut self, executions: impl IntoIterator<Item = Execution>) -> Result<(), Violation> {
+    pub fn learn(&mut self, member: usize, executions: impl IntoIterator<Item = Execution>) -> Result<(), Violation> {
+        self.learnt.insert(member);
         let mut last: HashMap<ShardId, Moment> = HashMap::new();
-        for Execution { at, number, shard, operations, .. } in executions {
+        for Execution { at, number, shard, shards, operations, replies } in executions {
             match last.insert(shard, at) {
                 Some(later) if later >= at => return Err(Violation::OutOfOrder { shard, earlier: at, later }),
                 _ => {}
             }
-            let effect = self.effects.entry(at).or_insert(Effect { number, parts: BTreeMap::new() });
-            let known = effect.parts.entry(shard).or_insert_with(|| operations.clone());
-            if effect.number != number || *known != operations {
+            let effect = self.effects.entry(at).or_insert_with(|| Effect {
+                number,
+                shards: shards.clone(),
+                parts: BTreeMap::new(),
+            });
+            let is_known = (effect.number, &effect.shards) == (number, &shards);
+            let done = effect.parts.entry(shard).or_insert_with(|| Done {
+                operations: operations.clone(),
+                replies: replies.clone(),
+                by: BTreeSet::new(),
+            });
+            if !is_known || (&done.operations, &done.replies) != (&operations, &replies) {
                 return Err(Violation::Torn { shard, at });
+            }
+            done.by.insert(member);
+            let first = *self.moments.entry((at.sender, number)).or_insert(at);
+            if first != at {
+                return Err(Violation::Twice { first, second: at });
             }
         }
         Ok(())
@@ -168,30 +220,24 @@ impl History {
 
     /// All transactions that may have had an effect.
     pub fn entries(&self) -> Vec<Entry<'_>> {
-        let mut unclaimed: HashMap<(usize, u64), (Moment, &Effect)> =
-            self.effects.iter().map(|(&at, effect)| ((at.sender, effect.number), (at, effect))).collect();
+        let mut unclaimed = self.moments.clone();
         let mut entries = Vec::with_capacity(self.records.len());
         for record in &self.records {
-            let effect = unclaimed.remove(&(record.client, record.number)).map(|(at, _)| at);
+            let effect = unclaimed.remove(&(record.client, record.number));
             let (ended, replies, at) = match &record.seen {
                 Seen::Committed(outcome) => (record.ended, Some(&outcome.replies[..]), Some(outcome.at)),
                 Seen::Unknown => (u64::MAX, None, effect),
                 Seen::Aborted => continue,
             };
-            let (client, submitted) = (record.client, record.submitted);
-            entries.push(Entry {
-                client,
-                submitted,
-                ended,
-                transaction: Cow::Borrowed(&record.transaction),
-                replies,
-                at,
-            });
+            let (client, number, submitted) = (record.client, record.number, record.submitted);
+            let transaction = Cow::Borrowed(&record.transaction);
+            entries.push(Entry { client, number, submitted, ended, transaction, replies, at });
         }
         // Those of clients that have taken their records with them.
-        for ((client, _), (at, effect)) in unclaimed {
-            let transaction = Cow::Owned(effect.parts.values().flatten().cloned().collect());
-            entries.push(Entry { client, submitted: 0, ended: u64::MAX, transaction, replies: None, at: Some(at) });
+        for ((client, number), at) in unclaimed {
+            let operations = self.effects[&at].parts.values().flat_map(|done| &done.operations);
+            let (transaction, at) = (Cow::Owned(operations.cloned().collect()), Some(at));
+            entries.push(Entry { client, number, submitted: 0, ended: u64::MAX, transaction, replies: None, at });
         }
         entries
     }
@@ -218,21 +264,44 @@ impl History {
             }
             let expected = keyspace.apply(&entry.transaction, &self.placement);
             match entry.replies {
-                Some(told) => compare(at, &entry.transaction, told, expected)?,
+                Some(told) => compare(at, entry.transaction.operations(), told, &expected)?,
                 None => checked.untold += 1,
             }
+            self.check_effect(at, &entry, &expected)?;
             checked.committed += usize::from(entry.replies.is_some());
         }
         Ok(checked)
     }
 
+    /// All replicas that were looked at must have carried out their parts of a transaction, at that moment and as its replay
+    /// does.
+    fn check_effect(&self, at: Moment, entry: &Entry<'_>, expected: &[Reply]) -> Result<(), Violation> {
+        let effect = self.effects.get(&at).filter(|effect| effect.number == entry.number);
+        let parts: BTreeMap<ShardId, Vec<usize>> = entry.transaction.parts(&self.placement).into_iter().collect();
+        let carried_out = effect.into_iter().flat_map(|effect| effect.shards.iter().chain(effect.parts.keys()));
+        let shards: BTreeSet<ShardId> = parts.keys().chain(carried_out).copied().collect();
+        for shard in shards {
+            let part = parts.get(&shard).map_or(&[][..], Vec::as_slice);
+            let asked = part.iter().map(|&place| &entry.transaction.operations()[place]);
+            let done = effect.and_then(|effect| effect.parts.get(&shard));
+            let done = done.filter(|done| done.operations.iter().eq(asked));
+            let mut replicas = self.placement.replicas_of(shard).filter(|replica| self.learnt.contains(replica));
+            if let Some(member) = replicas.find(|replica| done.is_none_or(|done| !done.by.contains(replica))) {
+                return Err(Violation::Partial { at, shard, member });
+            }
+            if let Some(done) = done {
+                let expected: Vec<Reply> = part.iter().map(|&place| expected[place].clone()).collect();
+                compare(at, &done.operations, &done.replies, &expected)?;
+            }
+        }
+        Ok(())
+    }
+
     /// How many transactions were recalled. Nobody may have carried them out.
     fn check_aborted(&self) -> Result<usize, Violation> {
-        let effects: HashMap<(usize, u64), Moment> =
-            self.effects.iter().map(|(&at, effect)| ((at.sender, effect.number), at)).collect();
         let aborted = self.records.iter().filter(|record| record.seen == Seen::Aborted);
         aborted
-            .map(|record| match effects.get(&(record.client, record.number)) {
+            .map(|record| match self.moments.get(&(record.client, record.number)) {
                 Some(&at) => Err(Violation::Recalled(at)),
                 None => Ok(1),
             })
@@ -240,12 +309,12 @@ impl History {
     }
 }
 
-fn compare(at: Moment, transaction: &Transaction, told: &[Reply], expected: Vec<Reply>) -> Result<(), Violation> {
-    let operations = transaction.operations().iter().zip(expected).enumerate();
-    for (index, (operation, expected)) in operations {
+fn compare(at: Moment, operations: &[Operation], told: &[Reply], expected: &[Reply]) -> Result<(), Violation> {
+    for (index, (operation, expected)) in operations.iter().zip(expected).enumerate() {
         let told = told.get(index);
-        if told != Some(&expected) {
-            return Err(Violation::Reply { at, operation: operation.clone(), told: told.cloned(), expected });
+        if told != Some(expected) {
+            let (operation, expected) = (operation.clone(), expected.clone());
+            return Err(Violation::Reply { at, operation, told: told.cloned(), expected });
         }
     }
     Ok(())

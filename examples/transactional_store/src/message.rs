@@ -4,8 +4,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Operation, Reply, ShardId, Value};
 
-/// What one shard is to do for a transaction. A request is a transaction's number at its client, and then the parts of all
-/// shards of which the receiver has a copy.
+/// What a request begins with. Behind it are the parts of all shards of which the receiver has a copy.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// The transaction's number at its client.
+    pub(crate) number: u64,
+    /// All shards that it concerns, so that each replica can tell of a transaction what the whole of it is.
+    pub(crate) shards: Vec<ShardId>,
+}
+
+/// What one shard is to do for a transaction.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Part<T> {
     pub(crate) shard: ShardId,

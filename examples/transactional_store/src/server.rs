@@ -7,7 +7,7 @@ use squall_onepipe::Mode;
 
 use crate::{
     Keyspace, Moment, Operation, Reply, Scattering, ShardId, StoreConfig,
-    message::{Answer, Part, append, take},
+    message::{Answer, Header, Part, append, take},
 };
 
 /// What one replica has done for one transaction.
@@ -19,7 +19,9 @@ pub struct Execution {
     pub number: u64,
     /// The shard.
     pub shard: ShardId,
-    /// What it was told to do.
+    /// All shards that the transaction concerns.
+    pub shards: Vec<ShardId>,
+    /// What this one was told to do.
     pub operations: Vec<Operation>,
     /// What came of it.
     pub replies: Vec<Reply>,
@@ -68,7 +70,7 @@ impl Server {
 
     /// Carries out a request. Returns the answer if it is for this member itself.
     pub(crate) fn on_request(&mut self, at: Moment, mut request: &[u8]) -> Option<Answer> {
-        let number = take(&mut request)?;
+        let Header { number, shards } = take(&mut request)?;
         let mut answer = Answer { number, stamp: at.stamp, parts: Vec::new() };
         while let Some(Part { shard: id, items: operations }) = take::<Part<Operation>>(&mut request) {
             let Some(shard) = self.shards.get_mut(&id) else { continue };
@@ -76,7 +78,8 @@ impl Server {
             shard.executed += 1;
             shard.order.number(at.stamp).number(at.sender as u64).number(number);
             if self.config.record {
-                self.executions.push(Execution { at, number, shard: id, operations, replies: replies.clone() });
+                let (shards, replies) = (shards.clone(), replies.clone());
+                self.executions.push(Execution { at, number, shard: id, shards, operations, replies });
             }
             answer.parts.push(Part { shard: id, items: replies });
         }

@@ -3,7 +3,7 @@
 mod serial;
 
 use squall_transactions::{
-    Condition, Execution, Key, Moment, Outcome, Placement, Reply, ShardId, Transaction, Value,
+    Condition, Execution, Key, Moment, Operation, Outcome, Placement, Reply, ShardId, Transaction, Value,
     history::{Checked, History, Record, Seen, Violation},
 };
 
@@ -27,61 +27,96 @@ struct When(u64, u64, u64);
 /// Builds a history.
 struct Story {
     history: History,
-    number: u64,
+    /// The transaction that was told of last, and its number.
+    last: (u64, Transaction),
+    executions: Vec<Execution>,
 }
 
 impl Story {
     fn new() -> Story {
-        Story { history: History::new(placement()), number: 0 }
+        let last = (u64::MAX, Transaction::new());
+        Story { history: History::new(placement()), last, executions: Vec::new() }
     }
 
-    fn record(&mut self, submitted: u64, ended: u64, transaction: Transaction, seen: Seen) -> u64 {
-        let number = self.number;
-        self.number += 1;
+    fn record(mut self, submitted: u64, ended: u64, transaction: Transaction, seen: Seen) -> Story {
+        let number = self.last.0.wrapping_add(1);
+        self.last = (number, transaction.clone());
         self.history.record(Record { client: 0, number, submitted, ended, transaction, seen });
-        number
+        self
     }
 
-    fn committed(mut self, When(submitted, ended, stamp): When, transaction: Transaction, replies: &[Reply]) -> Story {
+    fn committed(self, When(submitted, ended, stamp): When, transaction: Transaction, replies: &[Reply]) -> Story {
         let outcome = Outcome { at: moment(stamp), replies: replies.to_vec() };
-        self.record(submitted, ended, transaction, Seen::Committed(outcome));
+        self.record(submitted, ended, transaction, Seen::Committed(outcome))
+    }
+
+    fn aborted(self, submitted: u64, ended: u64, transaction: Transaction) -> Story {
+        self.record(submitted, ended, transaction, Seen::Aborted)
+    }
+
+    /// A transaction of whose end its client does not know.
+    fn unknown(self, submitted: u64, transaction: Transaction) -> Story {
+        self.record(submitted, u64::MAX, transaction, Seen::Unknown)
+    }
+
+    /// A transaction that its client has taken with it.
+    fn unheard_of(mut self, transaction: Transaction) -> Story {
+        self.last = (self.last.0.wrapping_add(1), transaction);
         self
     }
 
-    fn aborted(mut self, submitted: u64, ended: u64, transaction: Transaction) -> Story {
-        self.record(submitted, ended, transaction, Seen::Aborted);
-        self
+    /// Both replicas have carried out the last transaction, which has one operation for each.
+    fn carried_out(self, stamp: u64, replies: [Reply; 2]) -> Story {
+        let [a, b] = replies;
+        self.carried_out_at(A, stamp, a).carried_out_at(B, stamp, b)
     }
 
-    /// A transaction of whose end its client does not know; by its time stamp, if a replica has carried it out.
-    fn unknown(mut self, submitted: u64, transaction: Transaction, stamp: Option<u64>) -> Story {
-        let number = self.record(submitted, u64::MAX, transaction.clone(), Seen::Unknown);
-        self.learn(number, &transaction, stamp).expect("each replica keeps to the order");
-        self
-    }
-
-    fn learn(&mut self, number: u64, transaction: &Transaction, stamp: Option<u64>) -> Result<(), Violation> {
-        let operations = transaction.operations().iter().zip(stamp);
-        let executions = operations.map(|(operation, stamp)| Execution {
+    /// The replica that has this key has.
+    fn carried_out_at(mut self, key: &str, stamp: u64, reply: Reply) -> Story {
+        let (number, transaction) = &self.last;
+        let of_key = |operation: &&Operation| operation.key().as_str() == key;
+        self.executions.push(Execution {
             at: moment(stamp),
-            number,
-            shard: shard(&placement(), operation.key().as_str()),
-            operations: vec![operation.clone()],
-            replies: vec![Reply::Done],
+            number: *number,
+            shard: shard(&placement(), key),
+            shards: [A, B].map(|key| shard(&placement(), key)).to_vec(),
+            operations: transaction.operations().iter().filter(of_key).cloned().collect(),
+            replies: vec![reply],
         });
-        self.history.learn(executions.collect::<Vec<_>>())
+        self
+    }
+
+    /// Both replicas have told what they have carried out, if they have carried out anything.
+    fn learn(&mut self) -> Result<(), Violation> {
+        let executions = std::mem::take(&mut self.executions);
+        let is_silent = executions.is_empty();
+        let of = |member| executions.iter().filter(move |execution| execution.shard.0 == member).cloned();
+        (0..2).filter(|_| !is_silent).try_for_each(|member| self.history.learn(member as usize, of(member)))
+    }
+
+    fn check(&mut self) -> Result<Checked, Violation> {
+        self.learn().and_then(|()| self.history.check())
     }
 
     /// Both checkers find nothing.
-    fn sound(self) -> Checked {
+    fn sound(mut self) -> Checked {
+        let checked = self.check();
         assert!(serial::is_explained(&self.history.entries(), &placement()), "there is an order");
-        self.history.check().unwrap_or_else(|violation| panic!("{violation}"))
+        checked.unwrap_or_else(|violation| panic!("{violation}"))
     }
 
     /// Both checkers find an error.
-    fn refused(self) -> Violation {
+    fn refused(mut self) -> Violation {
+        let checked = self.check();
         assert!(!serial::is_explained(&self.history.entries(), &placement()), "there is no order");
-        self.history.check().expect_err("the order of moments is none")
+        checked.expect_err("the order of moments is none")
+    }
+
+    /// Only who has looked at the replicas finds an error.
+    fn given_away(mut self) -> Violation {
+        let checked = self.check();
+        assert!(serial::is_explained(&self.history.entries(), &placement()), "there is an order");
+        checked.expect_err("a replica gives it away")
     }
 }
 
@@ -136,11 +171,12 @@ fn a_part_that_is_dropped_at_one_shard() {
 #[test]
 fn a_part_of_a_dead_clients_transaction_that_is_dropped() {
     let then_look = |replies: [Reply; 2]| {
-        Story::new().unknown(1, transfer(), Some(101)).committed(When(3, 4, 102), look(), &replies)
+        let story = Story::new().unknown(1, transfer()).carried_out(101, [-5, 5].map(Reply::Sum));
+        story.committed(When(3, 4, 102), look(), &replies).carried_out(102, replies)
     };
     assert_eq!(then_look([found(-5), found(5)]).sound(), Checked { committed: 1, untold: 1, aborted: 0 });
     then_look([found(-5), NOTHING]).refused();
-    Story::new().unknown(1, transfer(), None).committed(When(3, 4, 102), look(), &[NOTHING, NOTHING]).sound();
+    Story::new().unknown(1, transfer()).committed(When(3, 4, 102), look(), &[NOTHING, NOTHING]).sound();
 }
 
 #[test]
@@ -166,9 +202,8 @@ fn a_transaction_that_counts_though_it_was_recalled() {
     then_look([found(-5), found(5)]).refused();
     then_look([found(-5), NOTHING]).refused();
     // Even if nobody has seen it yet.
-    let mut story = then_look([NOTHING, NOTHING]);
-    story.learn(0, &transfer(), Some(103)).expect("it is in order");
-    assert_eq!(story.history.check(), Err(Violation::Recalled(moment(103))));
+    let mut story = Story::new().aborted(1, 2, transfer()).carried_out(103, [-5, 5].map(Reply::Sum));
+    assert_eq!(story.check(), Err(Violation::Recalled(moment(103))));
 }
 
 #[test]
@@ -203,20 +238,105 @@ fn replicas_that_differ() {
         at: moment(stamp),
         number,
         shard: ShardId(0),
+        shards: vec![ShardId(0)],
         operations: Transaction::new().add(A, amount).operations().to_vec(),
-        replies: vec![Reply::Done],
+        replies: vec![Reply::Sum(amount)],
     };
     let (first, second) = (execution(101, 0, 1), execution(102, 1, 1));
     let learn = |others: &[Execution]| {
         let mut history = History::new(placement());
-        history.learn([first.clone(), second.clone()]).expect("they are in order");
-        history.learn(others.to_vec())
+        history.learn(0, [first.clone(), second.clone()]).expect("they are in order");
+        history.learn(1, others.to_vec())
     };
     assert_eq!(learn(&[first.clone(), second.clone()]), Ok(()));
     let out_of_order = Violation::OutOfOrder { shard: ShardId(0), earlier: moment(101), later: moment(102) };
     assert_eq!(learn(&[second.clone(), first.clone()]), Err(out_of_order));
     let torn = Violation::Torn { shard: ShardId(0), at: moment(102) };
-    for other in [execution(102, 1, 2), execution(102, 2, 1)] {
+    let wrong_answer = Execution { replies: vec![Reply::Sum(2)], ..second.clone() };
+    let wrong_shards = Execution { shards: vec![ShardId(0), ShardId(1)], ..second.clone() };
+    for other in [execution(102, 1, 2), execution(102, 2, 1), wrong_answer, wrong_shards] {
         assert_eq!(learn(&[other]), Err(torn.clone()));
     }
+}
+
+#[test]
+fn a_wrong_answer_that_no_client_has_seen() {
+    let stories: [fn() -> Story; 2] = [
+        || Story::new().unknown(1, transfer()),
+        // The client has heard it of another replica, which has failed since.
+        || Story::new().committed(When(1, 2, 101), transfer(), &[-5, 5].map(Reply::Sum)),
+    ];
+    for story in stories {
+        story().carried_out(101, [-5, 5].map(Reply::Sum)).sound();
+        let violation = story().carried_out(101, [-5, 6].map(Reply::Sum)).given_away();
+        assert!(matches!(violation, Violation::Reply { told: Some(Reply::Sum(6)), expected: Reply::Sum(5), .. }));
+    }
+}
+
+#[test]
+fn a_transaction_that_is_carried_out_twice() {
+    let touch = Transaction::new().get(A).get(B);
+    let once = || Story::new().unknown(1, touch.clone()).carried_out(101, [NOTHING, NOTHING]);
+    once().sound();
+    let violation = once().carried_out(102, [NOTHING, NOTHING]).given_away();
+    assert_eq!(violation, Violation::Twice { first: moment(101), second: moment(102) });
+}
+
+#[test]
+fn a_transaction_that_is_carried_out_at_one_shard_and_not_at_another() {
+    let partial = |stamp, key| {
+        let shard = shard(&placement(), key);
+        Violation::Partial { at: moment(stamp), shard, member: shard.0 as usize }
+    };
+    let [a, b] = [-5, 5].map(Reply::Sum);
+    let stories: [fn() -> Story; 3] = [
+        || Story::new().unheard_of(transfer()),
+        || Story::new().unknown(1, transfer()),
+        || Story::new().committed(When(1, 2, 101), transfer(), &[-5, 5].map(Reply::Sum)),
+    ];
+    for story in stories {
+        story().carried_out(101, [a.clone(), b.clone()]).sound();
+        assert_eq!(story().carried_out_at(A, 101, a.clone()).given_away(), partial(101, B));
+        assert_eq!(story().carried_out_at(B, 101, b.clone()).given_away(), partial(101, A));
+    }
+    let untold = || Story::new().unknown(1, transfer());
+    // The client was told of another moment than the replicas'.
+    let [.., committed] = stories;
+    assert!(
+        matches!(committed().carried_out(102, [a, b]).given_away(), Violation::Partial { at, .. } if at == moment(101))
+    );
+    // A replica does something else than what it was asked for.
+    let mut story = untold();
+    story.last.1 = Transaction::new().add(A, -5).add(B, 6);
+    assert_eq!(story.carried_out(101, [-5, 6].map(Reply::Sum)).given_away(), partial(101, A.max(B)));
+}
+
+#[test]
+fn a_committed_transaction_that_one_of_two_replicas_has_not_carried_out() {
+    let placement = Placement::new(2, 1, 2).expect("it is sound");
+    let transaction = Transaction::new().put(A, 1);
+    let (at, number, shard) = (moment(101), 0, ShardId(0));
+    let execution = Execution {
+        at,
+        number,
+        shard,
+        shards: vec![shard],
+        operations: transaction.operations().to_vec(),
+        replies: vec![Reply::Done],
+    };
+    let check = |learnt: &[usize], done: &[usize]| {
+        let mut history = History::new(placement.clone());
+        let seen = Seen::Committed(Outcome { at, replies: vec![Reply::Done] });
+        let transaction = transaction.clone();
+        history.record(Record { client: 0, number, submitted: 1, ended: 2, transaction, seen });
+        for member in learnt {
+            history.learn(*member, done.contains(member).then(|| execution.clone())).expect("it is in order");
+        }
+        assert!(serial::is_explained(&history.entries(), &placement));
+        history.check().map(|checked| checked.committed)
+    };
+    assert_eq!(check(&[0, 1], &[0, 1]), Ok(1));
+    assert_eq!(check(&[0], &[0]), Ok(1), "of the other one nothing is known");
+    assert_eq!(check(&[0, 1], &[0]), Err(Violation::Partial { at, shard, member: 1 }));
+    assert_eq!(check(&[1], &[]), Err(Violation::Partial { at, shard, member: 1 }));
 }

@@ -298,7 +298,7 @@ impl World {
             let alive = self.is_alive(rank);
             let node = &mut self.nodes[rank];
             if alive {
-                let learnt = history.learn(node.member.store().take_executions());
+                let learnt = history.learn(rank, node.member.store().take_executions());
                 learnt.unwrap_or_else(|violation| panic!("rank {rank}: {violation}"));
             }
             for record in node.records.drain(..) {

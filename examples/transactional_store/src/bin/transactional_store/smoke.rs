@@ -78,7 +78,7 @@ fn compare(findings: &[(usize, Findings)]) -> Result<(), String> {
 fn check(placement: Placement, findings: Vec<(usize, Findings)>) -> Result<Checked, String> {
     let mut history = History::new(placement);
     for (rank, found) in findings {
-        history.learn(found.executions).map_err(|violation| format!("member {rank}: {violation}"))?;
+        history.learn(rank, found.executions).map_err(|violation| format!("member {rank}: {violation}"))?;
         for record in found.records {
             if record.seen == Seen::Unknown {
                 return Err(format!("member {rank} does not know what became of a transaction"));
