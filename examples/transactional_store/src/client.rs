@@ -252,6 +252,10 @@ impl Client {
         self.completed.pop_front()
     }
 
+    pub(crate) fn is_alive(&self, rank: usize) -> bool {
+        self.alive.get(rank) == Some(&true)
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }

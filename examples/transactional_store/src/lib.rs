@@ -47,6 +47,9 @@
 //! [`TransactionError::Aborted`]. The others are carried out by the replicas that are left, and new ones go to these alone. A
 //! shard that has lost all its replicas is [lost](SubmitError::Lost), with its keys. Shards get no new replicas.
 //!
+//! Who has failed the pipe's [`Controller`](squall_onepipe::Controller) settles, which is none of the store's business. The
+//! program's members leave it to the views of their nodes: these go on as long as fewer than half of all members fail.
+//!
 //! # Conditions
 //!
 //! A [condition](Transaction::check) guards the writes of its own shard. One scattering can't let a shard veto what another
@@ -57,9 +60,8 @@
 //!
 //! [`history`] decides whether what clients saw is strictly serializable. The tests run clusters in a simulated network,
 //! with skewed clocks and crashes, and check the histories with that and with an independent checker; planted errors have to
-//! be found. `transactional_store --smoke` does it with processes, of which it kills one.
+//! be found. `transactional_store --smoke` does it with processes, of which it kills or stops one.
 
-pub mod arbiter;
 mod client;
 pub mod history;
 mod keyspace;

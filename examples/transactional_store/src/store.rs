@@ -136,6 +136,11 @@ impl Store {
         self.client.has_ended()
     }
 
+    /// Whether a member is there: it was not [removed](Store::on_removed).
+    pub fn is_alive(&self, rank: usize) -> bool {
+        self.client.is_alive(rank)
+    }
+
     /// This member's copy of a shard, if it has one.
     pub fn keyspace(&self, shard: ShardId) -> Option<&Keyspace> {
         self.server.keyspace(shard)

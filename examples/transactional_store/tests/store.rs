@@ -211,6 +211,7 @@ fn nothing_is_answered_to_who_was_removed() {
     assert!(stores[1].outgoing(Mode::BestEffort).is_some());
     stores[1].on_removed(&[0]);
     assert!(stores[1].outgoing(Mode::BestEffort).is_none());
+    assert_eq!([0, 1, 2].map(|rank| stores[1].is_alive(rank)), [false, true, true]);
     // Its last transactions are delivered after that.
     deliver(&mut stores[1], 1, &request, 11, 0);
     assert!(stores[1].outgoing(Mode::BestEffort).is_none());

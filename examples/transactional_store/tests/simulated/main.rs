@@ -6,11 +6,12 @@
 mod serial;
 mod world;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
-use squall_transactions::{Condition, Key, Operation, Transaction, Value, history::Seen};
+use squall::Time;
+use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value, history::Seen};
 
-use self::world::World;
+use self::world::{FAILURE_TIMEOUT, World};
 
 /// How many seeds run by default.
 const SEEDS: u64 = 100;
@@ -35,7 +36,13 @@ struct Run {
     keys: Vec<Key>,
     /// How many members may still fail.
     may_fail: usize,
-    paused: Option<usize>,
+    paused: Option<Paused>,
+}
+
+/// A member whose process is stopped.
+struct Paused {
+    rank: usize,
+    until: Time,
 }
 
 impl Run {
@@ -46,8 +53,10 @@ impl Run {
         let members = world.placement().members();
         let each = if is_short { SHORT / members - 2 } else { 200 };
         let keys = (0..world.random.u64(2..12)).map(|key| format!("key {key}").into()).collect();
-        let replicas = world.placement().replicas_of(squall_transactions::ShardId(0)).count();
-        Run { left: vec![each; members], keys, may_fail: replicas - 1, world, paused: None }
+        let replicas = world.placement().replicas_of(ShardId(0)).count();
+        // Each shard keeps a replica, and those that are left are more than half.
+        let may_fail = (replicas - 1).min((members - 1) / 2);
+        Run { left: vec![each; members], keys, may_fail, world, paused: None }
     }
 
     /// All submit what they have to, while some of them fail.
@@ -56,7 +65,7 @@ impl Run {
             let (mut is_over, mut is_idle) = (true, true);
             for rank in self.world.alive() {
                 // Now and then, so that other clients' transactions end in between.
-                if self.left[rank] > 0 && Some(rank) != self.paused && self.world.random.u8(0..4) == 0 {
+                if self.left[rank] > 0 && !self.is_paused(rank) && self.world.random.u8(0..4) == 0 {
                     let transaction = self.transaction();
                     self.left[rank] -= usize::from(self.world.submit(rank, transaction));
                 }
@@ -68,25 +77,21 @@ impl Run {
             }
             self.fault();
             if !is_idle {
-                self.advance();
+                self.world.advance();
             }
         }
     }
 
-    fn advance(&mut self) {
-        if !self.world.advance() {
-            assert!(self.paused.is_some(), "nothing is left to happen");
+    fn fault(&mut self) {
+        if self.paused.as_ref().is_some_and(|paused| paused.until <= self.world.net.now()) {
             self.resume();
         }
-    }
-
-    fn fault(&mut self) {
         let alive = self.world.alive();
         let rank = alive[self.world.random.usize(..alive.len())];
         match self.world.random.u32(0..20_000) {
             0..10 if self.may_fail > 0 => {
                 self.may_fail -= 1;
-                if self.paused == Some(rank) {
+                if self.is_paused(rank) {
                     self.resume();
                 }
                 self.world.crash(rank);
@@ -96,31 +101,55 @@ impl Run {
                 let other = alive.into_iter().find(|&other| other != rank).expect("there is one");
                 self.world.cut(rank, other);
             }
-            13..30 if self.paused.is_none() => {
-                self.paused = Some(rank);
-                self.world.pause(rank, true);
+            13..23 => self.pause(rank, FAILURE_TIMEOUT / 4),
+            // For so long that the others may take it for failed.
+            23..30 if self.may_fail > 0 => {
+                self.may_fail -= usize::from(self.paused.is_none());
+                self.pause(rank, 3 * FAILURE_TIMEOUT);
             }
-            30..200 => self.resume(),
             _ => {}
         }
     }
 
-    fn resume(&mut self) {
-        if let Some(rank) = self.paused.take() {
-            self.world.pause(rank, false);
+    fn is_paused(&self, rank: usize) -> bool {
+        self.paused.as_ref().is_some_and(|paused| paused.rank == rank)
+    }
+
+    /// Stops a member for a while, if none is stopped.
+    fn pause(&mut self, rank: usize, most: Duration) {
+        if self.paused.is_none() {
+            let until = self.world.net.now() + Duration::from_nanos(self.world.random.u64(..most.as_nanos() as u64));
+            self.paused = Some(Paused { rank, until });
+            self.world.pause(rank);
         }
     }
 
-    /// Reads everything at every member, which brings all of them to the same point.
+    fn resume(&mut self) {
+        if let Some(Paused { rank, .. }) = self.paused.take() {
+            self.world.resume(rank);
+        }
+    }
+
+    /// Reads everything at every member that lives to the end, which brings all of them to the same point.
     fn read_all(&mut self) {
         let all = self.keys.iter().cloned().map(Operation::Get).collect::<Transaction>();
-        for rank in self.world.alive() {
-            while self.world.is_alive(rank) && !self.world.submit(rank, all.clone()) {
-                self.advance();
+        loop {
+            // What is submitted from then on comes after all that those have sent which are gone.
+            while !self.world.is_agreed() {
+                self.world.advance();
             }
-        }
-        while self.world.alive().iter().any(|&rank| !self.world.node(rank).member.store().is_idle()) {
-            self.advance();
+            let alive = self.world.alive();
+            for &rank in &alive {
+                while self.world.is_alive(rank) && !self.world.submit(rank, all.clone()) {
+                    self.world.advance();
+                }
+            }
+            while self.world.alive().iter().any(|&rank| !self.world.node(rank).member.store().is_idle()) {
+                self.world.advance();
+            }
+            if self.world.alive() == alive {
+                return;
+            }
         }
     }
 
@@ -167,7 +196,7 @@ fn run(seed: u64) -> Ran {
     run.read_all();
     run.compare();
     let placement = run.world.placement().clone();
-    let failures = placement.members() - run.world.survivors();
+    let failures = placement.members() - run.world.alive().len();
     // Of those that live nothing is unknown.
     for rank in run.world.alive() {
         assert!(run.world.node(rank).records.iter().all(|record| record.seen != Seen::Unknown), "rank {rank}");

@@ -1,57 +1,43 @@
-//! A simulated cluster whose members are the clients too, and a controller that takes its time.
+//! A simulated cluster whose members are the clients too, and whose views settle what failed.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
+use squall::{
+    Config, NodeId, Time,
+    onepipe::{OnePipe, OnePipeConfig, Seat, Settler, Topology},
+    sim::{Cluster, Options},
+};
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, Time,
+    Completion, Fabric, Waker,
     sim::{SimConfig, SimFabric, SimNet},
 };
-use squall_onepipe::{Controller, Directive, OnePipe, OnePipeConfig, SkewedClock, Topology};
+use squall_onepipe::SkewedClock;
 use squall_transactions::{
     Completed, Member, Placement, StoreConfig, SubmitError, Transaction, TransactionError, TransactionId,
-    arbiter::Arbiter,
     history::{History, Record, Seen},
 };
 
 /// How long a run may take, in virtual time: many times what any takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a member has said to the controller, and what the controller says to it.
-#[derive(Default)]
-struct Desk {
-    said: Vec<Said>,
-    told: VecDeque<Directive>,
-}
+/// For how long a node is silent that is taken for failed.
+pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-enum Said {
-    Suspects { epoch: u64, rank: usize },
-    Reports { epoch: u64, barrier: u64 },
-}
-
-impl Controller for Desk {
-    fn suspect(&mut self, epoch: u64, rank: usize) {
-        self.said.push(Said::Suspects { epoch, rank });
-    }
-
-    fn report(&mut self, epoch: u64, barrier: u64) {
-        self.said.push(Said::Reports { epoch, barrier });
-    }
-
-    fn poll(&mut self, _now: Time) -> Option<Directive> {
-        self.told.pop_front()
-    }
-}
-
-/// A message from or to the controller, on its way.
-enum Mail {
-    Said(Said),
-    Told(Directive),
-}
+/// The pipes' network and the nodes' stand at the same time again after so long.
+const SLICE: Duration = Duration::from_micros(20);
 
 pub(crate) struct Node {
     fabric: SimFabric,
     pub(crate) member: Member<SkewedClock>,
-    desk: Desk,
+    settler: Settler,
+    /// Its node has news for it.
+    woken: Arc<AtomicBool>,
     /// By [`TransactionId`].
     pub(crate) records: Vec<Record>,
     pub(crate) ended: bool,
@@ -60,28 +46,43 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    fn new(
+        seat: &Seat,
+        mut fabric: SimFabric,
+        options: impl Fn(OnePipeConfig) -> OnePipeConfig,
+        clock: SkewedClock,
+        store: StoreConfig,
+    ) -> Node {
+        let woken = Arc::new(AtomicBool::new(false));
+        let wakes = Arc::clone(&woken);
+        let waker = Waker::new(move || wakes.store(true, Ordering::Relaxed));
+        let (config, settler) = seat.take(waker, Duration::ZERO).expect("it is in a view");
+        let pipe = OnePipe::create(&mut fabric, options(config), clock).expect("a sound configuration");
+        let member = Member::new(pipe, store).expect("they go together");
+        Node { fabric, member, settler, woken, records: Vec::new(), ended: false, is_eager: false }
+    }
+
     fn step(&mut self, now: Time) {
         self.is_eager = false;
+        self.woken.store(false, Ordering::Relaxed);
         let mut completions: Vec<Completion> = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
             assert!(self.member.on_completion(&mut self.fabric, now, completion), "nobody else has endpoints");
         }
-        self.member.step(&mut self.fabric, now, &mut self.desk);
+        self.member.step(&mut self.fabric, now, &mut self.settler);
     }
 }
 
 pub(crate) struct World {
+    /// The nodes, on a network of their own. Never behind the pipes.
+    cluster: Cluster,
     pub(crate) net: SimNet,
     pub(crate) random: fastrand::Rng,
     placement: Placement,
     nodes: Vec<Node>,
-    /// By rank. None if the node lives.
+    /// By rank.
     crashed: Vec<bool>,
-    arbiter: Arbiter,
-    /// To and from each rank: when it arrives, in order.
-    to: Vec<VecDeque<(Time, Mail)>>,
-    from: Vec<VecDeque<(Time, Mail)>>,
     /// Counts what clients do: finer than virtual time, in which much happens at once.
     clock: u64,
     limit: Time,
@@ -97,13 +98,18 @@ impl World {
         let members = random.usize(3..=6);
         let replicas = random.usize(2..=3);
         let placement = Placement::new(members, random.u32(1..=2 * members as u32), replicas).expect("it is sound");
-        let nodes: Vec<_> = (0..members as u32).map(|rank| NodeId(rank + 1)).collect();
-        let tag = GroupTag { layer: 20, group: 1, epoch: 1 };
-        let config = OnePipeConfig {
-            ring_bytes: 4096 << random.usize(0..3),
-            waiting_bytes: 4096,
-            topology: topology(members, &mut random),
-            ..OnePipeConfig::new(nodes.clone(), tag)
+        let ids: Vec<NodeId> = (1..=members as u32).map(NodeId).collect();
+        let config =
+            Config::builder("store", 1).members(ids.iter().map(|node| node.0)).failure_timeout(FAILURE_TIMEOUT);
+        let config = config.build().expect("the configuration is valid");
+        let mut cluster = Cluster::new(config, Options::default(), random.u64(..));
+        let seats: Vec<Seat> = ids.iter().map(|&node| cluster.onepipe(node, "store")).collect();
+        cluster.start().expect("it starts");
+        let now = net.advance(cluster.now(), &mut Vec::new());
+        let (ring_bytes, topology) = (4096 << random.usize(0..3), topology(members, &mut random));
+        let options = |config: OnePipeConfig| {
+            let topology = topology.clone();
+            OnePipeConfig { ring_bytes, waiting_bytes: 4096, topology, ..config }
         };
         let store = StoreConfig {
             message_bytes: 1000,
@@ -113,31 +119,15 @@ impl World {
             ..StoreConfig::new(placement.clone())
         };
         // Timestamps of 48 bits wrap around during some of the runs.
-        let origin = [1 << 40, (1 << 48) - 200_000][random.usize(0..2)];
-        let nodes: Vec<_> = nodes
-            .into_iter()
-            .map(|node| {
-                let mut fabric = net.fabric(node);
-                let offset = random.i64(-100_000..100_000);
-                let clock = SkewedClock { origin, offset, drift_ppm: random.i32(-500..500) };
-                let pipe = OnePipe::create(&mut fabric, config.clone(), clock).expect("a sound configuration");
-                let member = Member::new(pipe, store.clone()).expect("they go together");
-                Node { fabric, member, desk: Desk::default(), records: Vec::new(), ended: false, is_eager: false }
-            })
-            .collect();
-        let mail = || (0..members).map(|_| VecDeque::new()).collect();
-        World {
-            random,
-            placement,
-            nodes,
-            crashed: vec![false; members],
-            arbiter: Arbiter::new(members, config.epoch),
-            to: mail(),
-            from: mail(),
-            clock: 0,
-            limit: net.now() + PATIENCE,
-            net,
-        }
+        let origin = [1 << 40, (1 << 48) - 200_000 - now.as_nanos()][random.usize(0..2)];
+        let rank = |(seat, node): (&Seat, NodeId)| {
+            let offset = random.i64(-100_000..100_000);
+            let clock = SkewedClock { origin, offset, drift_ppm: random.i32(-500..500) };
+            Node::new(seat, net.fabric(node), options, clock, store.clone())
+        };
+        let nodes = seats.iter().zip(ids).map(rank).collect();
+        let (crashed, limit) = (vec![false; members], now + PATIENCE);
+        World { cluster, net, random, placement, nodes, crashed, clock: 0, limit }
     }
 
     pub(crate) fn placement(&self) -> &Placement {
@@ -157,8 +147,14 @@ impl World {
         &mut self.nodes[rank]
     }
 
-    pub(crate) fn survivors(&self) -> usize {
-        self.arbiter.survivors().count()
+    /// Whether all that live go on without the same others.
+    pub(crate) fn is_agreed(&mut self) -> bool {
+        let alive = self.alive();
+        let ranks = 0..self.nodes.len();
+        alive.iter().all(|&rank| {
+            let store = self.nodes[rank].member.store();
+            ranks.clone().all(|other| store.is_alive(other) == alive.contains(&other))
+        })
     }
 
     /// Submits a transaction. Returns false if the member has enough of them under way.
@@ -181,75 +177,39 @@ impl World {
     /// Waits until all members have reached each other.
     pub(crate) fn connect(&mut self) {
         while !self.nodes.iter().all(|node| node.member.pipe().is_connected()) {
-            assert!(self.advance(), "nothing is left to happen");
+            self.advance();
         }
     }
 
-    /// Lets something happen, and notes which transactions are over. Returns false if there is nothing that could happen.
-    pub(crate) fn advance(&mut self) -> bool {
+    /// Lets something happen, or a little time pass, and notes which transactions are over.
+    pub(crate) fn advance(&mut self) {
         assert!(self.net.now() < self.limit, "not over within {PATIENCE:?}: ranks {:?} live", self.alive());
-        let due = (0..self.nodes.len()).map(|rank| self.due(rank)).min().unwrap_or(Time::MAX);
-        if due == Time::MAX && self.net.next_event().is_none() {
-            return false;
+        if self.net.now() >= self.cluster.now() {
+            self.cluster.run_for(SLICE);
         }
+        let due = (0..self.nodes.len()).map(|rank| self.due(rank)).fold(self.cluster.now(), Time::min);
         let mut ready = Vec::new();
         let now = self.net.advance(due, &mut ready);
         for rank in 0..self.nodes.len() {
-            self.carry_mail(rank, now);
-            let node = &mut self.nodes[rank];
-            let (id, is_due) = (node.fabric.node(), node.is_eager || node.member.deadline() <= now);
+            let (is_due, id) = (self.due(rank) <= now, self.nodes[rank].fabric.node());
             if self.net.runs(id) && (is_due || ready.contains(&id)) {
-                node.step(now);
-                self.note(rank, now);
+                self.nodes[rank].step(now);
+                self.note(rank);
             }
         }
-        true
     }
 
-    /// When a rank or its mail has something to do.
+    /// When a rank has something to do that the network knows nothing of.
     fn due(&self, rank: usize) -> Time {
         let node = &self.nodes[rank];
-        let own = match self.net.runs(node.fabric.node()) {
-            true if node.is_eager => self.net.now(),
+        match self.net.runs(node.fabric.node()) {
+            true if node.is_eager || node.woken.load(Ordering::Relaxed) => self.net.now(),
             true => node.member.deadline(),
             false => Time::MAX,
-        };
-        let mail = [&self.to[rank], &self.from[rank]].into_iter().filter_map(VecDeque::front);
-        mail.fold(own, |due, (at, _)| due.min(*at))
-    }
-
-    /// Delivers what is due from and to the controller.
-    fn carry_mail(&mut self, rank: usize, now: Time) {
-        let is_due = |(at, _): &mut (Time, Mail)| *at <= now;
-        while let Some((_, Mail::Said(said))) = self.from[rank].pop_front_if(is_due) {
-            let directives = match said {
-                Said::Suspects { epoch, rank: suspect } => self.arbiter.suspect(rank, epoch, suspect),
-                Said::Reports { epoch, barrier } => self.arbiter.report(rank, epoch, barrier),
-            };
-            for directive in directives {
-                for to in 0..self.nodes.len() {
-                    let at = self.later(now);
-                    push(&mut self.to[to], at, Mail::Told(directive.clone()));
-                }
-            }
-        }
-        while let Some((_, Mail::Told(directive))) = self.to[rank].pop_front_if(is_due) {
-            self.nodes[rank].desk.told.push_back(directive);
-            self.nodes[rank].is_eager = true;
         }
     }
 
-    fn later(&mut self, now: Time) -> Time {
-        let most = [10, 1_000_000][self.random.usize(0..2)];
-        now + Duration::from_nanos(self.random.u64(0..most))
-    }
-
-    fn note(&mut self, rank: usize, now: Time) {
-        let said = std::mem::take(&mut self.nodes[rank].desk.said);
-        for said in said {
-            let at = self.later(now);
-            push(&mut self.from[rank], at, Mail::Said(said));
-        }
+    fn note(&mut self, rank: usize) {
         let node = &mut self.nodes[rank];
         while let Some(Completed { id: TransactionId(number), result }) = node.member.store().completed() {
             self.clock += 1;
@@ -275,20 +235,30 @@ impl World {
             self.net.crash(id);
         } else {
             self.net.power_off(id);
+            self.cluster.net().power_off(id);
         }
+        self.cluster.kill(id);
         self.crashed[rank] = true;
     }
 
-    /// Cuts two ranks off from each other, for good: one of them is taken for failed.
+    /// Cuts two ranks off from each other, and not their nodes, for good: one of them is taken for failed.
     pub(crate) fn cut(&mut self, a: usize, b: usize) {
         self.net.cut(self.nodes[a].fabric.node(), self.nodes[b].fabric.node());
     }
 
-    /// Stops a process from running, or lets it run again.
-    pub(crate) fn pause(&mut self, rank: usize, paused: bool) {
-        let node = &mut self.nodes[rank];
-        node.is_eager |= !paused;
-        if paused { self.net.pause(node.fabric.node()) } else { self.net.resume(node.fabric.node()) }
+    /// Stops a process from running.
+    pub(crate) fn pause(&mut self, rank: usize) {
+        let id = self.nodes[rank].fabric.node();
+        self.net.pause(id);
+        self.cluster.pause(id);
+    }
+
+    /// Lets it run again.
+    pub(crate) fn resume(&mut self, rank: usize) {
+        let id = self.nodes[rank].fabric.node();
+        self.net.resume(id);
+        self.cluster.resume(id);
+        self.nodes[rank].is_eager = true;
     }
 
     /// What clients saw, and what the members that live have carried out.
@@ -307,12 +277,6 @@ impl World {
         }
         history
     }
-}
-
-/// Mail from or to one rank keeps its order.
-fn push(mail: &mut VecDeque<(Time, Mail)>, at: Time, letter: Mail) {
-    let at = mail.back().map_or(at, |(last, _)| at.max(*last));
-    mail.push_back((at, letter));
 }
 
 fn topology(members: usize, random: &mut fastrand::Rng) -> Topology {

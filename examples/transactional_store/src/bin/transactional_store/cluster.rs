@@ -1,21 +1,23 @@
-//! The members' processes, and the one that decides which of them have failed: this.
+//! The members' processes, as seen by the one that starts them.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    env, fmt, fs,
     io::{self, BufRead, BufReader, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
 };
 
-use squall_onepipe::Directive;
-use squall_transactions::arbiter::Arbiter;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     Args,
     load::Findings,
-    words::{Said, Told},
+    words::{OUT, Said, Told},
 };
 
 /// How long members may take to do what they are asked for, beside the time that they were asked to work for.
@@ -27,11 +29,37 @@ struct Process {
     input: ChildStdin,
 }
 
+impl Process {
+    fn signal(&self, signal: Signal) -> Result<(), String> {
+        kill_process(Pid::from_child(&self.child), signal).map_err(|error| format!("a member gets no signal: {error}"))
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Where members write down what they have seen. It is removed when this is dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes one that nobody else had, and nobody else can write to.
+    fn create() -> io::Result<Directory> {
+        let name = format!("transactional-store-{}-{:x}", std::process::id(), fastrand::u64(..));
+        let path = env::temp_dir().join(name);
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What is left there is of no use to anybody.
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -42,33 +70,52 @@ type News = (usize, Option<Said>);
 pub(crate) struct Cluster {
     /// By rank; none once it was killed.
     processes: Vec<Option<Process>>,
+    /// Those that were stopped.
+    stopped: BTreeSet<usize>,
     news: Receiver<News>,
-    arbiter: Arbiter,
-    /// When the last failure was settled.
+    /// How far each has got.
+    said: BTreeSet<(usize, Said)>,
+    /// By rank: whom it goes on without.
+    removed: Vec<BTreeSet<usize>>,
+    /// When the last of those that are left went on without one of the others.
     pub(crate) settled: Option<Instant>,
+    // The last to be dropped: members write to it.
+    directory: Directory,
 }
 
 impl Cluster {
     /// Starts all members, and waits until they have met.
     pub(crate) fn start(args: &Args, seed: u64) -> Result<Cluster, String> {
         let (tell, news) = mpsc::channel();
-        let name = format!("transactions-{}", std::process::id());
+        let directory = Directory::create().map_err(|error| format!("no directory for what members see: {error}"))?;
         let processes = (0..args.members)
-            .map(|rank| spawn(args, &name, seed, rank, tell.clone()).map(Some))
+            .map(|rank| spawn(args, &directory, seed, rank, tell.clone()).map(Some))
             .collect::<io::Result<_>>();
         let processes = processes.map_err(|error| format!("this program could not be started again: {error}"))?;
-        // 1 is the epoch in which the members meet.
-        let mut cluster = Cluster { processes, news, arbiter: Arbiter::new(args.members as usize, 1), settled: None };
-        cluster.until_all(Said::Ready, Duration::ZERO)?;
+        let mut cluster = Cluster {
+            processes,
+            stopped: BTreeSet::new(),
+            news,
+            said: BTreeSet::new(),
+            removed: vec![BTreeSet::new(); args.members as usize],
+            settled: None,
+            directory,
+        };
+        cluster.until_all(&Said::Ready, Duration::ZERO)?;
         Ok(cluster)
     }
 
-    pub(crate) fn survivors(&self) -> Vec<usize> {
-        self.arbiter.survivors().collect()
+    /// The ranks that were neither killed nor stopped.
+    fn survivors(&self) -> impl Iterator<Item = usize> {
+        (0..self.processes.len()).filter(|&rank| self.is_left(rank))
+    }
+
+    fn is_left(&self, rank: usize) -> bool {
+        self.processes.get(rank).is_some_and(Option::is_some) && !self.stopped.contains(&rank)
     }
 
     /// Tells all members.
-    pub(crate) fn tell(&mut self, told: &Told) {
+    pub(crate) fn tell(&mut self, told: Told) {
         for process in self.processes.iter_mut().flatten() {
             // One that has failed hears nothing, and need not.
             let _ = writeln!(process.input, "{told}");
@@ -80,6 +127,25 @@ impl Cluster {
         self.processes[rank] = None;
     }
 
+    /// Stops a member, as `kill -STOP` does.
+    pub(crate) fn stop(&mut self, rank: usize) -> Result<(), String> {
+        self.stopped.insert(rank);
+        self.processes[rank].iter().try_for_each(|process| process.signal(Signal::STOP))
+    }
+
+    /// Lets a member go on that was stopped and removed, and waits until it says that it was.
+    pub(crate) fn awaken(&mut self, stopped: usize) -> Result<(), String> {
+        self.processes[stopped].iter().try_for_each(|process| process.signal(Signal::CONT))?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.next(until)? {
+                Some((rank, Said::Failed(why))) if rank == stopped && why == OUT => return Ok(()),
+                Some((rank, said)) => self.take(rank, said)?,
+                None => return Err(format!("rank {stopped} went on, and did not learn that it was removed")),
+            }
+        }
+    }
+
     /// Serves the members for a while.
     pub(crate) fn serve(&mut self, lasts: Duration) -> Result<(), String> {
         let until = Instant::now() + lasts;
@@ -89,52 +155,55 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until all that have not failed have said this.
-    pub(crate) fn until_all(&mut self, awaited: Said, lasts: Duration) -> Result<(), String> {
+    /// Waits until all that are left have said this.
+    pub(crate) fn until_all(&mut self, awaited: &Said, lasts: Duration) -> Result<(), String> {
         let until = Instant::now() + lasts + PATIENCE;
-        let mut have = vec![false; self.processes.len()];
-        while !self.survivors().into_iter().all(|rank| have[rank]) {
+        loop {
+            let has_said = |rank: &usize| self.said.contains(&(*rank, awaited.clone()));
+            let missing: Vec<usize> = self.survivors().filter(|rank| !has_said(rank)).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
             let Some((rank, said)) = self.next(until)? else {
-                let missing: Vec<usize> = self.survivors().into_iter().filter(|&rank| !have[rank]).collect();
                 return Err(format!("ranks {missing:?} did not get to {:?} in time", awaited.to_string()));
             };
-            match said == awaited {
-                true => have[rank] = true,
-                false => self.take(rank, said)?,
-            }
+            self.take(rank, said)?;
         }
-        Ok(())
     }
 
-    /// Ends the run, and returns what each member that has not failed has found, with its rank.
-    pub(crate) fn finish(mut self) -> Result<Vec<(usize, Findings)>, String> {
-        self.tell(&Told::Finish);
-        let until = Instant::now() + PATIENCE;
-        let mut all = Vec::new();
-        while all.len() < self.survivors().len() {
-            match self.next(until)? {
-                Some((rank, Said::Done(file))) => all.push((rank, read(&file)?)),
-                Some((rank, said)) => self.take(rank, said)?,
-                None => return Err("some members did not say what they have found".to_owned()),
-            }
-        }
-        Ok(all)
+    /// Lets the members that are left write down what they have found, and returns it with their ranks.
+    pub(crate) fn finish(&mut self) -> Result<Vec<(usize, Findings)>, String> {
+        self.tell(Told::Finish);
+        self.until_all(&Said::Done, Duration::ZERO)?;
+        self.survivors().map(|rank| Ok((rank, self.read(rank)?))).collect()
+    }
+
+    /// What a member has written down.
+    fn read(&self, rank: usize) -> Result<Findings, String> {
+        let file = findings_file(&self.directory.0, rank);
+        let refused = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+        let bytes = fs::read(&file).map_err(|error| refused(&error))?;
+        postcard::from_bytes(&bytes).map_err(|error| refused(&error))
     }
 
     fn take(&mut self, rank: usize, said: Said) -> Result<(), String> {
-        let directives = match said {
-            Said::Suspects { epoch, rank: suspect } => self.arbiter.suspect(rank, epoch, suspect),
-            Said::Reports { epoch, barrier } => self.arbiter.report(rank, epoch, barrier),
-            Said::Failed(why) => return Err(format!("rank {rank}: {why}")),
-            other => return Err(format!("rank {rank} says {:?}, which was not asked for", other.to_string())),
-        };
-        for directive in directives {
-            if matches!(directive, Directive::Settle(_)) {
-                self.settled = Some(Instant::now());
+        match said {
+            Said::Removed { rank: gone } if self.is_left(gone) => {
+                Err(format!("rank {gone} was taken for failed by rank {rank}, and nobody has killed it"))
             }
-            self.tell(&Told::Directive(directive));
+            Said::Removed { rank: gone } => {
+                self.removed[rank].insert(gone);
+                if self.survivors().all(|rank| self.removed[rank].contains(&gone)) {
+                    self.settled = Some(Instant::now());
+                }
+                Ok(())
+            }
+            Said::Failed(why) => Err(format!("rank {rank}: {why}")),
+            reached => {
+                self.said.insert((rank, reached));
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// What a member says next; none when it is time.
@@ -153,8 +222,13 @@ impl Cluster {
     }
 }
 
-fn spawn(args: &Args, cluster: &str, seed: u64, rank: u32, tell: Sender<News>) -> io::Result<Process> {
-    let mut command = Command::new(std::env::current_exe()?);
+/// Where a member writes down what it has found.
+pub(crate) fn findings_file(directory: &Path, rank: usize) -> PathBuf {
+    directory.join(format!("rank-{rank}"))
+}
+
+fn spawn(args: &Args, directory: &Directory, seed: u64, rank: u32, tell: Sender<News>) -> io::Result<Process> {
+    let mut command = Command::new(env::current_exe()?);
     let numbers = [
         ("--rank", u64::from(rank)),
         ("--members", u64::from(args.members)),
@@ -165,7 +239,8 @@ fn spawn(args: &Args, cluster: &str, seed: u64, rank: u32, tell: Sender<News>) -
         ("--seconds", args.seconds),
         ("--seed", seed),
     ];
-    command.args(["--cluster", cluster]);
+    command.args(["--cluster", &format!("transactions-{}", std::process::id())]);
+    command.arg("--directory").arg(&directory.0);
     command.args(numbers.into_iter().flat_map(|(name, number)| [name.to_owned(), number.to_string()]));
     if args.smoke {
         command.arg("--smoke");
@@ -180,12 +255,4 @@ fn spawn(args: &Args, cluster: &str, seed: u64, rank: u32, tell: Sender<News>) -
         let _ = said.map(Some).chain([None]).try_for_each(|said| tell.send((rank as usize, said)));
     });
     Ok(Process { child, input })
-}
-
-/// What a member has left in a file.
-fn read(file: &str) -> Result<Findings, String> {
-    let bytes = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
-    let removed = fs::remove_file(file);
-    let findings = postcard::from_bytes(&bytes).map_err(|error| format!("{file}: {error}"))?;
-    removed.map(|()| findings).map_err(|error| format!("{file}: {error}"))
 }

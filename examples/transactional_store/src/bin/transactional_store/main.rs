@@ -5,8 +5,8 @@
 //! cargo run --release -p transactional_store -- --smoke
 //! ```
 //!
-//! The store is the library `squall_transactions`. Here are the processes: the members, each a server and a client, and the
-//! one that starts them, and decides which of them have failed.
+//! The store is the library `squall_transactions`. Here are the processes: the members, each a server and a client with a Squall
+//! node whose views decide which of them have failed, and the one that starts them.
 
 mod cluster;
 mod load;
@@ -15,7 +15,7 @@ mod speed;
 mod words;
 mod worker;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use squall_transactions::Placement;
@@ -31,7 +31,8 @@ of 1Pipe: its parts are delivered to all replicas of all its shards at one logic
 
   transactional_store                        three members for 3 seconds: transactions per second, and how long they take
   transactional_store --members 4 --window 1 four members, each with one transaction at a time: the shortest latencies
-  transactional_store --smoke                the same with a check of everything, while one member is killed (-9)
+  transactional_store --smoke                the same with a check of everything, while one member is killed (-9), or, if the
+                                             seed is odd, stopped
 
 --smoke looks whether
 
@@ -40,9 +41,11 @@ of 1Pipe: its parts are delivered to all replicas of all its shards at one logic
     their time stamps, give the same replies, and none is before one that had ended when it was submitted;
   - the members that are left have the same in all copies of a shard.
 
-A transaction that the killed member had not received is recalled: it did nothing anywhere, and its client tries again. With
---replicas R, R - 1 members may fail; when all replicas of a shard fail, its accounts are lost. The process that started the
-members decides who has failed. The exit code is 0, 1 if something failed, 2 if the arguments make no sense."
+A member that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
+the lost member had not received is recalled: it did nothing anywhere, and its client tries again. The members' own views decide
+who has failed. With --replicas R, R - 1 members may fail, and fewer than half of all: when all replicas of a shard fail, its
+accounts are lost, and members that are not more than half can decide nothing. The exit code is 0, 1 if something failed, 2 if
+the arguments make no sense."
 )]
 struct Args {
     /// How many members there are
@@ -69,7 +72,7 @@ struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
 
-    /// Record what clients see, kill a member in the middle, and check everything
+    /// Record what clients see, kill or stop a member in the middle, and check everything
     #[arg(long)]
     smoke: bool,
 
@@ -78,16 +81,30 @@ struct Args {
     seed: Option<u64>,
 
     /// Run as the member with this rank
-    #[arg(long, hide = true, requires_all = ["cluster", "seed"])]
+    #[arg(long, hide = true, requires_all = ["cluster", "directory", "seed"])]
     rank: Option<u32>,
 
     /// Whom to meet
     #[arg(long, hide = true)]
     cluster: Option<String>,
+
+    /// Where to write down what was seen
+    #[arg(long, hide = true)]
+    directory: Option<PathBuf>,
 }
 
 impl Args {
     fn placement(&self) -> Result<Placement, String> {
+        if self.smoke && self.replicas < 2 {
+            return Err("--smoke takes a member out, whose shards would be lost: give --replicas 2 or more".to_owned());
+        }
+        if self.smoke && self.members < 3 {
+            return Err(format!(
+                "--smoke takes a member out, and who is left of {} can't decide that it has failed, not being more than half: \
+                 give --members 3 or more",
+                self.members
+            ));
+        }
         let shards = self.shards.unwrap_or(self.members);
         Placement::new(self.members as usize, shards, self.replicas as usize).map_err(|error| error.to_string())
     }
@@ -113,15 +130,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if args.smoke && args.replicas < 2 {
-        eprintln!("transactional_store: --smoke kills a member, whose shards would be lost: give --replicas 2 or more");
-        return ExitCode::from(2);
+    if let Some(rank) = args.rank {
+        return worker::run(&args, rank, placement);
     }
-    let done = match (args.rank, args.smoke) {
-        (Some(rank), _) => worker::run(&args, rank, placement),
-        (None, true) => smoke::run(&args, placement),
-        (None, false) => speed::run(&args),
-    };
+    let done = if args.smoke { smoke::run(&args, placement) } else { speed::run(&args) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

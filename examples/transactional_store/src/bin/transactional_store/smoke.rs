@@ -1,4 +1,4 @@
-//! `--smoke`: a run in which a member is killed, and after which everything is checked.
+//! `--smoke`: a run in which a member is killed or stopped, and after which everything is checked.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +26,17 @@ pub(crate) fn run(args: &Args, placement: Placement) -> Result<(), String> {
 fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
     let victim = (seed % u64::from(args.members)) as usize;
     let mut cluster = Cluster::start(args, seed)?;
-    cluster.tell(&Told::Begin);
+    cluster.tell(Told::Begin);
     cluster.serve(args.lasts() / 2)?;
-    let killed = Instant::now();
-    cluster.kill(victim);
-    cluster.until_all(Said::Idle, args.lasts())?;
-    let settled = cluster.settled.ok_or("the others did not notice that a member was killed")?;
+    let taken_out = Instant::now();
+    let stops = seed % 2 == 1;
+    if stops {
+        cluster.stop(victim)?;
+    } else {
+        cluster.kill(victim);
+    }
+    cluster.until_all(&Said::Idle, args.lasts())?;
+    let settled = cluster.settled.ok_or("the others did not notice that a member is gone")?;
     let findings = cluster.finish()?;
     compare(&findings)?;
     let (mut read_all, mut wrong) = (0, 0);
@@ -44,12 +49,16 @@ fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
     }
     let clients = findings.len();
     let Checked { committed, untold, aborted } = check(placement, findings)?;
+    if stops {
+        cluster.awaken(victim)?;
+    }
+    let fate = if stops { "was stopped, and has learnt that it is out" } else { "was killed (-9)" };
     let line = format!(
-        "{committed} transactions of {} clients committed, strictly serializable; member {victim} was killed (-9), {untold} of \
-         its transactions count, {aborted} of the others' were recalled; settled after {:.1} ms; {read_all} readings of all \
+        "{committed} transactions of {} clients committed, strictly serializable; member {victim} {fate}; {untold} of its \
+         transactions count, {aborted} of the others' were recalled; settled after {:.1} ms; {read_all} readings of all \
          accounts found the whole sum; all copies of each shard are the same; seed {seed}",
         clients,
-        millis(settled - killed),
+        millis(settled - taken_out),
     );
     // Without an output there is nobody to tell.
     let _ = writeln!(io::stdout(), "{line}");

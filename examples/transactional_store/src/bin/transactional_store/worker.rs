@@ -1,26 +1,32 @@
 //! One member, driven by the thread that runs it.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeSet,
     fs,
     io::{self, Write},
     path::PathBuf,
+    process::ExitCode,
     sync::mpsc::{self, Receiver, TryRecvError},
     thread,
     time::Duration,
 };
 
+use squall::{
+    Config, Node, NodeId, Time,
+    config::Backend,
+    onepipe::{HostClock, OnePipe, Settler},
+};
 use squall_fabric::{
-    Completion, Fabric, GroupTag, NodeId, Time, Wait, Waker,
+    Completion, Fabric, Wait, Waker,
     shm::{ShmConfig, ShmFabric},
 };
-use squall_onepipe::{Controller, Directive, HostClock, OnePipe, OnePipeConfig};
 use squall_transactions::{Member, Placement, StoreConfig, SubmitError, Transaction};
 
 use crate::{
     Args,
+    cluster::findings_file,
     load::Load,
-    words::{Said, Told},
+    words::{OUT, Said, Told},
 };
 
 /// How long members may take to meet.
@@ -34,26 +40,6 @@ const MESSAGE_BYTES: usize = 16 << 10;
 
 /// Values are numbers.
 const VALUE_BYTES: usize = 16;
-
-/// The controller, as a member sees it: the process that started it, at the other end of two pipes.
-#[derive(Default)]
-struct Desk {
-    told: VecDeque<Directive>,
-}
-
-impl Controller for Desk {
-    fn suspect(&mut self, epoch: u64, rank: usize) {
-        say(&Said::Suspects { epoch, rank });
-    }
-
-    fn report(&mut self, epoch: u64, barrier: u64) {
-        say(&Said::Reports { epoch, barrier });
-    }
-
-    fn poll(&mut self, _now: Time) -> Option<Directive> {
-        self.told.pop_front()
-    }
-}
 
 /// What a member does beside serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,18 +57,23 @@ enum Phase {
     /// Reads all accounts once more, with which all members get to the same point.
     ReadsAll,
     Idle,
-    Ends,
 }
 
 struct Worker {
+    /// Its views settle who has failed.
+    _node: Node,
+    settler: Settler,
     fabric: ShmFabric,
     member: Member<HostClock>,
-    desk: Desk,
+    /// Those that it has said to be removed.
+    removed: BTreeSet<usize>,
     load: Load,
     phase: Phase,
     /// What is submitted next, before anything new.
     again: Vec<Transaction>,
     lasts: Duration,
+    /// Where it puts what it has found.
+    file: PathBuf,
     told: Receiver<Told>,
     completions: Vec<Completion>,
     /// Since when there was nothing to do.
@@ -103,22 +94,31 @@ impl<E: std::error::Error> From<E> for Stopped {
 }
 
 /// Runs a member until the process that started it wants no more of it.
-pub(crate) fn run(args: &Args, rank: u32, placement: Placement) -> Result<(), String> {
+pub(crate) fn run(args: &Args, rank: u32, placement: Placement) -> ExitCode {
     match Worker::open(args, rank, placement).and_then(Worker::run) {
-        Ok(()) | Err(Stopped::Gone) => Ok(()),
+        Ok(()) | Err(Stopped::Gone) => ExitCode::SUCCESS,
         Err(Stopped::Failed(why)) => {
-            say(&Said::Failed(why.clone()));
-            Err(why)
+            say(&Said::Failed(why));
+            ExitCode::FAILURE
         }
     }
 }
 
 impl Worker {
     fn open(args: &Args, rank: u32, placement: Placement) -> Result<Worker, Stopped> {
+        let until = Time::boot_clock() + MEETING;
         let cluster = args.cluster.clone().unwrap_or_default();
-        let mut fabric = ShmFabric::open(ShmConfig::new(cluster, NodeId(rank)))?;
-        let nodes = (0..args.members).map(NodeId).collect();
-        let config = OnePipeConfig::new(nodes, GroupTag { layer: 1, group: 0, epoch: 1 });
+        // Ranks are in the order of the nodes' ids.
+        let id = rank + 1;
+        let config = Config::builder(&cluster, id).members(1..=args.members).backend(Backend::Shm);
+        let mut builder = Node::builder(config.formation_timeout(MEETING).build()?);
+        let seat = builder.onepipe("store");
+        let node = builder.start()?;
+        let mut fabric = ShmFabric::open(ShmConfig::new(format!("{cluster}-pipes"), NodeId(id)))?;
+        let (config, settler) = seat.take(fabric.waker(), MEETING)?;
+        if config.nodes.len() != args.members as usize {
+            return Err(Stopped::Failed("a member failed before all had met".to_owned()));
+        }
         let pipe = OnePipe::create(&mut fabric, config, HostClock::default())?;
         let store = StoreConfig {
             message_bytes: MESSAGE_BYTES,
@@ -129,14 +129,18 @@ impl Worker {
         };
         let member = Member::new(pipe, store)?;
         let told = listen(fabric.waker());
+        let directory = args.directory.clone().unwrap_or_default();
         Ok(Worker {
+            _node: node,
+            settler,
             fabric,
             member,
-            desk: Desk::default(),
+            removed: BTreeSet::new(),
             load: Load::new(rank as usize, args.accounts, args.seed.unwrap_or(0), args.smoke),
-            phase: Phase::Meets { until: Time::boot_clock() + MEETING },
+            phase: Phase::Meets { until },
             again: Vec::new(),
             lasts: args.lasts(),
+            file: findings_file(&directory, rank as usize),
             told,
             completions: Vec::new(),
             idle_since: None,
@@ -144,18 +148,14 @@ impl Worker {
     }
 
     fn run(mut self) -> Result<(), Stopped> {
-        while self.phase != Phase::Ends {
+        // It goes on when it is done, so that nobody sees it go before all are.
+        loop {
             if self.turn()? {
                 self.idle_since = None;
             } else {
                 self.rest()?;
             }
         }
-        let file = self.write_findings()?;
-        say(&Said::Done(file));
-        // Let nobody see this member go before all are done.
-        while self.told.recv().is_ok() {}
-        Ok(())
     }
 
     /// Does what can be done now. Returns whether that was anything.
@@ -167,9 +167,12 @@ impl Worker {
         for completion in self.completions.drain(..) {
             self.member.on_completion(&mut self.fabric, now, &completion);
         }
-        progress |= self.member.step(&mut self.fabric, now, &mut self.desk);
+        progress |= self.member.step(&mut self.fabric, now, &mut self.settler);
         if self.member.store().has_ended() {
-            return Err(Stopped::Failed("it was taken for failed by the others".to_owned()));
+            return Err(Stopped::Failed(OUT.to_owned()));
+        }
+        if progress {
+            self.tell_removed();
         }
         while let Some(completed) = self.member.store().completed() {
             self.again.extend(self.load.completed(completed, Time::boot_clock().as_nanos())?);
@@ -184,12 +187,23 @@ impl Worker {
         loop {
             match self.told.try_recv() {
                 Ok(Told::Begin) => self.phase = Phase::Submits { until: Time::boot_clock() + self.lasts },
-                Ok(Told::Directive(directive)) => self.desk.told.push_back(directive),
-                Ok(Told::Finish) => self.phase = Phase::Ends,
+                Ok(Told::Finish) => {
+                    self.write_findings()?;
+                    say(&Said::Done);
+                }
                 Err(TryRecvError::Empty) => return Ok(any),
                 Err(TryRecvError::Disconnected) => return Err(Stopped::Gone),
             }
             any = true;
+        }
+    }
+
+    /// Says whom the store newly goes on without.
+    fn tell_removed(&mut self) {
+        for rank in 0..self.member.pipe().ranks() {
+            if !self.member.store().is_alive(rank) && self.removed.insert(rank) {
+                say(&Said::Removed { rank });
+            }
         }
     }
 
@@ -280,14 +294,12 @@ impl Worker {
     }
 
     /// Puts what was found into a file.
-    fn write_findings(&mut self) -> Result<String, Stopped> {
+    fn write_findings(&mut self) -> Result<(), Stopped> {
         let store = self.member.store();
         self.load.findings.executions = store.take_executions();
         self.load.findings.digests = store.digests();
-        let name = format!("transactional-store-{}", std::process::id());
-        let file: PathBuf = std::env::temp_dir().join(name);
-        fs::write(&file, postcard::to_allocvec(&self.load.findings)?)?;
-        Ok(file.display().to_string())
+        fs::write(&self.file, postcard::to_allocvec(&self.load.findings)?)?;
+        Ok(())
     }
 }
 
