@@ -26,6 +26,8 @@ struct Ran {
     aborted: usize,
     untold: usize,
     failures: usize,
+    /// Those among them that live, and have learnt it.
+    out: usize,
     short: usize,
 }
 
@@ -76,7 +78,8 @@ impl Run {
                 return;
             }
             self.fault();
-            if !is_idle {
+            // Only time lets a member go on that is stopped.
+            if !is_idle || self.paused.is_some() {
                 self.world.advance();
             }
         }
@@ -197,6 +200,7 @@ fn run(seed: u64) -> Ran {
     run.compare();
     let placement = run.world.placement().clone();
     let failures = placement.members() - run.world.alive().len();
+    let out = failures - run.world.crashed();
     // Of those that live nothing is unknown.
     for rank in run.world.alive() {
         assert!(run.world.node(rank).records.iter().all(|record| record.seen != Seen::Unknown), "rank {rank}");
@@ -209,7 +213,7 @@ fn run(seed: u64) -> Ran {
         assert!(serial::is_explained(&entries, &placement), "no order explains what clients saw");
     }
     let (committed, aborted, untold) = (checked.committed, checked.aborted, checked.untold);
-    Ran { committed, aborted, untold, failures, short: usize::from(short) }
+    Ran { committed, aborted, untold, failures, out, short: usize::from(short) }
 }
 
 fn run_all(seeds: Range<u64>) {
@@ -217,18 +221,19 @@ fn run_all(seeds: Range<u64>) {
     let runs = seeds.end - seeds.start;
     for seed in seeds {
         let ran = std::panic::catch_unwind(|| run(seed));
-        let Ran { committed, aborted, untold, failures, short } =
+        let Ran { committed, aborted, untold, failures, out, short } =
             ran.unwrap_or_else(|_| panic!("SQUALL_SEED={seed} runs it alone"));
         all.committed += committed;
         all.aborted += aborted;
         all.untold += untold;
         all.failures += failures;
+        all.out += out;
         all.short += short;
     }
     eprintln!("{runs} runs: {all:?}");
     // Few seeds say little.
     let few = runs as usize / 10;
-    let counts = [all.committed / 100, all.aborted, all.untold, all.failures, all.short];
+    let counts = [all.committed / 100, all.aborted, all.untold, all.failures, all.out, all.short];
     assert!(runs < SEEDS || counts.iter().all(|&count| count > few), "they are no test: {all:?}");
 }
 

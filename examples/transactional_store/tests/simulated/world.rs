@@ -143,6 +143,11 @@ impl World {
         (0..self.nodes.len()).filter(|&rank| self.is_alive(rank)).collect()
     }
 
+    /// How many have crashed.
+    pub(crate) fn crashed(&self) -> usize {
+        self.crashed.iter().filter(|&&crashed| crashed).count()
+    }
+
     pub(crate) fn node(&mut self, rank: usize) -> &mut Node {
         &mut self.nodes[rank]
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     fs,
     io::{self, Write},
     path::PathBuf,
@@ -95,9 +96,10 @@ impl<E: std::error::Error> From<E> for Stopped {
 
 /// Runs a member until the process that started it wants no more of it.
 pub(crate) fn run(args: &Args, rank: u32, placement: Placement) -> ExitCode {
-    match Worker::open(args, rank, placement).and_then(Worker::run) {
-        Ok(()) | Err(Stopped::Gone) => ExitCode::SUCCESS,
-        Err(Stopped::Failed(why)) => {
+    let Err(stopped) = Worker::open(args, rank, placement).and_then(Worker::run);
+    match stopped {
+        Stopped::Gone => ExitCode::SUCCESS,
+        Stopped::Failed(why) => {
             say(&Said::Failed(why));
             ExitCode::FAILURE
         }
@@ -147,7 +149,7 @@ impl Worker {
         })
     }
 
-    fn run(mut self) -> Result<(), Stopped> {
+    fn run(mut self) -> Result<Infallible, Stopped> {
         // It goes on when it is done, so that nobody sees it go before all are.
         loop {
             if self.turn()? {
