@@ -10,7 +10,7 @@ use std::{
 
 use squall::{
     Config, NodeId, Time,
-    onepipe::{OnePipe, OnePipeConfig, Seat, Settler, Topology},
+    onepipe::{Controller, OnePipe, OnePipeConfig, Seat, Settler, Topology},
     sim::{Cluster, Options},
 };
 use squall_fabric::{
@@ -57,7 +57,8 @@ impl Node {
         let wakes = Arc::clone(&woken);
         let waker = Waker::new(move || wakes.store(true, Ordering::Relaxed));
         let (config, settler) = seat.take(waker, Duration::ZERO).expect("it is in a view");
-        let pipe = OnePipe::create(&mut fabric, options(config), clock).expect("a sound configuration");
+        let gate = settler.gate().cloned().unwrap_or_default();
+        let pipe = OnePipe::with_gate(&mut fabric, options(config), clock, gate).expect("a sound configuration");
         let member = Member::new(pipe, store).expect("they go together");
         Node { fabric, member, settler, woken, records: Vec::new(), ended: false, is_eager: false }
     }

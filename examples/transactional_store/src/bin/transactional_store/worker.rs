@@ -15,7 +15,7 @@ use std::{
 use squall::{
     Config, Node, NodeId, Time,
     config::Backend,
-    onepipe::{HostClock, OnePipe, Settler},
+    onepipe::{Controller, HostClock, OnePipe, Settler},
 };
 use squall_fabric::{
     Completion, Fabric, Wait, Waker,
@@ -121,7 +121,8 @@ impl Worker {
         if config.nodes.len() != args.members as usize {
             return Err(Stopped::Failed("a member failed before all had met".to_owned()));
         }
-        let pipe = OnePipe::create(&mut fabric, config, HostClock::default())?;
+        let gate = settler.gate().cloned().unwrap_or_default();
+        let pipe = OnePipe::with_gate(&mut fabric, config, HostClock::default(), gate)?;
         let store = StoreConfig {
             message_bytes: MESSAGE_BYTES,
             value_bytes: VALUE_BYTES,
