@@ -20,7 +20,7 @@ const CLOSED: u64 = 1 << 63;
 ///
 /// A raise and a closing are atomic operations on one word, so one comes first. A raise that does is part of what the closing
 /// returns; one that does not fails. An epoch may be closed before its rank has begun it, in the midst of
-/// [opening](Gate::open): if the closing's operation on the word precedes that of the opening, the opening sees for which
+/// opening: if the closing's operation on the word precedes that of the opening, the opening sees for which
 /// epoch it was, and closes again before the rank, which is its own thread, can raise anything; if it follows, it returns
 /// what was raised in between.
 #[derive(Debug)]
