@@ -86,9 +86,12 @@ pub(crate) fn line(line: &str) -> Request {
     request(line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
 }
 
+/// How many keys there are.
+const KEYS: u8 = 8;
+
 /// One of few keys, so that requests meet.
 pub(crate) fn key(rng: &mut Rng) -> Vec<u8> {
-    format!("k{}", rng.u8(..8)).into_bytes()
+    format!("k{}", rng.u8(..KEYS)).into_bytes()
 }
 
 /// One of some words: short texts, numbers, and what only looks like one.
@@ -167,6 +170,8 @@ impl Both {
                 self.ask(&request(vec![b"del".to_vec(), key]));
             }
         }
+        // Redis counts keys that have expired until somebody asks for them, or it comes across them.
+        (0..KEYS).for_each(|key| self.ask(&line(&format!("exists k{key}"))));
         self.ask(&line("dbsize"));
         let request = line("debug digest").words;
         let (Tree::Status(theirs), Tree::Bulk(ours)) = (self.redis.ask(&request), self.ask_store(&request)) else {
