@@ -28,11 +28,17 @@ fn what_is_sent_before_the_first_step_has_one_timestamp_everywhere() {
 
 #[test]
 fn what_is_sent_after_days_of_silence_has_one_timestamp_everywhere() {
-    for mode in Mode::ALL {
-        let mut world = group(2, SkewedClock::default());
+    let hierarchy = Topology::Hierarchy { racks: vec![vec![0], vec![1], vec![2]], degree: 1 };
+    for (mode, topology) in Mode::ALL.into_iter().flat_map(|mode| [(mode, Topology::Flat), (mode, hierarchy.clone())]) {
+        let config = OnePipeConfig { topology, activity: Duration::ZERO, ..config(3) };
+        let mut world = World::new(fast(), 3, &config, &[SkewedClock::default(); 3]);
+        world.is_draining = true;
         for hours in [0, 50, 50] {
             world.pass(Duration::from_secs(hours * 3600));
-            world.scatter(0, mode, &[0, 1], 40).expect("there is room");
+            for from in [0, 2, 1] {
+                world.scatter(from, mode, &[0, 1, 2], 40).expect("there is room");
+                world.pass(Duration::from_micros(30));
+            }
             world.drain("after the silence");
             check::all(&world);
         }
@@ -117,15 +123,20 @@ fn small_messages_that_keep_coming_do_not_starve_a_large_one() {
             pipe.scatter(now, mode, &[Message { to: 1, bytes: &payload }]).is_ok()
         };
         // The ring is full of small ones: there is room again for two of them in each round.
-        (0..1024 / 40).for_each(|_| assert!(send(&mut world, 24)));
+        const BEFORE: usize = 1024 / 40;
+        (0..BEFORE).for_each(|_| assert!(send(&mut world, 24)));
         assert!(send(&mut world, longest));
         let mut rounds = 0;
         let mut lengths = Vec::new();
         while !lengths.contains(&longest) {
             rounds += 1;
-            assert!(rounds < 60, "the large one is starved: {} others went before it", lengths.len());
+            assert!(
+                rounds < 60 && lengths.len() < BEFORE + 5,
+                "the large one is starved: {} went before it",
+                lengths.len()
+            );
             turn(&mut world, 0, 0);
-            (0..2).for_each(|_| _ = send(&mut world, 24));
+            (0..8).for_each(|_| _ = send(&mut world, 24));
             let later = world.net.now() + Duration::from_micros(20);
             while world.net.advance(later, &mut Vec::new()) < later {}
             lengths.extend(turn(&mut world, 1, 2));
