@@ -39,7 +39,8 @@ of 1Pipe: its parts are delivered to all replicas of all its shards at one logic
   - each reading of all accounts, at any time and member, finds the whole sum;
   - what all clients saw is strictly serializable: their transactions, carried out again one after the other in the order of
     their time stamps, give the same replies, and none is before one that had ended when it was submitted;
-  - the members that are left have the same in all copies of a shard.
+  - the members that are left have the same in all copies of a shard, and each has carried out all of its part of every
+    transaction, at the same moment and with the same replies.
 
 A member that was only stopped goes on after the check, and has to learn that the others took it for failed. A transaction that
 the lost member had not received is recalled: it did nothing anywhere, and its client tries again. The members' own views decide
