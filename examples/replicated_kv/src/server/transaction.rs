@@ -174,6 +174,10 @@ impl Transaction {
 }
 
 impl Locals {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Puts the server's own answers to their places among those of the group.
     pub(super) fn join(self, reply: Reply, mut answer: impl FnMut(&[u8]) -> Reply) -> Reply {
         let Reply::Array(replies) = reply else { return reply };

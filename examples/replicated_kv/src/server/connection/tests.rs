@@ -319,11 +319,14 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ];
     let wrong = ["get", "what is this", "set a", "hello 4", "subscribe", "exec now", "client what"];
     let any = |lines: &[&'static str]| proptest::sample::select(lines.to_vec()).prop_map(encode_request);
+    let transaction = vec(prop_oneof![any(&writes), any(&reads), any(&own)], 0..4)
+        .prop_map(|queued| [encode_request("multi"), queued.concat(), encode_request("exec")].concat());
     prop_oneof![
         30 => any(&writes),
         30 => any(&reads),
         10 => any(&own),
         15 => any(&session),
+        5 => transaction,
         5 => any(&wrong),
         2 => (1..800usize).prop_map(|bytes| encode_request(&format!("set a {}", "x".repeat(bytes)))),
         2 => proptest::sample::select(vec!["\r\n", "PING\r\n", "incr a\n", "*0\r\n", "get \"a\"\r\n"])

@@ -145,8 +145,9 @@ pub(super) struct Session<R: Replica> {
     spare: Look,
     /// The last write waits for room.
     is_stuck: bool,
-    /// Keys are about to be watched, which what follows may depend on.
-    is_watching: bool,
+    /// What follows may depend on the last that is owed: keys are about to be watched, or the server itself has to add to the
+    /// answer of a transaction.
+    is_awaited: bool,
     is_closing: bool,
     /// The time of the present batch of requests; 0 until somebody asks for it.
     clock_ms: u64,
@@ -191,7 +192,7 @@ impl<R: Replica> Session<R> {
             looked: VecDeque::new(),
             spare: Look::default(),
             is_stuck: false,
-            is_watching: false,
+            is_awaited: false,
             is_closing: false,
             clock_ms: 0,
             command: "",
@@ -226,7 +227,7 @@ impl<R: Replica> Session<R> {
     /// Whether another request may be looked at.
     pub(super) fn is_open(&self) -> bool {
         !self.is_stuck
-            && !self.is_watching
+            && !self.is_awaited
             && !self.is_closing()
             && self.owed.len() < MAX_OWED
             && self.owed_bytes < MAX_OWED_BYTES
@@ -439,7 +440,7 @@ impl<R: Replica> Session<R> {
             }
             Owed::Watch(watch) => {
                 let watched = ready!(Pin::new(watch).poll(context));
-                self.is_watching = false;
+                self.is_awaited = false;
                 watched.and_then(|watched| self.transaction.watch(watched).map(|()| Reply::OK)).into()
             }
             Owed::Info(info) => ready!(Pin::new(info).poll(context)),
@@ -461,7 +462,12 @@ impl<R: Replica> Session<R> {
         let reply = Reply::from(result);
         match sent.locals {
             None => reply,
-            Some(locals) => locals.join(reply, |request| self.answer_queued(request)),
+            Some(locals) => {
+                if !locals.is_empty() {
+                    self.is_awaited = false;
+                }
+                locals.join(reply, |request| self.answer_queued(request))
+            }
         }
     }
 

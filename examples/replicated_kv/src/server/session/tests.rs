@@ -337,6 +337,20 @@ fn a_transaction_is_in_order() {
 }
 
 #[test]
+fn nothing_overtakes_what_the_server_adds_to_a_transaction() {
+    let mut bench = with_room(10);
+    bench.take_all(&["multi", "incr a", "client getname", "exec"]);
+    assert_eq!(bench.answers(), ["OK", "QUEUED", "QUEUED"]);
+    for line in ["client setname me", "incr a", "get a", "multi"] {
+        assert_eq!(bench.take(line), Taken::NotYet, "{line}");
+    }
+    bench.deliver(1);
+    assert_eq!(bench.answers(), ["[:0, nil]"]);
+    assert_eq!(bench.ask(&["client setname me", "client getname"]), ["OK", "\"me\""]);
+    bench.take_all(&["multi", "incr a", "exec", "time"]);
+}
+
+#[test]
 fn an_exec_carries_the_versions_that_its_watch_saw() {
     let mut bench = with_room(10);
     bench.puppet.0.borrow_mut().versions.insert(b"a".to_vec(), 5);
