@@ -29,7 +29,8 @@
 //!
 //! # What is not there
 //!
-//! Nobody joins a group. A rank that was removed is out of it for good.
+//! Nobody joins a group. A rank that was removed is out of it for good. One that hangs while its connections live is suspected by
+//! nobody, and all wait for it: [`OnePipe::waits_for`] names it, and the application decides.
 //!
 //! # Example
 //!

@@ -84,6 +84,16 @@ impl<C: Clock> OnePipe<C> {
         self.engine.barrier(mode)
     }
 
+    /// The rank that must act next for this one to get any further in a mode, if it waits for one: by telling its barrier, by
+    /// acknowledging, or by taking messages so that there is room (then it may be this rank itself).
+    ///
+    /// Where messages flow, it changes all the time. If it is the same for seconds and nothing is delivered, that rank hangs,
+    /// though its process lives: nobody is suspected for that, and what to do is up to the application. In a
+    /// [hierarchy](crate::Topology::Hierarchy) it is a neighbour in the tree, who may wait for another in turn.
+    pub fn waits_for(&self, mode: Mode) -> Option<usize> {
+        self.engine.waits_for(mode)
+    }
+
     /// The longest message that fits, in bytes.
     pub fn max_message(&self) -> usize {
         self.engine.max_message()

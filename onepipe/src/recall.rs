@@ -74,6 +74,11 @@ impl Recalls {
         self.open.first_key_value().map(|(&stamp, _)| stamp)
     }
 
+    /// A receiver that has not carried out what it was told.
+    pub(crate) fn waits_for(&self) -> Option<usize> {
+        self.to.iter().position(|to| !to.batch.is_empty() || !to.later.is_empty())
+    }
+
     /// The barrier has passed what lies below.
     pub(crate) fn forget_below(&mut self, barrier: u64) {
         self.known = self.known.split_off(&barrier);

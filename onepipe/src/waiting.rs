@@ -81,6 +81,11 @@ impl Waiting {
         self.queues[mode.index()][to].is_empty()
     }
 
+    /// A receiver at which there is no room for one that waits.
+    pub(crate) fn waits_for(&self, mode: Mode) -> Option<usize> {
+        self.queues[mode.index()].iter().position(|queue| !queue.is_empty())
+    }
+
     /// Takes a scattering in, and what room there is for it that nobody waits for. `mirror` finds the ring of its mode
     /// towards a rank.
     pub(crate) fn add<'m>(

@@ -143,3 +143,74 @@ fn small_messages_that_keep_coming_do_not_starve_a_large_one() {
         }
     }
 }
+
+/// Lets some ranks go on for a while, and the others hang.
+fn go_on(world: &mut World, ranks: &[usize]) {
+    for _ in 0..100 {
+        ranks.iter().for_each(|&rank| _ = turn(world, rank, usize::MAX));
+        let later = world.net.now() + Duration::from_micros(20);
+        while world.net.advance(later, &mut Vec::new()) < later {}
+    }
+}
+
+fn send(world: &mut World, from: usize, mode: Mode, to: usize, bytes: usize) {
+    let (now, payload) = (world.net.now(), vec![0; bytes]);
+    let pipe = &mut world.ranks[from].as_mut().expect("it is alive").pipe;
+    pipe.scatter(now, mode, &[Message { to, bytes: &payload }]).expect("it may wait");
+}
+
+fn waits(world: &World, mode: Mode) -> [Option<usize>; 2] {
+    [0, 1].map(|rank| world.pipe(rank).waits_for(mode))
+}
+
+#[test]
+fn a_rank_that_hangs_is_named() {
+    for mode in Mode::ALL {
+        let mut world = group(3, SkewedClock::default());
+        world.connect();
+        assert_eq!(waits(&world, mode), [None; 2]);
+        send(&mut world, 0, mode, 1, 40);
+        go_on(&mut world, &[0, 1]);
+        assert_eq!(waits(&world, mode), [Some(2); 2], "its barrier is missing");
+        go_on(&mut world, &[0, 1, 2]);
+        assert_eq!(waits(&world, mode), [None; 2]);
+    }
+}
+
+#[test]
+fn in_a_hierarchy_the_neighbour_is_named_behind_which_a_rank_hangs() {
+    for mode in Mode::ALL {
+        let topology = Topology::Hierarchy { racks: vec![vec![0], vec![1], vec![2]], degree: 1 };
+        let config = OnePipeConfig { topology, activity: Duration::ZERO, ..config(3) };
+        let mut world = World::create(fast(), 3, &config, &[SkewedClock::default(); 3]);
+        world.is_draining = true;
+        world.connect();
+        send(&mut world, 1, mode, 0, 40);
+        go_on(&mut world, &[0, 1]);
+        assert_eq!(waits(&world, mode), [Some(1), Some(2)]);
+        go_on(&mut world, &[0, 1, 2]);
+        assert_eq!(waits(&world, mode), [None; 2]);
+    }
+}
+
+/// Its barrier is far ahead when it hangs, so that it is what it does not acknowledge, or take, that is missing.
+#[test]
+fn a_receiver_that_hangs_is_named() {
+    let ahead = SkewedClock { offset: 60_000_000_000, ..SkewedClock::default() };
+    let clocks = [SkewedClock::default(), SkewedClock::default(), ahead];
+    let config = OnePipeConfig { activity: Duration::ZERO, ..config(3) };
+    for mode in Mode::ALL {
+        let mut world = World::create(fast(), 3, &config, &clocks);
+        world.is_draining = true;
+        world.connect();
+        // What rank 0 wants makes rank 2 tell its barrier.
+        send(&mut world, 0, mode, 1, 40);
+        go_on(&mut world, &[0, 1, 2]);
+        let longest = world.pipe(0).max_message();
+        (0..5).for_each(|_| send(&mut world, 0, mode, 2, longest));
+        go_on(&mut world, &[0, 1]);
+        assert_eq!(world.pipe(0).waits_for(mode), Some(2));
+        go_on(&mut world, &[0, 1, 2]);
+        assert_eq!(waits(&world, mode), [None; 2]);
+    }
+}

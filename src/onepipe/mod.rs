@@ -64,7 +64,7 @@
 //! No view waits for a thread that drives a group, so that such a thread may wait for a view, as in `submit(..).wait()`. But
 //! its group does: while it calls none of [`Pipe`]'s methods, nobody delivers beyond its last barrier. Nobody is dropped for
 //! that. If a thread hangs for good while its process lives, the group stands still until that process is ended, or somebody
-//! [suspects](crate::Node::suspect) the node.
+//! [suspects](crate::Node::suspect) the node: [`OnePipe::waits_for`] says which.
 //!
 //! A process that closes its pipe, while others go on with theirs, has failed to them, and loses its place in the view. A
 //! group does not outlive a restart of all nodes.

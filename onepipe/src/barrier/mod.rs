@@ -89,6 +89,16 @@ impl Barriers {
         }
     }
 
+    /// Whose barrier, of those that this rank is told, must rise first so that messages up to `stamp` can be delivered.
+    pub(crate) fn waits_for(&self, mode: Mode, stamp: u64) -> Option<usize> {
+        let told = &self.told[mode.index()];
+        let parent = match self.place {
+            Place::Tree { parent, .. } => parent.filter(|_| self.all(mode) <= stamp),
+            Place::Flat => None,
+        };
+        if told.least() <= stamp { Some(told.first()) } else { parent }
+    }
+
     /// What goes [up](Tells::Up).
     #[inline]
     pub(crate) fn up(&self, mode: Mode) -> u64 {
@@ -145,5 +155,6 @@ mod tests {
         barriers.hear_down(MODE, 0, 2);
         assert_eq!(barriers.all(MODE), 3);
         assert_eq!([0, 2, 4].map(|rank| barriers.tells(rank)), [Tells::Up, Tells::Down, Tells::Nothing]);
+        assert_eq!([2, 3, 4, 7].map(|stamp| barriers.waits_for(MODE, stamp)), [None, Some(0), Some(3), Some(3)]);
     }
 }

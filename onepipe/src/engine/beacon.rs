@@ -9,6 +9,7 @@ use super::Engine;
 use crate::{
     Gate, Mode, OnePipeConfig, Topology,
     barrier::Tells,
+    links::Peer,
     stamps::Stamps,
     status::{self, Word},
     timestamp::is_fresh,
@@ -137,6 +138,30 @@ impl<S: Stamps> Engine<S> {
         let oldest = others.filter_map(|(_, peer)| peer.out[mode.index()].oldest_on_its_way(near)).min();
         let recalled = self.recalls.hold().filter(|_| mode == Mode::Reliable);
         oldest.into_iter().chain(recalled).min()
+    }
+
+    /// Who must do something first, so that what this rank knows of can be delivered, or what waits can be sent.
+    pub(crate) fn waits_for(&self, mode: Mode) -> Option<usize> {
+        let want = self.beacon.want[mode.index()];
+        // A new group waits for nothing.
+        let is_behind = want > 0 && self.orders[mode.index()].barrier() <= want;
+        let behind = is_behind.then(|| self.barriers.waits_for(mode, want)).flatten();
+        let of_barrier = match behind {
+            Some(rank) if rank == self.links.me => self.held_by(mode),
+            other => other,
+        };
+        of_barrier.or_else(|| self.waiting.waits_for(mode))
+    }
+
+    /// Who holds this rank's own barrier: the receiver of the oldest message that is not known to have arrived, or of what is
+    /// recalled.
+    fn held_by(&self, mode: Mode) -> Option<usize> {
+        let near = self.stamps.near();
+        let held = self.held(mode, near)?;
+        let is_oldest = |peer: &Peer| peer.out[mode.index()].oldest_on_its_way(near) == Some(held);
+        let receiver =
+            (0..self.links.peers.len()).find(|&rank| rank != self.links.me && is_oldest(&self.links.peers[rank]));
+        receiver.or_else(|| self.recalls.waits_for())
     }
 
     /// What would be told now.

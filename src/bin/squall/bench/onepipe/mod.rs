@@ -30,8 +30,9 @@ Examples:
 Every node is a process of its own, whose main thread sends and receives: it spins where there is a core for each node, yields
 where there are fewer, and never sleeps. All modes send as many scatterings between two steps, if there is room, over rings of
 one size. That is not as much buffer for all: 1Pipe, the token ring and Lamport's clocks have a ring from each node to each
-other, the sequencer one of requests from each, and to each receiver one for the numbered messages of all senders. Each scattering goes to as many nodes as it is wide, one after the other in turn; a node may be among its own
-receivers. Every receiver checks that messages come in order.
+other, the sequencer one of requests from each, and to each receiver one for the numbered messages of all senders. Each scattering
+goes to as many nodes as it is wide, one after the other in turn; a node may be among its own receivers. Every receiver checks that
+messages come in order.
 
 What the figures mean:
   scatterings/s
