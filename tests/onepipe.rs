@@ -76,6 +76,7 @@ fn node() {
             }
             Ok("submit") => submits = true,
             Ok("leave") => {
+                submits = false;
                 assert!(node.leave(PATIENCE), "the others let it go");
                 process::say("left").expect("the test listens");
             }

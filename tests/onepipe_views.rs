@@ -22,7 +22,7 @@ const SEEDS: u64 = 60;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The group's network and the nodes' stand at the same time again after so long.
+/// The group's network and the nodes' stand at the same time again after so long, where nothing else is said.
 const SLICE: Duration = Duration::from_micros(20);
 
 /// A scattering: its sender's rank and number.
@@ -136,8 +136,8 @@ impl World {
     }
 
     /// Lets both networks come as far.
-    fn slice(&mut self) {
-        self.cluster.run_for(SLICE);
+    fn slice(&mut self, lasts: Duration) {
+        self.cluster.run_for(lasts);
         let until = self.cluster.now();
         while self.net.now() < until {
             self.net.advance(until, &mut Vec::new());
@@ -159,7 +159,7 @@ impl World {
         let limit = self.cluster.now() + Duration::from_secs(2);
         while !done(self) {
             assert!(self.cluster.now() < limit, "{what}: not within two seconds; {}", self.describe());
-            self.slice();
+            self.slice(SLICE);
         }
     }
 
@@ -194,7 +194,7 @@ impl World {
                 let to = (0..self.ranks.len()).filter(|to| !removed.contains(to) && self.rng.bool()).collect();
                 self.ranks[index].scatter(self.net.now(), to);
             }
-            self.slice();
+            self.slice(SLICE);
         }
     }
 
@@ -349,7 +349,7 @@ fn one_whose_thread_does_something_else_holds_up_no_view_and_settles_later() {
         world.traffic(30);
         world.agree(&gone);
         // Long enough to lose who does not answer.
-        world.traffic((5 * FAILURE_TIMEOUT).div_duration_f64(SLICE) as u32);
+        (0..100).for_each(|_| world.slice(FAILURE_TIMEOUT / 20));
         let node = world.ranks[busy].node;
         for index in world.survivors() {
             let view = world.cluster.view(world.ranks[index].node).expect("it is a member");

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
-    env,
+    env, fs,
     io::{self, BufRead, BufReader, Write},
     net::TcpListener,
     path::PathBuf,
@@ -159,7 +159,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(directories) = self.directories.take().filter(|_| !thread::panicking()) {
             // Nobody looks at it any more.
-            let _ = std::fs::remove_dir_all(directories);
+            let _ = fs::remove_dir_all(directories);
         }
     }
 }
@@ -261,9 +261,21 @@ impl Process {
         self.child.wait().expect("it was killed");
     }
 
+    /// Sends a signal. After `-STOP` none of its threads runs any more.
     pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("there is a `kill`").success());
+        // One thread is told, and stops the others once it gets a core.
+        while signal == "-STOP" && !self.is_stopped() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
+        let states = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("stat")));
+        // Behind the name in parentheses.
+        states.flatten().all(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
     }
 }
 
