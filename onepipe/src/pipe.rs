@@ -132,13 +132,13 @@ impl<C: Clock> OnePipe<C> {
         self.engine.deadline()
     }
 
-    /// Tells the controller whom this rank suspects, and does what it says.
+    /// Tells the controller whom this rank suspects, and does what it says. Returns whether it said anything.
     ///
     /// # Panics
     ///
     /// If the controller closes a [gate](Controller::gate), but not [this rank's](OnePipe::with_gate).
-    pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
-        self.engine.attend(fabric, now, controller);
+    pub fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
+        self.engine.attend(fabric, now, controller)
     }
 
     /// Closes all connections: to others, this rank has failed.

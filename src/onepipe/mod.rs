@@ -291,14 +291,25 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
     ///
     /// While there is an [event](Pipe::next_event) that was not taken, it returns 0 at once: messages that others sent after a
     /// failure was settled come after the application was told of that.
-    pub fn receive(&mut self, mode: Mode, max: usize, limit: Duration, mut sink: impl FnMut(Delivery<'_>)) -> usize {
+    pub fn receive(&mut self, mode: Mode, max: usize, limit: Duration, sink: impl FnMut(Delivery<'_>)) -> usize {
+        self.receive_of(&[mode], max, limit, sink)
+    }
+
+    /// Hands over messages of both modes, each mode's in its order and at most `max` of each, reliable ones first. Otherwise it
+    /// is as [`receive`](Pipe::receive).
+    pub fn receive_any(&mut self, max: usize, limit: Duration, sink: impl FnMut(Delivery<'_>)) -> usize {
+        self.receive_of(&[Mode::Reliable, Mode::BestEffort], max, limit, sink)
+    }
+
+    #[inline]
+    fn receive_of(&mut self, modes: &[Mode], max: usize, limit: Duration, mut sink: impl FnMut(Delivery<'_>)) -> usize {
         let mut until = None;
         loop {
             let busy = self.turn();
             if self.has_event() {
                 return 0;
             }
-            let received = self.pipe.deliver(mode, max, &mut sink);
+            let received: usize = modes.iter().map(|&mode| self.pipe.deliver(mode, max, &mut sink)).sum();
             if received > 0 {
                 self.pace.found();
                 return received;
@@ -349,7 +360,7 @@ impl<F: Fabric + Wait, C: Controller, K: Clock> Pipe<F, C, K> {
         if !busy || self.steps >= STEPS_PER_POLL {
             busy |= self.look();
         }
-        self.pipe.attend(&mut self.fabric, self.now, &mut self.controller);
+        busy |= self.pipe.attend(&mut self.fabric, self.now, &mut self.controller);
         if busy {
             self.pace.found();
         }

@@ -100,6 +100,32 @@ fn nothing_is_handed_over_that_was_settled_after_an_event() {
 }
 
 #[test]
+fn messages_of_both_modes_are_waited_for_together() {
+    let mut pipes = [0, 1].map(|rank| pipe("both", rank, 2, |_| {}));
+    until("they meet", &mut pipes, |pipes| pipes.iter().all(|(pipe, _)| pipe.pipe.is_connected()));
+    for mode in [Mode::BestEffort, Mode::Reliable] {
+        pipes[1].0.scatter(mode, &[Message { to: 0, bytes: b"for rank 0" }], PATIENCE).expect("there is room");
+        pipes[1].0.push();
+    }
+    let [(mut first, _), (mut second, _)] = pipes;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let other = Arc::clone(&is_over);
+    let second = std::thread::spawn(move || {
+        while !other.load(Ordering::Relaxed) {
+            second.receive_any(9, Duration::from_millis(1), |delivery| panic!("{:?}", delivery.bytes));
+        }
+    });
+    let mut modes = Vec::new();
+    while modes.len() < 2 {
+        assert!(first.receive_any(9, PATIENCE, |delivery| modes.push(delivery.mode)) > 0, "only {modes:?} came");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    second.join().expect("nothing comes to it");
+    modes.sort_unstable();
+    assert_eq!(modes, Mode::ALL);
+}
+
+#[test]
 fn who_is_dropped_while_it_forms_hears_that_and_not_who_was_missing() {
     let [(first, script), (second, _)] = two_of_three("dropped");
     second.close();
@@ -107,7 +133,9 @@ fn who_is_dropped_while_it_forms_hears_that_and_not_who_was_missing() {
     until("it has lost the other", &mut first, |[(pipe, _)]| !pipe.pipe.is_reached(1));
     let [(mut first, script)] = first;
     script.settle(2, &[0]);
+    let began = Time::boot_clock();
     assert_eq!(first.form(PATIENCE), Err(FormError::Ended));
+    assert!(Time::boot_clock() < began + PATIENCE / 2, "it slept though it had heard");
     assert!(matches!(first.next_event(), Some(Event::Broken { rank: 1, .. })), "which came before");
 }
 

@@ -72,7 +72,7 @@ impl<C: Clock> Member<C> {
     /// anything has changed.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
         let mut progress = self.pipe.step(fabric, now);
-        self.pipe.attend(fabric, now, controller);
+        progress |= self.pipe.attend(fabric, now, controller);
         // Before anything is delivered that was sent after a settlement.
         progress |= self.hear();
         for mode in [Mode::Reliable, Mode::BestEffort] {

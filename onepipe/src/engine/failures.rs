@@ -25,12 +25,13 @@ impl<S: Stamps> Engine<S> {
         self.events.push_back(Event::Broken { rank, reason });
     }
 
-    pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) {
+    pub(crate) fn attend(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
         let is_mine = controller.gate().is_none_or(|gate| Arc::ptr_eq(gate, &self.gate));
         assert!(
             is_mine,
             "the controller closes another gate than this rank's: make the rank with `OnePipe::with_gate`"
         );
+        let mut progress = false;
         while !self.has_ended {
             for (rank, told) in &mut self.suspects {
                 if told.replace(self.epoch) != Some(self.epoch) {
@@ -47,7 +48,9 @@ impl<S: Stamps> Engine<S> {
                 Some(_) => {}
                 None => break,
             }
+            progress = true;
         }
+        progress
     }
 
     pub(super) fn settle(&mut self, fabric: &mut impl Fabric, now: Time, settlement: &Settlement) {
