@@ -43,23 +43,33 @@ impl Drop for Process {
     }
 }
 
-/// Where members write down what they have seen. It is removed when this is dropped.
-struct Directory(PathBuf);
+/// Where members write down what they have seen, in the end. It is removed when this is dropped.
+struct Directory {
+    path: PathBuf,
+    is_there: bool,
+}
 
 impl Directory {
-    /// Makes one that nobody else had, and nobody else can write to.
-    fn create() -> io::Result<Directory> {
+    /// A name that nobody else has.
+    fn named() -> Directory {
         let name = format!("transactional-store-{}-{:x}", std::process::id(), fastrand::u64(..));
-        let path = env::temp_dir().join(name);
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Directory(path))
+        Directory { path: env::temp_dir().join(name), is_there: false }
+    }
+
+    /// Makes it, so that nobody else can write to it. Not earlier than needed: who is interrupted leaves it behind.
+    fn create(&mut self) -> io::Result<()> {
+        fs::DirBuilder::new().mode(0o700).create(&self.path)?;
+        self.is_there = true;
+        Ok(())
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left there is of no use to anybody.
-        let _ = fs::remove_dir_all(&self.0);
+        if self.is_there {
+            // What is left there is of no use to anybody.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -87,7 +97,7 @@ impl Cluster {
     /// Starts all members, and waits until they have met.
     pub(crate) fn start(args: &Args, seed: u64) -> Result<Cluster, String> {
         let (tell, news) = mpsc::channel();
-        let directory = Directory::create().map_err(|error| format!("no directory for what members see: {error}"))?;
+        let directory = Directory::named();
         let processes = (0..args.members)
             .map(|rank| spawn(args, &directory, seed, rank, tell.clone()).map(Some))
             .collect::<io::Result<_>>();
@@ -173,6 +183,7 @@ impl Cluster {
 
     /// Lets the members that are left write down what they have found, and returns it with their ranks.
     pub(crate) fn finish(&mut self) -> Result<Vec<(usize, Findings)>, String> {
+        self.directory.create().map_err(|error| format!("no directory for what members have seen: {error}"))?;
         self.tell(Told::Finish);
         self.until_all(&Said::Done, Duration::ZERO)?;
         self.survivors().map(|rank| Ok((rank, self.read(rank)?))).collect()
@@ -180,7 +191,7 @@ impl Cluster {
 
     /// What a member has written down.
     fn read(&self, rank: usize) -> Result<Findings, String> {
-        let file = findings_file(&self.directory.0, rank);
+        let file = findings_file(&self.directory.path, rank);
         let refused = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
         let bytes = fs::read(&file).map_err(|error| refused(&error))?;
         postcard::from_bytes(&bytes).map_err(|error| refused(&error))
@@ -240,7 +251,7 @@ fn spawn(args: &Args, directory: &Directory, seed: u64, rank: u32, tell: Sender<
         ("--seed", seed),
     ];
     command.args(["--cluster", &format!("transactions-{}", std::process::id())]);
-    command.arg("--directory").arg(&directory.0);
+    command.arg("--directory").arg(&directory.path);
     command.args(numbers.into_iter().flat_map(|(name, number)| [name.to_owned(), number.to_string()]));
     if args.smoke {
         command.arg("--smoke");
