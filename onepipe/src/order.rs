@@ -45,7 +45,7 @@ impl Order {
 
     /// The wide timestamp of the first message that waits for the barrier.
     #[inline]
-    pub(crate) fn waits_for(&self) -> Option<u64> {
+    pub(crate) fn first_waiting(&self) -> Option<u64> {
         let first = self.heads.least();
         (first != u64::MAX && first >= self.barrier).then_some(first)
     }
@@ -188,13 +188,13 @@ mod tests {
         assert_eq!(stamps(&mut order), []);
         assert!(order.accept(5));
         assert_eq!(stamps(&mut order), []);
-        assert_eq!(order.waits_for(), Some(5));
+        assert_eq!(order.first_waiting(), Some(5));
         assert!(order.accept(6));
         assert_eq!(stamps(&mut order), [(5, 0)]);
         assert!(!order.accept(3), "a barrier does not go back");
         assert!(order.accept(7));
         assert_eq!(stamps(&mut order), [(6, 1)]);
-        assert_eq!(order.waits_for(), None);
+        assert_eq!(order.first_waiting(), None);
     }
 
     #[test]

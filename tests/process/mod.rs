@@ -266,7 +266,9 @@ impl Process {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("there is a `kill`").success());
         // One thread is told, and stops the others once it gets a core.
+        let deadline = Instant::now() + PATIENCE;
         while signal == "-STOP" && !self.is_stopped() {
+            assert!(Instant::now() < deadline, "node {} does not stop", self.id);
             thread::sleep(Duration::from_millis(1));
         }
     }

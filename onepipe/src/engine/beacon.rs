@@ -180,7 +180,7 @@ impl<S: Stamps> Engine<S> {
             if all > order.barrier() && (mode == Mode::BestEffort || self.gate.raise(order.barrier(), all)) {
                 progress |= order.accept(all);
             }
-            if let Some(stamp) = order.waits_for() {
+            if let Some(stamp) = order.first_waiting() {
                 self.stamps.hear_want(stamp);
                 self.beacon.want(mode, stamp);
             }

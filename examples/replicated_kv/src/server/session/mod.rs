@@ -145,9 +145,6 @@ pub(super) struct Session<R: Replica> {
     spare: Look,
     /// The last write waits for room.
     is_stuck: bool,
-    /// What follows may depend on the last that is owed: keys are about to be watched, or the server itself has to add to the
-    /// answer of a transaction.
-    is_awaited: bool,
     is_closing: bool,
     /// The time of the present batch of requests; 0 until somebody asks for it.
     clock_ms: u64,
@@ -192,7 +189,6 @@ impl<R: Replica> Session<R> {
             looked: VecDeque::new(),
             spare: Look::default(),
             is_stuck: false,
-            is_awaited: false,
             is_closing: false,
             clock_ms: 0,
             command: "",
@@ -227,10 +223,20 @@ impl<R: Replica> Session<R> {
     /// Whether another request may be looked at.
     pub(super) fn is_open(&self) -> bool {
         !self.is_stuck
-            && !self.is_awaited
+            && !self.is_awaited()
             && !self.is_closing()
             && self.owed.len() < MAX_OWED
             && self.owed_bytes < MAX_OWED_BYTES
+    }
+
+    /// Whether what follows may depend on the last that is owed: keys are about to be watched, or the server itself has to add
+    /// to the answer of a transaction.
+    fn is_awaited(&self) -> bool {
+        match self.owed.back() {
+            Some(Owed::Watch(_)) => true,
+            Some(Owed::Write(sent)) => sent.locals.as_ref().is_some_and(|locals| !locals.is_empty()),
+            _ => false,
+        }
     }
 
     /// Begins a batch of requests, which take place at one time.
@@ -440,7 +446,6 @@ impl<R: Replica> Session<R> {
             }
             Owed::Watch(watch) => {
                 let watched = ready!(Pin::new(watch).poll(context));
-                self.is_awaited = false;
                 watched.and_then(|watched| self.transaction.watch(watched).map(|()| Reply::OK)).into()
             }
             Owed::Info(info) => ready!(Pin::new(info).poll(context)),
@@ -462,12 +467,7 @@ impl<R: Replica> Session<R> {
         let reply = Reply::from(result);
         match sent.locals {
             None => reply,
-            Some(locals) => {
-                if !locals.is_empty() {
-                    self.is_awaited = false;
-                }
-                locals.join(reply, |request| self.answer_queued(request))
-            }
+            Some(locals) => locals.join(reply, |request| self.answer_queued(request)),
         }
     }
 

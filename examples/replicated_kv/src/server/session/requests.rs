@@ -98,7 +98,6 @@ impl<R: Replica> Session<R> {
             "watch" => {
                 let keys = words[1..].iter().map(|key| key.to_vec()).collect();
                 let clock_ms = self.clock_ms();
-                self.is_awaited = true;
                 self.owed.push_back(Owed::Watch(self.replica.watch(keys, clock_ms)));
                 return Taken::Yes;
             }
@@ -143,7 +142,6 @@ impl<R: Replica> Session<R> {
                     ..=LARGE_BYTES => self.replica.write(&command),
                     _ => self.replica.write_large(command),
                 };
-                self.is_awaited = !locals.is_empty();
                 self.owe_write(Sent { write, bytes, locals: Some(locals) });
             }
             Exec::Locals(locals) => {
