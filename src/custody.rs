@@ -56,7 +56,8 @@ impl<T> Custody<T> {
     /// again. That thread must be woken afterwards, if it [was left](Custody::is_left).
     pub(crate) fn borrow(&self) -> Option<Held<'_, T>> {
         let free = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        free.is_ok().then_some(Held { custody: self, changes: true })
+        // Made only now: one that is dropped gives back what somebody else has.
+        free.is_ok().then(|| Held { custody: self, changes: true })
     }
 
     /// Whether the delivering thread could take it. If not, a reader has it, and will wake that thread.
@@ -200,6 +201,18 @@ mod tests {
         assert!(custody.is_left() && custody.is_takeable());
         *custody.take().expect("it was left") += 1;
         assert_eq!(custody.look((), |(), value| *value, || panic!("nobody waits")).ok(), Some(2));
+    }
+
+    #[test]
+    fn who_finds_it_taken_leaves_it_so() {
+        let custody = Custody::new(1);
+        let held = custody.borrow().expect("it is free");
+        assert!(custody.borrow().is_none());
+        assert!(custody.borrow().is_none() && custody.take().is_none(), "the attempt before has freed it");
+        drop(held);
+        assert!(custody.borrow().is_none(), "it is the delivering thread's turn");
+        assert!(custody.take().is_some());
+        assert!(custody.borrow().is_some());
     }
 
     #[test]

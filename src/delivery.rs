@@ -395,6 +395,8 @@ impl<S: Service> Task for Delivery<S> {
         let change = Arc::new(self.new_view(before.as_ref(), &view, shard));
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
+        // The log was cut for this view, so what was restored before is void.
+        let is_stale = self.desk.held.as_ref().is_some_and(|held| held.journal.is_stale());
         let stage = match before.map(|part| part.stage) {
             Some(Stage::Complete { mut changes, .. }) if is_listed || !fell_short => {
                 changes.push(change);
@@ -402,7 +404,7 @@ impl<S: Service> Task for Delivery<S> {
             }
             // It began with the group, or an operator said that what it holds counts.
             _ if is_listed => Stage::Complete { ahead: None, changes: vec![change] },
-            Some(Stage::Incomplete { mut backlog, state }) if !fell_short => {
+            Some(Stage::Incomplete { mut backlog, state }) if !fell_short && !(is_stale && state.is_some()) => {
                 backlog.push_view(change);
                 Stage::Incomplete { backlog, state }
             }

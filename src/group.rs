@@ -430,17 +430,7 @@ impl<S: Service> GroupControl for Control<S> {
     }
 
     fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
-        let Some(taker) = self.taker() else { return Ok(()) };
-        taker.cut(to)?;
-        if rebuilds {
-            taker.prepare(&mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
-            if taker.journal.is_stale() {
-                return Err(RestoreError::NotKept(
-                    "the replica could not be taken back to where the log ends".to_owned(),
-                ));
-            }
-        }
-        Ok(())
+        self.taker().map_or(Ok(()), |taker| taker.cut(to, rebuilds))
     }
 
     fn restore(&self, gift: Gift, from: &mut dyn ReadBytes) -> Result<(), RestoreError> {

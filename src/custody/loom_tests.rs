@@ -37,3 +37,23 @@ fn one_at_a_time_has_it_and_who_wants_it_is_woken() {
         assert_eq!(*custody.take().expect("all readers are gone"), 2);
     });
 }
+
+#[test]
+fn who_borrows_it_has_it_alone() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let custody = Arc::new(Custody::new(0));
+        let borrowers: Vec<_> = (0..2)
+            .map(|_| {
+                let custody = Arc::clone(&custody);
+                thread::spawn(move || custody.borrow().map(|mut held| *held += 1).is_some())
+            })
+            .collect();
+        let mut changes = i32::from(custody.take().map(|mut held| *held += 1).is_some());
+        for borrower in borrowers {
+            changes += i32::from(borrower.join().expect("it does not panic"));
+        }
+        assert_eq!(*custody.take().expect("nobody has it any more"), changes);
+    });
+}

@@ -128,14 +128,21 @@ impl<S: Service> Taker<'_, S> {
         if !self.journal.is_stale() {
             return Ok(Some(self.journal.end()));
         }
-        let mut held = self.borrow()?;
-        match self.rebuild(&mut held, repair) {
-            Err(RestoreError::Panicked) => {
-                held.spoil();
-                Err(RestoreError::Panicked)
-            }
-            rebuilt => Ok(rebuilt?.end),
+        let held = self.borrow()?;
+        // Who had it meanwhile may have taken a state.
+        if !self.journal.is_stale() {
+            return Ok(Some(self.journal.end()));
         }
+        Ok(self.rebuild_borrowed(held, repair)?.end)
+    }
+
+    /// Rebuilds a replica that nobody is to see again if its application panics.
+    fn rebuild_borrowed(&self, mut held: Held<'_, S>, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
+        let rebuilt = self.rebuild(&mut held, repair);
+        if let Err(RestoreError::Panicked) = rebuilt {
+            held.spoil();
+        }
+        rebuilt
     }
 
     fn rebuild(&self, service: &mut S, repair: Repair<'_>) -> Result<Rebuilt, RestoreError> {
@@ -162,8 +169,24 @@ impl<S: Service> Taker<'_, S> {
         super::held(&rebuilt, !self.journal.is_stale(), me)
     }
 
-    /// Cuts the log, and takes the replica for stale if it went further. Nobody may append meanwhile.
-    pub(crate) fn cut(&self, to: membership::End) -> Result<(), RestoreError> {
+    /// Cuts the log, and takes the replica back to where it ends if `rebuilds`; else it is stale if it went further. The replica
+    /// is borrowed meanwhile: a fetch that is under way comes before or after, and what it gave before is void.
+    pub(crate) fn cut(&self, to: membership::End, rebuilds: bool) -> Result<(), RestoreError> {
+        let held = self.borrow()?;
+        self.transfer.forget();
+        self.cut_log(to)?;
+        if rebuilds && self.journal.is_stale() {
+            self.rebuild_borrowed(held, &mut |_| Err("nobody can be asked for its records yet".to_owned()))?;
+            if self.journal.is_stale() {
+                let why = "the replica could not be taken back to where the log ends";
+                return Err(RestoreError::NotKept(why.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the log, and takes the replica for stale if it went further. By who has the replica.
+    fn cut_log(&self, to: membership::End) -> Result<(), RestoreError> {
         let (was, to) = (self.journal.end(), position(to));
         if was.position > to {
             self.journal.set_stale(true);
@@ -221,15 +244,15 @@ impl<S: Service> Taker<'_, S> {
         let Head { mark, logged } = read_head(from)?;
         let (to, _) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         let at = position(cut.at);
-        let own = ask(self.journal, move |log| log.at_position(at))?;
         let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
-        match own {
+        // Another fetch may change the log until the replica is borrowed.
+        let mut held = self.borrow()?;
+        let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
+        match ask(self.journal, move |log| log.at_position(at))? {
             Ok(own) if own == cut => {}
             Ok(own) => return Err(RestoreError::Differs(own)),
             Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
         }
-        let mut held = self.borrow()?;
-        let fetch = self.transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
         let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, from)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
             Err(RestoreError::Panicked) => {
@@ -247,7 +270,7 @@ impl<S: Service> Taker<'_, S> {
 
     fn append_suffix(&self, service: &mut S, cut: End, from: &mut dyn Read) -> Result<(), RestoreError> {
         if self.journal.is_stale() || self.journal.end() != cut {
-            self.cut(super::place(cut.position))?;
+            self.cut_log(super::place(cut.position))?;
             self.journal.set_stale(true);
             let rebuilt = self.rebuild(service, &mut |_| Err("it is to be replaced".to_owned()))?;
             if rebuilt.end != Some(cut) || !rebuilt.is_whole() {

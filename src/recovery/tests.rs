@@ -474,7 +474,7 @@ fn a_crash_while_a_log_is_cut_leaves_all_of_it_or_what_is_before() {
     let to = membership::End { epoch: Epoch(1), seq: Seq(20) };
     at_each_crash(
         history,
-        |node| _ = node.taker().cut(to),
+        |node| _ = node.taker().cut(to, false),
         |change, trail| {
             assert!(trail == old || trail.0 == old.0[..21], "change {change}");
         },
@@ -482,11 +482,24 @@ fn a_crash_while_a_log_is_cut_leaves_all_of_it_or_what_is_before() {
 }
 
 #[test]
+fn a_state_that_came_before_a_cut_is_void() {
+    let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
+    let peer = history(&other);
+    peer.messages(2, 40..70);
+    let node = history(&disk);
+    node.join(&peer).unwrap();
+    node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, true).unwrap();
+    assert_eq!(node.transfer.take_restored(1), None, "the replica has not got that state any more");
+    assert_eq!(node.trail().0, peer.trail().0[..72]);
+    assert!(!node.journal.is_stale());
+}
+
+#[test]
 fn a_replica_beyond_a_cut_is_taken_back() {
     let disk = SimStorage::new(1);
     let node = history(&disk);
     let all = node.trail();
-    node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }).unwrap();
+    node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
     assert!(node.journal.is_stale(), "until it is rebuilt");
     let held = node.taker().held(ME).expect("the log is good");
     assert!(!held.complete);
