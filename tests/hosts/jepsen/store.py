@@ -233,13 +233,17 @@ class Replica:
         calls = "fdatasync,fsync,pwrite64,pwritev,pwritev2"
         what = ["-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={milliseconds * 1000}"]
         self.strace = await asyncio.create_subprocess_exec(
-            "strace", "-qq", "-o", "/dev/null", *what, *who, stderr=asyncio.subprocess.DEVNULL, preexec_fn=die_with_parent
+            *["strace", "-qq", "-o", "/dev/null", *what, *who],
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
         )
 
     async def release_disk(self):
         strace, self.strace = self.strace, None
         if strace and strace.returncode is None:
-            strace.kill()
+            # With the children by which it finds out at its start what the kernel can do.
+            os.killpg(strace.pid, signal.SIGKILL)
             await strace.wait()
 
     async def serves(self):
