@@ -262,7 +262,7 @@ pub(crate) trait GroupControl: Send + Sync {
 
     /// In a durable group, what this node can say in a restart that it has, once all that was appended is on disk. Blocks. None if
     /// the log has failed. Nothing may be delivered meanwhile.
-    fn held(&self, me: NodeId) -> Option<membership::Held>;
+    fn held(&self) -> Option<membership::Held>;
 
     /// Replaces the replica's state by one that [`Captured::write`](crate::state::Captured::write) wrote, or takes it further by
     /// what another's log has, while the node's
@@ -421,8 +421,8 @@ impl<S: Service> GroupControl for Control<S> {
         self.history.retains()
     }
 
-    fn held(&self, me: NodeId) -> Option<membership::Held> {
-        self.taker()?.held(me)
+    fn held(&self) -> Option<membership::Held> {
+        self.taker()?.held()
     }
 
     fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {

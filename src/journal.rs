@@ -53,6 +53,8 @@ pub(crate) struct Journal {
     counts: Counts,
     /// The replica is not the state at the log's end: it must be rebuilt before anybody uses it.
     stale: AtomicBool,
+    /// The log was begun empty in the place of one that is lost.
+    lost: AtomicBool,
     /// Does what the thread that writes would, where there is none.
     pump: OnceLock<Pump>,
 }
@@ -67,8 +69,8 @@ struct Filling {
     ready: Option<Batch>,
     /// The last view that the log has a record of, or that the state had from which it was begun.
     view: Option<(Epoch, ViewRecord)>,
-    /// Who is told how far the log persists, in the view at hand.
-    persisted: Option<Persisted>,
+    /// Who is told how far the log persists, in the view at hand; and from where on, since records of views have no version.
+    persisted: Option<(Persisted, Position)>,
     /// How far it does.
     on_disk: End,
     /// As far, for readers.
@@ -124,6 +126,7 @@ impl Journal {
             on_due: OnceLock::new(),
             counts: Counts::default(),
             stale: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             pump: OnceLock::new(),
         }
     }
@@ -165,6 +168,16 @@ impl Journal {
     /// By who has the replica, or before anybody has it.
     pub(crate) fn set_stale(&self, stale: bool) {
         self.stale.store(stale, Ordering::Release);
+    }
+
+    /// Whether the log was begun empty in the place of one that is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Before anybody has the log.
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.lost.store(lost, Ordering::Release);
     }
 
     /// The last view that the log has a record of, once that was found out again.
@@ -289,13 +302,14 @@ impl Journal {
         Appending { journal: self, filling: self.filling(), appended: false }
     }
 
-    /// From now on, who is told how far the log persists; at once, too.
+    /// From now on, who is told how far the log persists, once all that was appended so far does.
     pub(crate) fn tell(&self, persisted: Persisted) {
         let mut filling = self.filling();
-        if self.failure().is_none() {
+        let from = filling.appender.end().position;
+        if self.failure().is_none() && filling.on_disk.position >= from {
             persisted.set(filling.on_disk.version);
         }
-        filling.persisted = Some(persisted);
+        filling.persisted = Some((persisted, from));
     }
 
     /// Nobody is told any more.
@@ -428,7 +442,9 @@ impl Journal {
         if filling.ready.is_some() {
             self.due.store(true, Ordering::Release);
         }
-        if let Some(persisted) = &filling.persisted {
+        if let Some((persisted, from)) = &filling.persisted
+            && end.position >= *from
+        {
             persisted.set(end.version);
         }
         true

@@ -186,9 +186,10 @@ impl NodeBuilder {
                 None => None,
                 Some(OpenedLog { log, is_kept, .. }) => {
                     let rebuilt = spec.recover(&log)?;
-                    held.extend(recovery::held(&rebuilt, is_kept, config.id()).map(|held| (shard, held)));
+                    held.extend(recovery::held(&rebuilt, is_kept).map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());
+                    journal.set_lost(!is_kept);
                     written.push((Arc::clone(&journal), log));
                     Some(journal)
                 }

@@ -207,8 +207,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.input(Input::Suspect(node), out);
     }
 
-    /// This node holds the whole state of a shard, and all that the view at hand has delivered: to be said in each view that
-    /// does not know it.
+    /// This node's replica has the whole state of a shard, and all that the view at hand has delivered: to be said in each step, since
+    /// a durable shard's counts only once its disk has it.
     pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
         let node = self.fabric.node();
         // Where nobody held the state when the view was decided, a holder must return with it first.

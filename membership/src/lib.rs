@@ -52,5 +52,7 @@ pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::{Reopen, reopening};
 pub use restart::{Back, End, Ends, Held, check_restart, restart};
 pub use rules::{alone, check, successor};
-pub use view::{Epoch, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId};
+pub use view::{
+    Epoch, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
+};
 pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};

@@ -55,7 +55,9 @@ pub(crate) fn place(layout: &Layout, members: &[Member], before: Option<&View>) 
             return Shard { replicas, ..Shard::default() };
         };
         let last_holders = match &before.state {
-            ShardState::Suspended { last_holders } => ranks_of(last_holders),
+            ShardState::Suspended { last_holders, .. } => {
+                ranks_of(&last_holders.iter().map(|holder| holder.node).collect::<Vec<_>>())
+            }
             _ => Ranks::default(),
         };
         let holders = ranks_of(&before.complete).with(last_holders);

@@ -234,9 +234,9 @@ impl Register {
             }
             Entry::Reopen(reopen) => {
                 reopen.check(self.view().ok_or(Refused::OutOfPlace)?)?;
-                if let Some(known) = self.reopens.get(&reopen.shard).filter(|known| known.end >= reopen.end) {
+                if let Some(known) = self.reopens.get(&reopen.shard).filter(|known| known.held.end >= reopen.held.end) {
                     let (node, shard) = (known.member.node, reopen.shard);
-                    let why = format!("{node} reopens {shard} already, which it has up to {}", known.end);
+                    let why = format!("{node} reopens {shard} already, which it has up to {}", known.held.end);
                     return Err(Refused::Rule(why));
                 }
                 self.reopens.insert(reopen.shard, reopen);

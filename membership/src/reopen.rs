@@ -6,7 +6,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::Layout,
     register::Refused,
-    restart::{End, Ends},
+    restart::{End, Ends, Held, counted_end},
     rules,
     view::{Epoch, Member, Seq, ShardId, ShardState, View},
     view_log::{Final, Finals, Proposal},
@@ -21,14 +21,19 @@ pub struct Reopen {
     pub epoch: Epoch,
     /// The shard.
     pub shard: ShardId,
-    /// How far its state goes: all that it has received, or all that its disk has if it was [complete](crate::Held::complete).
-    pub end: End,
+    /// Its copy, with which the shard goes on.
+    pub held: Held,
 }
 
 impl Reopen {
     /// Whether it may be said of the view that is the current one.
     pub(crate) fn check(&self, view: &View) -> Result<(), Refused> {
-        let Reopen { member, epoch, shard, end } = self;
+        self.end(view).map(|_| ())
+    }
+
+    /// Where the shard goes on with this copy, if it is one of those that were complete last, and has all that was acknowledged.
+    pub(crate) fn end(&self, view: &View) -> Result<End, Refused> {
+        let Reopen { member, epoch, shard, held } = self;
         let refuse = |why: String| Err(Refused::Rule(why));
         if *epoch != view.epoch {
             return Err(Refused::NotCurrent { current: view.epoch });
@@ -36,16 +41,29 @@ impl Reopen {
         if !view.members.contains(member) {
             return refuse(format!("{} reopens {shard}, and is no member of {epoch}", member.node));
         }
-        match view.shard(*shard).map(|shard| &shard.state) {
-            Some(ShardState::Suspended { last_holders }) if !last_holders.contains(&member.node) => {
-                refuse(format!("{} reopens {shard}, whose last holders were {last_holders:?}", member.node))
-            }
-            Some(ShardState::Suspended { .. }) if end.epoch >= *epoch => {
-                refuse(format!("{} has {shard} up to {end}, where it was suspended", member.node))
-            }
-            Some(ShardState::Suspended { .. }) => Ok(()),
-            _ => refuse(format!("{} reopens {shard}, which is not suspended", member.node)),
+        let Some(suspended) = view.shard(*shard) else {
+            return refuse(format!("{} reopens {shard}, which there is not", member.node));
+        };
+        let ShardState::Suspended { after, last_holders } = &suspended.state else {
+            return refuse(format!("{} reopens {shard}, which is not suspended", member.node));
+        };
+        let Some(holder) = last_holders.iter().find(|holder| holder.is(member)) else {
+            let (node, voter) = (member.node, member.voter.0);
+            return refuse(format!(
+                "{node} with the disk {voter:x} reopens {shard}, whose last holders were {last_holders:?}"
+            ));
+        };
+        if held.end.epoch > *after {
+            let (node, end) = (member.node, held.end);
+            return refuse(format!("{node} has {shard} up to {end}, and it was suspended after {after}"));
         }
+        counted_end(*after, suspended, holder, held).ok_or_else(|| {
+            let (node, Held { end, complete }, since) = (member.node, held, holder.since);
+            let whole = if *complete { "a whole" } else { "no whole" };
+            Refused::Rule(format!(
+                "{node} reopens {shard} with {whole} copy up to {end}, and it counts if whole and from {since} on"
+            ))
+        })
     }
 }
 
@@ -54,13 +72,15 @@ impl Reopen {
 pub(crate) fn reopened(view: &View, reopens: &[Reopen], stays: impl Fn(&Member) -> bool) -> (View, Ends) {
     let (mut view, mut ends) = (view.clone(), Ends::new());
     let nodes = view.nodes();
-    for Reopen { member, shard, end, .. } in reopens.iter().filter(|reopen| stays(&reopen.member)) {
+    for reopen in reopens.iter().filter(|reopen| stays(&reopen.member)) {
+        let (Reopen { member, shard, .. }, Ok(end)) = (reopen, reopen.end(&view)) else { continue };
         let Some(open) = view.shards.iter_mut().find(|open| open.shard == *shard) else { continue };
         open.complete = vec![member.node];
+        open.since = [(member.node, end)].into();
         open.state = ShardState::Active;
         open.members =
             nodes.iter().filter(|&node| *node == member.node || open.members.contains(node)).copied().collect();
-        ends.insert(*shard, *end);
+        ends.insert(*shard, end);
     }
     (view, ends)
 }
@@ -85,7 +105,7 @@ pub fn reopening(
             None => told.push(Final { node: member.node, count: Seq(0), complete: true }),
         }
     }
-    Proposal { ends, ..rules::successor(&view, layout, by, stay, join, &finals) }
+    rules::following(&view, layout, by, stay, join, &finals, &ends)
 }
 
 /// [`check`](rules::check), where shards may be reopened.
@@ -97,10 +117,9 @@ pub(crate) fn check(
     proposal: &Proposal,
 ) -> Result<(), Refused> {
     let (view, ends) = reopened(current, reopens, |member| proposal.view.members.contains(member));
-    rules::check(&view, layout, candidates, &Proposal { ends: Ends::new(), ..proposal.clone() })?;
     if proposal.ends != ends {
         let why = format!("its shards are reopened at {:?}, and members have them up to {ends:?}", proposal.ends);
         return Err(Refused::Rule(why));
     }
-    Ok(())
+    rules::check_ending(&view, layout, candidates, &ends, proposal)
 }

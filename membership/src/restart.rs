@@ -12,7 +12,7 @@ use crate::{
     layout::{Counts, Layout},
     register::Refused,
     rules,
-    view::{Epoch, Member, Seq, ShardId, ShardState, ShardView, View},
+    view::{Epoch, Holder, Member, Seq, ShardId, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
 
@@ -25,6 +25,11 @@ pub struct End {
     pub seq: Seq,
 }
 
+impl End {
+    /// The place before the first epoch, where an empty log ends.
+    pub const START: End = End { epoch: Epoch(0), seq: Seq(0) };
+}
+
 impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of {}", self.seq, self.epoch)
@@ -35,16 +40,13 @@ impl std::fmt::Display for End {
 /// log or memory, is void.
 pub type Ends = BTreeMap<ShardId, End>;
 
-/// What a node has of a shard.
+/// A node's report of its copy of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// How far it goes.
+    /// How far it goes. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs before it.
     pub end: End,
-    /// Whether it is the whole state at that place, and all that was ever acknowledged must be in it.
-    ///
-    /// A disk's log is that if the last view that it has a record of calls the node complete in the shard: from that view
-    /// on nothing is acknowledged which is not on this disk. One that became complete during that view can't know
-    /// when the others began to wait for it.
+    /// Whether it is the whole state at that place: of a disk, an undamaged log, and the one that it always had; of a process
+    /// that has not stopped, the state of a complete member.
     pub complete: bool,
 }
 
@@ -142,7 +144,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
         trims.extend(end.filter(|end| end.epoch == current.epoch).map(|end| (shard.shard, end.seq)));
     }
     let nodes: Vec<NodeId> = backs.iter().map(|back| back.member.node).collect();
-    let mut view = rules::successor(&before, layout, by, &nodes, &[], &holders).view;
+    let mut view = rules::following(&before, layout, by, &nodes, &[], &holders, &ends).view;
     let changes = Arc::make_mut(&mut view);
     // A later life joins, and the one before has left.
     let differ = |these: &[Member], others: &[Member]| {
@@ -161,14 +163,24 @@ fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
     longest.max(runs.into_iter().filter_map(reach).min())
 }
 
-/// How far what one has of a shard counts: if it is sure to have all that was acknowledged, and not beyond where the epochs
-/// before the last view ended.
+/// How far a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.
 fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
-    let held = back.held.get(&shard.shard).filter(|held| held.complete)?;
-    let is_suspended = matches!(shard.state, ShardState::Suspended { .. });
-    let counts = !is_suspended && (back.still_runs(&last.view) || shard.is_complete(back.member.node));
-    let most = last.ends.get(&shard.shard).filter(|_| held.end.epoch < last.view.epoch);
-    counts.then(|| most.map_or(held.end, |most| held.end.min(*most)))
+    let held = back.held.get(&shard.shard)?;
+    if back.still_runs(&last.view) {
+        return held.complete.then_some(held.end).filter(|_| !shard.is_suspended());
+    }
+    counted_end(last.view.epoch, shard, &shard.holder(&back.member)?, held)
+}
+
+/// How far a copy on a disk counts that was complete in a shard's last view with a holder, which is of epoch `last`: None if it
+/// may lack something that was acknowledged.
+///
+/// The copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
+/// that place, and what was acknowledged later had to be on this disk. What it has of earlier epochs beyond the place where the
+/// last one began is void.
+pub(crate) fn counted_end(last: Epoch, shard: &ShardView, holder: &Holder, held: &Held) -> Option<End> {
+    let counts = held.complete && held.end >= holder.since;
+    counts.then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
 }
 
 /// Whether a proposal may follow a view as its restart: it names the current epoch, one who is back proposes it, more than half

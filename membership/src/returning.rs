@@ -9,7 +9,7 @@ use crate::{
     reopen::Reopen,
     restart::{Back, End, Held, restart},
     tenure::Tenure,
-    view::{Epoch, Member, ShardId, ShardState, View},
+    view::{Epoch, Member, ShardId, ShardView},
     view_log::Proposal,
 };
 
@@ -85,7 +85,7 @@ impl Returning {
             }
         }
         let Some(held) = &mut self.held else { return };
-        held.retain(|shard, _| last_holders(&next.view, *shard).is_some());
+        held.retain(|shard, _| next.view.shard(*shard).is_some_and(ShardView::is_suspended));
     }
 
     /// This node begins another life. What its disk holds then is to be said again.
@@ -141,12 +141,8 @@ impl Returning {
     /// The suspended shards whose state this node has.
     fn own_reopens<'a>(&'a self, tenure: &'a Tenure) -> impl Iterator<Item = Reopen> + 'a {
         let (view, member) = (&tenure.view, tenure.member());
-        let held = self.held.iter().flatten().filter(|(_, held)| held.complete);
-        let is_mine = |shard| last_holders(view, shard).is_some_and(|holders| holders.contains(&member.node));
-        held.filter(move |(shard, _)| is_mine(**shard)).map(|(&shard, held)| {
-            let (member, epoch, end): (_, _, End) = (member.clone(), view.epoch, held.end);
-            Reopen { member, epoch, shard, end }
-        })
+        let reopen = |(&shard, &held)| Reopen { member: member.clone(), epoch: view.epoch, shard, held };
+        self.held.iter().flatten().map(reopen).filter(|reopen| reopen.check(view).is_ok())
     }
 
     fn propose(&mut self, now: Time, settings: &Settings, me: &Member, out: &mut Vec<Effect>) {
@@ -194,13 +190,5 @@ impl Tenure {
         let is_stuck = self.is_frozen() && !self.is_decided() && self.decider.is_stalled();
         let (member, epoch) = (self.member().clone(), self.view.epoch);
         is_stuck.then(|| Back { member, epoch, held: self.shards().filter_map(held).collect() })
-    }
-}
-
-/// Who held a shard last, if it is suspended.
-fn last_holders(view: &View, shard: ShardId) -> Option<&[NodeId]> {
-    match &view.shard(shard)?.state {
-        ShardState::Suspended { last_holders } => Some(last_holders),
-        ShardState::Active | ShardState::Inadequate => None,
     }
 }

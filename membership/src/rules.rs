@@ -7,8 +7,8 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Counts, GroupLayout, Layout},
     register::Refused,
-    restart::Ends,
-    view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardState, ShardView, View},
+    restart::{End, Ends},
+    view::{Epoch, Holder, MAX_MEMBERS, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
 
@@ -25,6 +25,19 @@ pub fn successor(
     join: &[Member],
     finals: &Finals,
 ) -> Proposal {
+    following(current, layout, by, stay, join, finals, &Ends::new())
+}
+
+/// As [`successor`], where some shards' orders end at these places and not at trims.
+pub(crate) fn following(
+    current: &View,
+    layout: &Layout,
+    by: NodeId,
+    stay: &[NodeId],
+    join: &[Member],
+    finals: &Finals,
+    ends: &Ends,
+) -> Proposal {
     let (staying, gone): (Vec<&Member>, Vec<&Member>) =
         current.members.iter().partition(|member| stay.contains(&member.node));
     let members: Vec<Member> = staying.iter().copied().chain(join).cloned().collect();
@@ -33,7 +46,7 @@ pub fn successor(
     let (mut kept, mut trims, mut holders) = (Finals::new(), Trims::new(), BTreeMap::new());
     for shard in &mut before.shards {
         let told = finals.get(&shard.shard).map_or(&[][..], Vec::as_slice);
-        holders.insert(shard.shard, last_holders(shard, told));
+        holders.insert(shard.shard, last_holders(current, shard, told));
         let ends: Vec<Final> = shard
             .members
             .iter()
@@ -58,8 +71,11 @@ pub fn successor(
         let complete: Vec<NodeId> = members.iter().copied().filter(|node| held.contains(node)).collect();
         let may_send = |node: &NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
         let senders = complete.iter().copied().filter(may_send).collect();
-        let state = state(group, &complete, holders.remove(&shard).unwrap_or_default());
-        ShardView { shard, members, senders, complete, state }
+        let state = state(group, &complete, holders.remove(&shard));
+        let trim = trims.get(&shard).map(|&seq| End { epoch: current.epoch, seq });
+        let ended = ends.get(&shard).copied().or(trim).filter(|_| group.counts == Counts::Received);
+        let (began, since) = beginning(current.shard(shard), ended, &complete);
+        ShardView { shard, members, senders, complete, began, since, state }
     });
     let view = View {
         epoch: Epoch(current.epoch.0 + 1),
@@ -68,7 +84,18 @@ pub fn successor(
         left: gone.iter().map(|member| member.node).collect(),
         members,
     };
-    Proposal { by, view: Arc::new(view), restart: false, finals: kept, trims, ends: Ends::new() }
+    Proposal { by, view: Arc::new(view), restart: false, finals: kept, trims, ends: ends.clone() }
+}
+
+/// The place where a shard's next view begins, if the one before `ended` so, and since when these members have been complete.
+fn beginning(before: Option<&ShardView>, ended: Option<End>, complete: &[NodeId]) -> (End, BTreeMap<NodeId, End>) {
+    // Where nobody holds the state, the order has not ended.
+    let began = ended.or(before.map(|before| before.began)).unwrap_or(End::START);
+    let since = |node: &NodeId| match before.filter(|before| before.is_complete(*node)) {
+        Some(before) => before.since.get(node).map(|&since| (*node, since)),
+        None => Some((*node, began)),
+    };
+    (began, complete.iter().filter_map(since).collect())
 }
 
 /// What follows a view in which one member goes on without any other, as an operator forces it: [`check`] would refuse it. Shards
@@ -83,27 +110,38 @@ pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (P
             shard.complete.clone_from(&shard.members);
             let may_send = |node: &&NodeId| group.senders.as_ref().is_none_or(|senders| senders.contains(node));
             shard.senders = shard.complete.iter().filter(may_send).copied().collect();
-            shard.state = state(group, &shard.complete, Vec::new());
+            shard.state = state(group, &shard.complete, None);
         }
     }
     (proposal, anew)
 }
 
-/// Who held a shard's state last: also a member that got it during the view, as far as its final count tells.
-fn last_holders(shard: &ShardView, told: &[Final]) -> Vec<NodeId> {
-    match &shard.state {
-        ShardState::Suspended { last_holders } => last_holders.clone(),
-        ShardState::Active | ShardState::Inadequate => {
-            let holds = |node: &NodeId| told.iter().any(|end| end.node == *node && end.complete);
-            shard.members.iter().copied().filter(|node| shard.is_complete(*node) || holds(node)).collect()
-        }
+/// The copies of a shard that were complete last: also that of a member that got it during the view, as far as its final count
+/// tells. It lacks what others acknowledged before they counted it, so no log of its disk counts.
+fn last_holders(view: &View, shard: &ShardView, told: &[Final]) -> ShardState {
+    if shard.is_suspended() {
+        return shard.state.clone();
     }
+    let holds = |node: NodeId| told.iter().any(|end| end.node == node && end.complete);
+    let nodes = shard.members.iter().filter(|&&node| shard.is_complete(node) || holds(node));
+    suspended(view, shard, nodes)
 }
 
-/// What a shard can do with these complete members, after `last_holders` held its state.
-fn state(group: &GroupLayout, complete: &[NodeId], last_holders: Vec<NodeId>) -> ShardState {
-    if complete.is_empty() {
-        ShardState::Suspended { last_holders }
+/// The state of a shard that was held until this view, if these members held it.
+fn suspended<'a>(view: &View, shard: &ShardView, nodes: impl Iterator<Item = &'a NodeId>) -> ShardState {
+    let unknown = End { epoch: view.epoch, seq: Seq(u64::MAX) };
+    let holder = |node: &NodeId| {
+        let member = view.members.iter().find(|member| member.node == *node)?;
+        let late = Holder { node: *node, voter: member.voter, since: unknown };
+        Some(shard.holder(member).unwrap_or(late))
+    };
+    ShardState::Suspended { after: view.epoch, last_holders: nodes.filter_map(holder).collect() }
+}
+
+/// What a shard can do with these complete members, if it is `suspended` without any.
+fn state(group: &GroupLayout, complete: &[NodeId], suspended: Option<ShardState>) -> ShardState {
+    if let (true, Some(suspended)) = (complete.is_empty(), suspended) {
+        suspended
     } else if complete.len() < group.min_replicas as usize {
         ShardState::Inadequate
     } else {
@@ -122,6 +160,17 @@ fn state(group: &GroupLayout, complete: &[NodeId], last_holders: Vec<NodeId>) ->
 /// That a member which the view does not call complete has become so can't be seen here: its own row says it, and a proposer
 /// passes that on, in the final counts of who stays and the last holders of a shard that is suspended.
 pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &Proposal) -> Result<(), Refused> {
+    check_ending(current, layout, candidates, &Ends::new(), proposal)
+}
+
+/// As [`check`], where some shards' orders end at these places and not at trims.
+pub(crate) fn check_ending(
+    current: &View,
+    layout: &Layout,
+    candidates: &[Member],
+    ends: &Ends,
+    proposal: &Proposal,
+) -> Result<(), Refused> {
     let next = &proposal.view;
     if next.epoch.0 != current.epoch.0 + 1 {
         return Err(Refused::NotCurrent { current: current.epoch });
@@ -152,10 +201,10 @@ pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &
     }
     let stay: Vec<NodeId> = staying.iter().map(|member| member.node).collect();
     check_finals(current, &stay, &proposal.finals)?;
-    let mut expected = successor(current, layout, proposal.by, &stay, joining, &proposal.finals);
+    let mut expected = following(current, layout, proposal.by, &stay, joining, &proposal.finals, ends);
     let shards = Arc::make_mut(&mut expected.view).shards.iter_mut();
     shards.zip(&next.shards).zip(&current.shards).for_each(|((expected, given), before)| {
-        take_over_holders(before, expected, given);
+        take_over_holders(current, before, expected, given);
     });
     if proposal.trims != expected.trims {
         return refuse(format!("its trims are {:?}, and its final counts make {:?}", proposal.trims, expected.trims));
@@ -167,16 +216,16 @@ pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &
 }
 
 /// Of those who do not stay a proposer may know that they had become complete.
-fn take_over_holders(before: &ShardView, expected: &mut ShardView, given: &ShardView) {
-    let (ShardState::Suspended { last_holders }, ShardState::Suspended { last_holders: told }) =
-        (&mut expected.state, &given.state)
+fn take_over_holders(current: &View, before: &ShardView, expected: &mut ShardView, given: &ShardView) {
+    let (ShardState::Suspended { last_holders, .. }, ShardState::Suspended { last_holders: told, .. }) =
+        (&expected.state, &given.state)
     else {
         return;
     };
-    let are_members = before.members.iter().filter(|node| told.contains(node)).eq(told);
-    let was_held = !matches!(before.state, ShardState::Suspended { .. });
-    if was_held && are_members && last_holders.iter().all(|node| told.contains(node)) {
-        last_holders.clone_from(told);
+    let told: Vec<NodeId> = told.iter().map(|holder| holder.node).collect();
+    let are_members = before.members.iter().filter(|node| told.contains(node)).eq(&told);
+    if !before.is_suspended() && are_members && last_holders.iter().all(|holder| told.contains(&holder.node)) {
+        expected.state = suspended(current, before, told.iter());
     }
 }
 
@@ -189,8 +238,7 @@ fn check_finals(current: &View, stay: &[NodeId], finals: &Finals) -> Result<(), 
             let why = format!("its final counts of {} are not one of each member that stays", shard.shard);
             return Err(Refused::Rule(why));
         }
-        let suspended = matches!(shard.state, ShardState::Suspended { .. });
-        if let Some(end) = given.iter().find(|end| suspended && end.complete) {
+        if let Some(end) = given.iter().find(|end| shard.is_suspended() && end.complete) {
             let why = format!("{} can't hold the state of {}, which is suspended", end.node, shard.shard);
             return Err(Refused::Rule(why));
         }

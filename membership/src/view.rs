@@ -1,9 +1,11 @@
 //! What upper layers know of membership.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
+
+use crate::restart::End;
 
 /// The number of a view. The first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -91,6 +93,24 @@ impl Member {
     }
 }
 
+/// A copy of a shard's state that was complete: a node, with the disk or the process that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The node.
+    pub node: NodeId,
+    /// Its storage directory, or without one its process.
+    pub voter: VoterId,
+    /// The place from which on nothing was acknowledged that is not on this disk, as in [`ShardView::since`].
+    pub since: End,
+}
+
+impl Holder {
+    /// Whether a member has the disk, or the process.
+    pub fn is(&self, member: &Member) -> bool {
+        self.node == member.node && self.voter == member.voter
+    }
+}
+
 /// What a shard can do in a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShardState {
@@ -101,8 +121,10 @@ pub enum ShardState {
     Inadequate,
     /// None of those who held its state is a member. It goes on when one of them returns with it.
     Suspended {
-        /// They, also those who got it during their last view.
-        last_holders: Vec<NodeId>,
+        /// The last view in which somebody held it. Its order ends where the copy ends that the shard goes on with.
+        after: Epoch,
+        /// The copies that were complete in that view, also those that became so during it.
+        last_holders: Vec<Holder>,
     },
 }
 
@@ -118,6 +140,14 @@ pub struct ShardView {
     /// Those of its members that held the shard's whole state when the view began, in the same order. The others are to get it
     /// from them, and until then apply, answer and send nothing.
     pub complete: Vec<NodeId>,
+    /// The place where the shard's order ended before this view. Of a suspended shard: before the last view in which it was held.
+    pub began: End,
+    /// The place from which on each complete member has been complete without a break, with one disk: where the order ended
+    /// before the first of these views. Those that are not listed have been so since the first view of all.
+    ///
+    /// Everything acknowledged behind that place is on the member's disk. So its log has all that was acknowledged if it reaches
+    /// that place, and may lack something if it ends before.
+    pub since: BTreeMap<NodeId, End>,
     /// What it can do.
     pub state: ShardState,
 }
@@ -125,12 +155,25 @@ pub struct ShardView {
 impl ShardView {
     /// A shard whose members all hold its state.
     pub fn whole(shard: ShardId, members: Vec<NodeId>, senders: Vec<NodeId>) -> ShardView {
-        ShardView { shard, complete: members.clone(), members, senders, state: ShardState::Active }
+        let (began, since) = (End::START, BTreeMap::new());
+        ShardView { shard, complete: members.clone(), members, senders, began, since, state: ShardState::Active }
+    }
+
+    /// The complete member, as the holder of a copy.
+    pub(crate) fn holder(&self, member: &Member) -> Option<Holder> {
+        let Member { node, voter, .. } = *member;
+        let since = || self.since.get(&node).copied().unwrap_or(End::START);
+        self.is_complete(node).then(|| Holder { node, voter, since: since() })
     }
 
     /// Whether a node held the shard's whole state when the view began.
     pub fn is_complete(&self, node: NodeId) -> bool {
         self.complete.contains(&node)
+    }
+
+    /// Whether nobody holds the shard's state.
+    pub fn is_suspended(&self) -> bool {
+        matches!(self.state, ShardState::Suspended { .. })
     }
 
     /// A node's rank among the shard's members.

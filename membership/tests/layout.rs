@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use proptest::{prelude::*, sample::Index};
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, GroupLayout, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View};
+use squall_membership::{
+    End, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View, VoterId,
+};
 
 fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
     GroupLayout { shards, max_replicas, ..GroupLayout::of_all(name.into()) }
@@ -125,7 +127,8 @@ fn who_holds_the_state_stays_until_the_new_replica_holds_it() {
 fn the_last_holders_of_a_suspended_shard_are_its_members_when_they_return() {
     let layout = Layout { groups: vec![group("g", 1, Some(2))] };
     let mut lost = view(&layout, &plain([3, 4, 5]), None, |_, _| false);
-    lost.shards[0].state = ShardState::Suspended { last_holders: vec![NodeId(1), NodeId(2)] };
+    let holder = |node| Holder { node: NodeId(node), voter: VoterId(0), since: End::START };
+    lost.shards[0].state = ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(1), holder(2)] };
     assert_eq!(places(&lost), [[3, 4]]);
     let back = view(&layout, &plain([3, 4, 5, 2]), Some(&lost), |_, _| false);
     assert!(places(&back)[0].contains(&2), "{:?}", places(&back));

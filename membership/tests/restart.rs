@@ -50,6 +50,13 @@ fn say(register: &mut Register, back: Back) {
     assert_eq!(register.apply(Entry::Back(back)), Applied::Backs);
 }
 
+fn last_holders(view: &View, shard: usize) -> Vec<NodeId> {
+    match &view.shards[shard].state {
+        ShardState::Suspended { last_holders, .. } => last_holders.iter().map(|holder| holder.node).collect(),
+        state => panic!("{state:?}"),
+    }
+}
+
 fn refusal(applied: Applied) -> String {
     let Applied::Refused(why) = applied else { panic!("it is refused, not {applied:?}") };
     why.to_string()
@@ -127,10 +134,6 @@ fn only_who_was_complete_in_the_last_view_and_says_that_its_log_is_counts() {
     say(&mut register, third);
     let proposal = restarted(&register, 1);
     assert_eq!(proposal.ends, [].into());
-    let last_holders = |view: &View, shard: usize| match &view.shards[shard].state {
-        ShardState::Suspended { last_holders } => last_holders.clone(),
-        state => panic!("{state:?}"),
-    };
     assert_eq!(last_holders(&proposal.view, 0), nodes(&[2, 3]));
     assert_eq!(last_holders(&proposal.view, 1), nodes(&[2]));
     say(&mut register, back(life(2, 2), 2, &[(ALL, end(1, 5)), (PAIR, end(2, 0))]));
@@ -204,7 +207,7 @@ fn each_rule_for_a_restart_broken_in_one_way_is_refused() {
     let table: [(&str, Breaks); 9] = [
         ("another view", |p| Arc::make_mut(&mut p.view).epoch = Epoch(3)),
         ("has not said what it has", |p| p.by = NodeId(4)),
-        ("less than half", |p| p.restart = false),
+        ("less than half", |p| (p.restart, p.ends) = (false, [].into())),
         ("not those who are back", |p| _ = Arc::make_mut(&mut p.view).members.pop()),
         ("not those who are back", |p| Arc::make_mut(&mut p.view).members[0].incarnation = Incarnation(1)),
         ("makes", |p| _ = p.ends.insert(ALL, end(1, 11))),
@@ -269,13 +272,18 @@ fn who_goes_on_with_a_restart_asks_to_join_no_more() {
 
 /// All went down, and neither 1 nor 2 came back with the second shard. In view 3 both are members.
 fn suspended() -> Register {
+    suspended_with(life(2, 2))
+}
+
+/// As [`suspended`], where node 2 comes as this.
+fn suspended_with(second: Member) -> Register {
     let mut register = register();
     say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
     say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 4))]));
     let view = go_on(&mut register);
-    assert_eq!(view.shards[1].state, ShardState::Suspended { last_holders: nodes(&[1, 2]) });
-    register.apply(Entry::Candidate(life(2, 2)));
-    let next = follow(&register, &[1, 3], &[life(2, 2)], &[]);
+    assert_eq!(last_holders(&view, 1), nodes(&[1, 2]));
+    register.apply(Entry::Candidate(second.clone()));
+    let next = follow(&register, &[1, 3], &[second], &[]);
     decide(&mut register, next);
     register
 }
@@ -296,7 +304,7 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], reopens: &[Reopen]
 }
 
 fn reopen(node: u32, end: End) -> Reopen {
-    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, end }
+    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, held: Held { end, complete: true } }
 }
 
 #[test]
@@ -344,11 +352,89 @@ fn each_rule_for_reopening_broken_in_one_way_is_refused() {
         ("no member", Reopen { member: life(2, 1), ..good.clone() }),
         ("last holders", Reopen { member: life(3, 2), ..good.clone() }),
         ("not suspended", Reopen { shard: ALL, ..good.clone() }),
-        ("not suspended", Reopen { shard: ShardId(7), ..good.clone() }),
-        ("where it was suspended", Reopen { end: end(3, 0), ..good }),
+        ("which there is not", Reopen { shard: ShardId(7), ..good.clone() }),
+        ("suspended after epoch 1", reopen(2, end(2, 0))),
+        ("no whole copy", Reopen { held: Held { complete: false, ..good.held }, ..good }),
     ];
     for (says, reopen) in table {
         let refused = refusal(suspended().apply(Entry::Reopen(reopen)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
+}
+
+#[test]
+fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
+    // Its new disk is empty; and node 2 held the shard from the first view on.
+    let replaced = Member { voter: VoterId(9), ..life(2, 2) };
+    let mut register = suspended_with(replaced.clone());
+    let empty = Reopen { member: replaced, ..reopen(2, End::START) };
+    let refused = refusal(register.apply(Entry::Reopen(empty)));
+    assert!(refused.contains("node 2 with the disk 9"), "{refused}");
+    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Reopen(reopen(2, End::START))));
+    assert!(refused.contains("no member"), "{refused}");
+}
+
+/// Node 1 went on alone, as 2 died and 3 left; in view 3 both join it. In that view they become complete, up to (3, 5), and view 4
+/// has all three as complete.
+fn joined() -> Register {
+    let mut register = register();
+    let follow = |register: &Register, stay: &[u32], join: &[Member], complete: &[u32], count| {
+        let view = register.view().unwrap();
+        let finals = |shard: &ShardView| {
+            let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
+            let complete = |node: &NodeId| complete.contains(&node.0);
+            let end = |&node: &NodeId| Final { node, count: Seq(count), complete: complete(&node) };
+            (shard.shard, stays.map(end).collect())
+        };
+        let finals: Finals = view.shards.iter().map(finals).collect();
+        successor(view, register.layout(), NodeId(1), &nodes(stay), join, &finals)
+    };
+    let next = follow(&register, &[1, 2], &[], &[1, 2], 5);
+    decide(&mut register, next);
+    let next = follow(&register, &[1], &[], &[1], 7);
+    decide(&mut register, next);
+    for (members, node) in [(vec![1], 2), (vec![1, 2], 3)] {
+        register.apply(Entry::Candidate(life(node, 2)));
+        let next = follow(&register, &members, &[life(node, 2)], &[1], 9);
+        decide(&mut register, next);
+    }
+    let next = follow(&register, &[1, 2, 3], &[], &[1, 2, 3], 12);
+    assert_eq!(next.view.epoch, Epoch(6));
+    decide(&mut register, next);
+    register
+}
+
+#[test]
+fn a_joiner_s_log_counts_from_where_the_view_began_that_has_it_as_complete() {
+    let register = joined();
+    let since = &register.view().unwrap().shards[0].since;
+    assert_eq!(*since, [(NodeId(2), end(5, 12)), (NodeId(3), end(5, 12))].into(), "node 1 always was");
+    let goes_on = |second: End, third: End| {
+        let mut register = register.clone();
+        say(&mut register, back(life(2, 3), 6, &[(ALL, second)]));
+        say(&mut register, back(life(3, 3), 6, &[(ALL, third)]));
+        restarted(&register, 2).ends.get(&ALL).copied()
+    };
+    assert_eq!(goes_on(end(1, 5), end(1, 5)), None, "others may have acknowledged more");
+    assert_eq!(goes_on(end(5, 11), End::START), None);
+    assert_eq!(goes_on(end(5, 11), end(5, 12)), Some(end(5, 12)), "all of the view in which it became complete");
+    assert_eq!(goes_on(end(6, 0), end(5, 20)), Some(end(6, 0)));
+    assert_eq!(goes_on(end(5, 11), end(5, 20)), Some(end(5, 12)), "what lies beyond is void");
+    let mut register = register.clone();
+    say(&mut register, back(life(2, 3), 6, &[(ALL, end(5, 11))]));
+    say(&mut register, back(life(1, 3), 6, &[(ALL, end(4, 3))]));
+    assert_eq!(restarted(&register, 2).ends.get(&ALL), Some(&end(4, 3)), "nothing is acknowledged that it lacks");
+}
+
+#[test]
+fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
+    let mut register = joined();
+    for epoch in 6..9 {
+        let view = register.view().unwrap().clone();
+        assert_eq!(view.epoch, Epoch(epoch));
+        let next = follow(&register, &[1, 2, 3], &[], &[]);
+        decide(&mut register, next);
+    }
+    let view = register.view().unwrap();
+    assert_eq!((view.shards[0].began, view.shards[0].since[&NodeId(2)]), (end(8, 6), end(5, 12)));
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Began, ClusterId, Counts, Entry, Epoch, Final, Finals, GroupLayout, Incarnation, Layout, Member, Proposal,
-    Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check, successor,
+    Applied, Began, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Holder, Incarnation, Layout,
+    Member, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -13,6 +13,10 @@ const PAIR: ShardId = ShardId(1);
 
 fn member(node: u32) -> Member {
     Member::new(NodeId(node), Incarnation(1))
+}
+
+fn holder(node: u32, since: End) -> Holder {
+    Holder { node: NodeId(node), voter: member(node).voter, since }
 }
 
 fn nodes(nodes: &[u32]) -> Vec<NodeId> {
@@ -98,7 +102,7 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
     view.shards[0].complete = nodes(&[1]);
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &finals(&view, &[2, 3]));
     assert_eq!(next.trims.get(&ALL), None);
-    let suspended = ShardState::Suspended { last_holders: nodes(&[1]) };
+    let suspended = ShardState::Suspended { after: Epoch(7), last_holders: vec![holder(1, End::START)] };
     assert_eq!(next.view.shards[0].state, suspended);
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
     assert_eq!(later.view.shards[0].state, suspended, "until one of them is back with it");
@@ -108,19 +112,24 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
 fn who_became_complete_during_the_view_is_among_the_last_holders() {
     let mut view = current();
     view.shards[0].complete = nodes(&[1]);
-    let holder = Final { node: NodeId(4), count: Seq(7), complete: true };
+    let late = Final { node: NodeId(4), count: Seq(7), complete: true };
     let mut ends = finals(&view, &[2, 3]);
-    ends.get_mut(&ALL).unwrap().push(holder);
+    ends.get_mut(&ALL).unwrap().push(late);
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &ends);
     let holders = |proposal: &Proposal| match &proposal.view.shards[0].state {
-        ShardState::Suspended { last_holders } => last_holders.clone(),
+        ShardState::Suspended { last_holders, .. } => last_holders.clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(holders(&next), nodes(&[1, 4]));
+    // Of what node 4 has on its disk nobody knows whether it is all.
+    let unknown = End { epoch: view.epoch, seq: Seq(u64::MAX) };
+    let expected = vec![holder(1, End::START), holder(4, unknown)];
+    assert_eq!(holders(&next), expected);
     assert_eq!(next.finals, finals(&view, &[2, 3]), "only who stays has a final count");
     let verdict = |holders: &[u32]| {
         let mut told = next.clone();
-        edit(&mut told, |v| v.shards[0].state = ShardState::Suspended { last_holders: nodes(holders) });
+        let late = |node: &u32| holder(*node, if *node == 1 { End::START } else { unknown });
+        let last_holders = holders.iter().map(late).collect();
+        edit(&mut told, |v| v.shards[0].state = ShardState::Suspended { after: view.epoch, last_holders });
         check(&view, &layout(), &[], &told).is_ok()
     };
     assert!(verdict(&[1, 4]) && verdict(&[1]), "who has seen it tells");
@@ -128,7 +137,7 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
     assert!(!verdict(&[1, 9]), "node 9 is no member");
     assert!(!verdict(&[4, 1]), "not in the order of ranks");
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
-    assert_eq!(holders(&later), nodes(&[1, 4]));
+    assert_eq!(holders(&later), expected);
 }
 
 #[test]
@@ -140,7 +149,10 @@ fn a_shard_that_counts_what_was_passed_ends_at_the_greatest_count_and_all_are_co
     let ends = finals(&view, &[2, 3]);
     let mut next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3]), &[member(5)], &ends);
     assert_eq!(next.trims[&PASSED], Seq(30), "node 4 does not stay");
-    assert_eq!(next.view.shards[2], ShardView::whole(PASSED, nodes(&[2, 3, 5]), nodes(&[2, 3, 5])));
+    // It has no state to hold, so nobody lacks any of it.
+    let since = [(NodeId(5), End::START)].into();
+    let expected = ShardView { since, ..ShardView::whole(PASSED, nodes(&[2, 3, 5]), nodes(&[2, 3, 5])) };
+    assert_eq!(next.view.shards[2], expected);
     let verdict = |next: &Proposal| check(&view, &layout, &candidates(), next);
     assert_eq!(verdict(&next), Ok(()));
     next.trims.insert(PASSED, Seq(20));
@@ -187,7 +199,7 @@ fn edit(proposal: &mut Proposal, edit: impl FnOnce(&mut View)) {
 fn nobody_recreates_the_state_of_a_suspended_shard() {
     let mut view = current();
     view.shards[0].complete.clear();
-    view.shards[0].state = ShardState::Suspended { last_holders: nodes(&[9]) };
+    view.shards[0].state = ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(9, End::START)] };
     let mut ends = finals(&view, &[1, 2, 3]);
     ends.get_mut(&ALL).unwrap()[0].complete = true;
     let next = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2, 3]), &[], &ends);

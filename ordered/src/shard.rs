@@ -239,6 +239,12 @@ impl Shard {
         self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
     }
 
+    /// Whether the state that this member was given is on its disk, with all that it delivered before it had that; always so if the
+    /// shard is not durable.
+    pub fn is_kept(&self) -> bool {
+        self.durable.is_none() || self.progress.versions.to_publish().is_some()
+    }
+
     /// Takes note of a completion of one of this shard's endpoints. A member that is lost, or that can't take part, is
     /// returned; what to do about it is for the layer above.
     pub fn on_completion(

@@ -21,7 +21,7 @@ struct Slot {
     shard: Shard,
     /// Who made its deliverer go no further.
     stuck: Option<EndReason>,
-    /// This node holds its whole state.
+    /// This node holds its whole state: a durable shard's on its disk.
     complete: bool,
     /// It is to deliver up to a trim.
     cleans_up: bool,
@@ -44,9 +44,11 @@ impl Slots {
         self.slots.push(Slot { shard, stuck: None, complete, cleans_up: false, handed_out: None });
     }
 
-    /// This node holds the shard's whole state. Returns whether that is news.
+    /// This node holds the shard's whole state in memory. Returns whether it is complete now and was not before: a durable shard is
+    /// once its disk has that state, too.
     pub(super) fn complete(&mut self, shard: ShardId) -> bool {
-        self.slot(shard).is_some_and(|slot| !std::mem::replace(&mut slot.complete, true))
+        let slot = self.slot(shard).filter(|slot| slot.shard.is_kept());
+        slot.is_some_and(|slot| !std::mem::replace(&mut slot.complete, true))
     }
 
     pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {

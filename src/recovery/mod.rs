@@ -28,7 +28,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use squall_fabric::{Fingerprint, NodeId};
+use squall_fabric::Fingerprint;
 use squall_membership::{self as membership, ClusterId, Held};
 use squall_ordered::log::Position;
 
@@ -55,12 +55,12 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
     storage.join("logs").join(name)
 }
 
-/// What a node says in a restart that it has of a shard, if it has anything. `is_kept`: the log is the one that it always had.
-pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, me: NodeId) -> Option<Held> {
+/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had.
+///
+/// Whether the copy has all that was acknowledged only the view log can tell, which knows since when the node was complete.
+pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool) -> Option<Held> {
     let end = rebuilt.end?;
-    // Before the first view was written, nothing was acknowledged.
-    let was_complete = rebuilt.view.as_ref().is_none_or(|(_, view)| view.complete.contains(&me));
-    Some(Held { end: place(end.position), complete: rebuilt.is_whole() && is_kept && was_complete })
+    Some(Held { end: place(end.position), complete: rebuilt.is_whole() && is_kept })
 }
 
 /// A place of a log, as membership has it.

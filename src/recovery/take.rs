@@ -8,7 +8,6 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall_fabric::NodeId;
 use squall_membership as membership;
 use squall_ordered::{
     Message, Payload,
@@ -162,11 +161,12 @@ impl<S: Service> Taker<'_, S> {
         Ok(rebuilt)
     }
 
-    /// What this node can say in a restart that it has, once all that was appended is on disk.
-    pub(crate) fn held(&self, me: NodeId) -> Option<membership::Held> {
+    /// This node's report of its copy, once all that was appended is on disk.
+    pub(crate) fn held(&self) -> Option<membership::Held> {
         let end = ask(self.journal, |log| log.persisted()).ok()?;
-        let rebuilt = Rebuilt { end: Some(end), view: self.journal.view(), damage: None };
-        super::held(&rebuilt, !self.journal.is_stale(), me)
+        // One that was begun anew is as good as any once it has got something: this node was incomplete then.
+        let is_kept = !self.journal.is_lost() || end != End::START;
+        Some(membership::Held { end: super::place(end.position), complete: is_kept && !self.journal.is_stale() })
     }
 
     /// Cuts the log, and takes the replica back to where it ends if `rebuilds`; else it is stale if it went further. The replica

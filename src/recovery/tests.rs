@@ -118,7 +118,7 @@ impl Node {
     }
 
     fn held(&self) -> Option<Held> {
-        held(&self.rebuilt, self.is_kept, ME)
+        held(&self.rebuilt, self.is_kept)
     }
 
     /// A view that follows an order which ended there, of which this node is complete.
@@ -224,14 +224,14 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
 }
 
 #[test]
-fn who_was_not_complete_in_its_last_view_can_t_say_that_it_has_all() {
+fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
     let disk = SimStorage::new(1);
     let node = start(&disk);
-    let empty = node.held().expect("before the first view nothing was acknowledged");
-    assert!(empty.complete);
+    assert_eq!(node.held(), Some(Held { end: membership::End::START, complete: true }));
     node.journal.append().view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() }).unwrap();
     node.messages(1, 0..3);
-    assert!(!start(&disk).held().expect("it has something").complete);
+    let end = membership::End { epoch: Epoch(1), seq: Seq(3) };
+    assert_eq!(start(&disk).held(), Some(Held { end, complete: true }));
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn a_replica_beyond_a_cut_is_taken_back() {
     let all = node.trail();
     node.taker().cut(membership::End { epoch: Epoch(2), seq: Seq(10) }, false).unwrap();
     assert!(node.journal.is_stale(), "until it is rebuilt");
-    let held = node.taker().held(ME).expect("the log is good");
+    let held = node.taker().held().expect("the log is good");
     assert!(!held.complete);
     let mut repair = no_repair();
     let repair: Repair<'_> = &mut repair;

@@ -343,8 +343,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
 
     /// Does what a restart of the group needs of this node's logs. Returns whether something was done.
     fn return_to_group(&mut self) -> bool {
-        let node = self.core.fabric().node();
-        let Some(done) = self.returning.step(node, &mut self.groups) else { return false };
+        let Some(done) = self.returning.step(&mut self.groups) else { return false };
         match done {
             Done::Held(held) => self.core.hold(held, &mut self.effects),
             Done::Cut(shard, Ok(())) => self.core.cut_done(shard),

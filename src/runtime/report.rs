@@ -91,7 +91,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let condition = match &shard.state {
             ShardState::Active => ShardCondition::Active,
             ShardState::Inadequate => ShardCondition::Inadequate,
-            ShardState::Suspended { last_holders } => ShardCondition::Suspended { last_holders: last_holders.clone() },
+            ShardState::Suspended { last_holders, .. } => {
+                ShardCondition::Suspended { last_holders: last_holders.iter().map(|holder| holder.node).collect() }
+            }
         };
         let rows = shard.members.iter().map(row).collect();
         ShardReport { shard: shard.shard.0, group, condition, fetching, log, rows }.with_lags()

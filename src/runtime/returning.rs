@@ -66,7 +66,7 @@ impl Returning {
     }
 
     /// Begins what can begin, and returns what is done.
-    pub(super) fn step(&mut self, me: NodeId, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
+    pub(super) fn step(&mut self, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
         if let Some(running) = &self.running {
             return match running.done.try_recv() {
                 Err(mpsc::TryRecvError::Empty) => None,
@@ -84,13 +84,13 @@ impl Returning {
         };
         if is_ready && let Some(job) = self.jobs.pop_front() {
             let controls = groups.iter().map(|(&shard, group)| (shard, Arc::clone(&group.control))).collect();
-            return self.start(me, controls, job);
+            return self.start(controls, job);
         }
         None
     }
 
     /// Returns what comes of it at once, if there is no thread for it.
-    fn start(&mut self, me: NodeId, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) -> Option<Done> {
+    fn start(&mut self, controls: BTreeMap<ShardId, Arc<dyn GroupControl>>, job: Job) -> Option<Done> {
         let otherwise = match &job {
             // Then the node joins as one that has nothing.
             Job::Gather => Done::Held(BTreeMap::new()),
@@ -102,7 +102,7 @@ impl Returning {
         let waker = self.waker.clone();
         let body = move || {
             // The engine may have ended.
-            let _ = tell.send(carry_out(me, &controls, &job));
+            let _ = tell.send(carry_out(&controls, &job));
             drop(tell);
             waker.wake();
         };
@@ -134,10 +134,10 @@ impl Drop for Returning {
     }
 }
 
-fn carry_out(me: NodeId, controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, job: &Job) -> Done {
+fn carry_out(controls: &BTreeMap<ShardId, Arc<dyn GroupControl>>, job: &Job) -> Done {
     match job {
         Job::Gather => {
-            let held = controls.iter().filter_map(|(&shard, control)| Some((shard, control.held(me)?)));
+            let held = controls.iter().filter_map(|(&shard, control)| Some((shard, control.held()?)));
             Done::Held(held.collect())
         }
         Job::Cut { shard, end, rebuilds } => {

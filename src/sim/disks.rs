@@ -104,9 +104,10 @@ pub(super) struct Logging {
 
 impl Logging {
     /// `writer` is called when there is something to write.
-    pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, writer: Waker) -> Logging {
+    pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, is_kept: bool, writer: Waker) -> Logging {
         let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), writer));
         journal.set_stale(!rebuilt.is_whole());
+        journal.set_lost(!is_kept);
         let log = Arc::new(Mutex::new(log));
         let pump = {
             let (log, journal) = (Arc::clone(&log), Arc::downgrade(&journal));
@@ -146,8 +147,8 @@ impl Cluster {
             let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
             let OpenedLog { log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
             let rebuilt = spec.recover(&log)?;
-            let held = recovery::held(&rebuilt, is_kept, me.node);
-            found.insert(shard, Found { log, rebuilt, held });
+            let held = recovery::held(&rebuilt, is_kept);
+            found.insert(shard, Found { log, is_kept, rebuilt, held });
         }
         Ok(found)
     }

@@ -105,6 +105,7 @@ pub(super) struct Home {
 /// What was found on a durable group's disk.
 pub(super) struct Found {
     pub(super) log: DiskLog,
+    pub(super) is_kept: bool,
     pub(super) rebuilt: Rebuilt,
     pub(super) held: Option<Held>,
 }
@@ -140,7 +141,7 @@ impl Node {
         let attach = |(&shard, spec): (&ShardId, Box<dyn GroupSpec>)| {
             let logging = logs.remove(&shard).map(|found| {
                 held.extend(found.held.map(|held| (shard, held)));
-                Logging::new(found.log, &found.rebuilt, waker.clone())
+                Logging::new(found.log, &found.rebuilt, found.is_kept, waker.clone())
             });
             let journal = logging.as_ref().map(|logging| Arc::clone(&logging.journal));
             let (task, control) = spec.attach(me.node, waker.clone(), Now::Virtual(Arc::clone(&reads)), journal);
@@ -241,10 +242,9 @@ impl Node {
                     group.cut = Some((end, complete));
                 }
                 CoreEffect::Returns => {
-                    let me = self.core.membership().me().node;
                     if self.has_disk {
                         let held =
-                            self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held(me)?)));
+                            self.groups.iter().filter_map(|(&shard, group)| Some((shard, group.control.held()?)));
                         let held = held.collect();
                         self.core.hold(held, &mut Vec::new());
                     }

@@ -26,7 +26,9 @@ use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKey, RegionKind, RegisterError,
     Time, Token, Waker,
 };
-use squall_membership::{EndReason, Epoch, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View};
+use squall_membership::{
+    End, EndReason, Epoch, Holder, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View, VoterId,
+};
 use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimStorage};
 
 use crate::{

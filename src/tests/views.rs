@@ -245,7 +245,9 @@ fn a_shard_that_is_inadequate_or_suspended_refuses_new_work_by_name() {
     let last_holders = vec![NodeId(4), NodeId(5)];
     let undelivered = solo.end_view();
     solo.install_next(undelivered, |view| {
-        view.shards[0].state = ShardState::Suspended { last_holders: last_holders.clone() };
+        let since = End::START;
+        let holders = last_holders.iter().map(|&node| Holder { node, voter: VoterId(node.0.into()), since });
+        view.shards[0].state = ShardState::Suspended { after: Epoch(2), last_holders: holders.collect() };
     });
     let error = solo.group.submit(&Entry::Add(1)).wait().unwrap_err();
     assert_eq!(error, refused(Unavailable::Suspended { last_holders }));

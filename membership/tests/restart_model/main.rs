@@ -14,7 +14,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::steps::{Bug, Group, KEPT};
 
-const TWO: Group = Group { members: 2, messages: 1, views: 3, crashes: 2, bug: None };
+const TWO: Group = Group { members: 2, joiners: 0, messages: 1, views: 2, crashes: 2, wipes: 0, bug: None };
 
 /// All properties hold in every state, of which there are more than a few.
 fn holds(group: Group) {
@@ -32,13 +32,13 @@ fn two_members_outlive_two_crashes() {
 
 #[test]
 fn three_members_outlive_a_crash() {
-    holds(Group { members: 3, views: 2, crashes: 1, ..TWO });
+    holds(Group { members: 3, views: 1, crashes: 1, ..TWO });
 }
 
 #[test]
 #[ignore = "millions of states"]
 fn two_members_outlive_two_crashes_and_go_on_for_longer() {
-    holds(Group { views: 4, ..TWO });
+    holds(Group { views: 3, ..TWO });
 }
 
 #[test]
@@ -50,7 +50,38 @@ fn two_members_with_two_messages_outlive_a_crash() {
 #[test]
 #[ignore = "millions of states"]
 fn three_members_outlive_two_crashes() {
-    holds(Group { members: 3, views: 2, ..TWO });
+    holds(Group { members: 3, views: 1, ..TWO });
+}
+
+/// Node 0 alone has the state when the second joins.
+const JOINING: Group = Group { joiners: 1, views: 3, crashes: 1, ..TWO };
+
+#[test]
+fn who_joins_counts_once_its_disk_has_what_is_acknowledged() {
+    holds(Group { views: 2, ..JOINING });
+}
+
+#[test]
+#[ignore = "millions of states"]
+fn who_joins_counts_after_two_crashes_once_its_disk_has_what_is_acknowledged() {
+    holds(Group { crashes: 2, ..JOINING });
+}
+
+#[test]
+#[ignore = "millions of states"]
+fn a_disk_that_was_replaced_reopens_nothing() {
+    holds(Group { wipes: 1, ..JOINING });
+}
+
+#[test]
+fn nothing_is_lost_where_a_joiner_says_too_early_that_it_is_complete() {
+    holds(Group { bug: Some(Bug::CompleteBeforeDisk), views: 2, ..JOINING });
+}
+
+#[test]
+#[ignore = "millions of states"]
+fn two_who_join_count_once_their_disks_have_what_is_acknowledged() {
+    holds(Group { members: 3, joiners: 2, views: 2, crashes: 3, ..TWO });
 }
 
 /// With a bug, a property fails.

@@ -1,9 +1,9 @@
 //! What can happen, one step at a time, and what must hold.
 
-use squall_membership::{Back, End, Entry, Epoch, Final, Finals, Held, Seq, ShardState, restart, successor};
+use squall_membership::{Applied, Back, End, Entry, Epoch, Final, Finals, Held, Reopen, Seq, reopening, restart};
 use stateright::{Model, Property};
 
-use crate::world::{SHARD, Segment, World, cut, held, id, layout, line, member};
+use crate::world::{SHARD, Segment, World, common, cut, held, id, layout, line};
 
 pub(crate) const KEPT: &str = "what is acknowledged is in the line of a shard that goes on";
 pub(crate) const ONE_LINE: &str = "who holds the state has what was decided";
@@ -16,18 +16,24 @@ pub(crate) enum Bug {
     SaysWhatItDelivered,
     /// A member that is wedged goes on receiving.
     ReceivesAfterWedging,
+    /// A joiner says that it is complete before its disk has the state.
+    CompleteBeforeDisk,
 }
 
 /// A group, and what may go wrong in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) members: usize,
+    /// So many of them have joined, and have not got the state.
+    pub(crate) joiners: usize,
     /// How many places each view's order has.
     pub(crate) messages: u64,
-    /// How many views there may be.
+    /// How many views there may be behind the one in which all are members.
     pub(crate) views: usize,
     /// How many nodes crash, in all.
     pub(crate) crashes: usize,
+    /// How many disks are replaced by empty ones, in all.
+    pub(crate) wipes: usize,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -38,7 +44,8 @@ pub(crate) enum Step {
     Deliver(usize),
     /// What a node has delivered comes to its disk, and it tells the others.
     Persist(usize),
-    /// A joiner gets the state from another.
+    /// A joiner's replica gets the state from another. Its log is cut to what it has in common with the other's; the rest of that
+    /// is still to be written.
     Fetch(usize, usize),
     Wedge(usize),
     /// These stay, a bit each.
@@ -48,8 +55,12 @@ pub(crate) enum Step {
     Crash(usize),
     /// A node comes up again, and asks to join; or asks again, since the view that took it in is over.
     Return(usize),
+    /// The disk of a node that is down is replaced by an empty one.
+    Wipe(usize),
     /// A node says what it has.
     SayBack(usize),
+    /// A member has the state of the shard, which is suspended.
+    SayReopen(usize),
     Restart,
     /// A node that comes from outside installs the current view.
     Enter(usize),
@@ -63,62 +74,15 @@ impl Group {
     /// What can happen without another crash.
     fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
-        let last = world.last();
-        let is_over = |epoch: u64| epoch < last.view.epoch.0;
-        let goes_on = world.history.len() < self.views;
         for (n, node) in world.nodes.iter().enumerate() {
-            if !node.is_up {
-                steps.push(Step::Return(n));
-                continue;
-            }
-            if node.epoch == 0 {
-                let me = member(n, node.life);
-                if last.view.members.contains(&me) {
-                    steps.push(Step::Enter(n));
-                } else if world.register.newest(id(n)).is_some_and(|newest| newest.0 >= node.life) {
-                    steps.push(Step::Return(n));
-                } else if last.view.rank_of(id(n)).is_some() && !world.register.backs().iter().any(|b| b.member == me) {
-                    steps.push(Step::SayBack(n));
-                }
-                continue;
-            }
-            if node.complete && node.delivered < world.stable(n) {
-                steps.push(Step::Deliver(n));
-            }
-            let told = world.told[node.epoch as usize - 1][n];
-            if node.complete && (node.disk != node.log || told.is_none()) {
-                steps.push(Step::Persist(n));
-            }
-            let receives = !node.wedged || self.has(Bug::ReceivesAfterWedging);
-            if receives && world.has_received(n) < self.messages && !world.shard(node.epoch).complete.is_empty() {
-                steps.push(Step::Receive(n));
-            }
-            if node.wedged {
-                let said = world.register.backs().iter().any(|back| back.member.node == id(n));
-                match is_over(node.epoch) {
-                    true => steps.push(Step::Install(n)),
-                    false if !said => steps.push(Step::SayBack(n)),
-                    false => {}
-                }
-                continue;
-            }
-            let sources = (0..self.members).filter(|&from| {
-                let other = &world.nodes[from];
-                from != n && other.is_up && other.epoch == node.epoch && other.complete
-            });
-            if !node.complete {
-                steps.extend(sources.map(|from| Step::Fetch(n, from)));
-            }
-            let view = &world.proposal(node.epoch).view;
-            let is_whole = view.members.iter().all(|m| world.is_in(m.node.0 as usize, view));
-            let is_wedged = world.nodes.iter().any(|other| other.epoch == node.epoch && other.wedged);
-            let changes =
-                node.complete != world.shard(node.epoch).is_complete(id(n)) || !world.register.candidates().is_empty();
-            if goes_on && (!is_whole || is_wedged || changes) || is_over(node.epoch) {
-                steps.push(Step::Wedge(n));
+            match (node.is_up, node.epoch) {
+                (false, _) => steps.push(Step::Return(n)),
+                (true, 0) => steps.extend(outside(world, n)),
+                (true, _) => self.inside(world, n, &mut steps),
             }
         }
-        if goes_on {
+        if self.goes_on(world) {
+            let last = world.last();
             let stays = |n: usize| world.is_in(n, &last.view) && world.nodes[n].wedged;
             let members: u32 = (0..self.members).filter(|&n| stays(n)).map(|n| 1 << n).sum();
             let halves = (1..1u32 << self.members).filter(|set| set & !members == 0);
@@ -129,6 +93,57 @@ impl Group {
             }
         }
         steps
+    }
+
+    /// Whether there may be more views.
+    fn goes_on(&self, world: &World) -> bool {
+        world.history.len() < 1 + self.joiners + self.views
+    }
+
+    /// What a node may do that has a view.
+    fn inside(&self, world: &World, n: usize, steps: &mut Vec<Step>) {
+        let (node, last) = (&world.nodes[n], world.last());
+        let is_over = node.epoch < last.view.epoch.0;
+        if node.whole && node.delivered < world.stable(n) {
+            steps.push(Step::Deliver(n));
+        }
+        let told = world.told[node.epoch as usize - 1][n];
+        if node.whole && (node.disk != node.log || told.is_none() || !node.complete && !node.wedged) {
+            steps.push(Step::Persist(n));
+        }
+        let receives = !node.wedged || self.has(Bug::ReceivesAfterWedging);
+        if receives && world.has_received(n) < self.messages && !world.shard(node.epoch).complete.is_empty() {
+            steps.push(Step::Receive(n));
+        }
+        if node.wedged {
+            let said = world.register.backs().iter().any(|back| back.member.node == id(n));
+            match is_over {
+                true => steps.push(Step::Install(n)),
+                false if !said => steps.push(Step::SayBack(n)),
+                false => {}
+            }
+            return;
+        }
+        let sources = (0..self.members).filter(|&from| {
+            let other = &world.nodes[from];
+            from != n && other.is_up && other.epoch == node.epoch && other.whole
+        });
+        if !node.whole {
+            steps.extend(sources.map(|from| Step::Fetch(n, from)));
+        }
+        let says = Entry::Reopen(reopen(world, n));
+        if !is_over && !matches!(world.register.clone().apply(says), Applied::Refused(_)) {
+            steps.push(Step::SayReopen(n));
+        }
+        let view = &world.proposal(node.epoch).view;
+        let is_whole = view.members.iter().all(|m| world.is_in(m.node.0 as usize, view));
+        let is_wedged = world.nodes.iter().any(|other| other.epoch == node.epoch && other.wedged);
+        let changes = node.complete != world.shard(node.epoch).is_complete(id(n))
+            || !world.register.candidates().is_empty()
+            || !world.register.reopens().is_empty();
+        if self.goes_on(world) && (!is_whole || is_wedged || changes) || is_over {
+            steps.push(Step::Wedge(n));
+        }
     }
 
     fn take(&self, world: &mut World, step: &Step) -> Option<()> {
@@ -144,44 +159,40 @@ impl Group {
             Step::Persist(n) => {
                 let node = &mut world.nodes[n];
                 node.disk.clone_from(&node.log);
+                node.complete |= !node.wedged;
                 let (epoch, delivered) = (node.epoch, node.delivered);
                 world.told[epoch as usize - 1][n] = Some(delivered);
                 world.acknowledge(epoch);
             }
             Step::Fetch(n, from) => {
-                let (mut log, delivered) = (world.nodes[from].log.clone(), world.nodes[from].delivered);
-                log.iter_mut().for_each(|segment| segment.complete = false);
+                let (log, delivered) = (world.nodes[from].log.clone(), world.nodes[from].delivered);
                 let node = &mut world.nodes[n];
-                (node.disk, node.log, node.delivered, node.complete) = (log.clone(), log, delivered, true);
+                node.disk = common(&node.disk, &log);
+                (node.log, node.delivered, node.whole) = (log, delivered, true);
+                node.complete = self.has(Bug::CompleteBeforeDisk);
             }
             Step::Wedge(n) => world.nodes[n].wedged = true,
-            Step::Succeed(set) => {
-                let stay: Vec<usize> = (0..self.members).filter(|n| set >> n & 1 == 1).collect();
-                let last = world.last().clone();
-                let order = last.view.nodes().into_iter().map(|node| node.0 as usize).filter(|n| stay.contains(n));
-                let end = |n: usize| {
-                    let complete = world.nodes[n].complete;
-                    Final { node: id(n), count: Seq(world.has_received(n)), complete }
-                };
-                let finals: Finals = [(SHARD, order.map(end).collect())].into();
-                let nodes: Vec<_> = stay.iter().map(|&n| id(n)).collect();
-                let joins = world.register.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
-                let join: Vec<_> = joins.take(stay.len()).cloned().collect();
-                let proposal = successor(&last.view, &layout(), nodes[0], &nodes, &join, &finals);
-                world.apply(Entry::Successor(proposal)).then_some(())?;
-            }
-            Step::Install(n) => Group::install(world, n),
+            Step::Succeed(set) => self.succeed(world, set)?,
+            Step::Install(n) => install(world, n),
             Step::Crash(n) => {
                 let node = &mut world.nodes[n];
                 node.log.clone_from(&node.disk);
-                (node.is_up, node.epoch, node.complete, node.wedged, node.delivered) = (false, 0, false, false, 0);
+                (node.is_up, node.epoch, node.wedged, node.delivered) = (false, 0, false, 0);
+                (node.whole, node.complete) = (false, false);
                 world.crashes -= 1;
             }
             Step::Return(n) => {
                 let node = &mut world.nodes[n];
                 (node.is_up, node.life) = (true, node.life + 1);
-                let me = member(n, node.life);
+                let me = world.me(n);
                 world.apply(Entry::Candidate(me));
+            }
+            Step::Wipe(n) => {
+                let node = &mut world.nodes[n];
+                node.voter += 1;
+                node.disk.clear();
+                node.log.clear();
+                world.wipes -= 1;
             }
             Step::SayBack(n) => {
                 let node = &world.nodes[n];
@@ -191,55 +202,99 @@ impl Group {
                     let seq = Seq(if bug { node.delivered } else { world.has_received(n) });
                     Held { end: End { epoch: Epoch(node.epoch), seq }, complete: node.complete }
                 };
-                let held = if node.epoch > 0 { Some(runs()) } else { held(&node.disk) };
-                let held = held.map(|held| (SHARD, held)).into_iter().collect();
-                world.apply(Entry::Back(Back { member: member(n, node.life), epoch, held })).then_some(())?;
+                let held = if node.epoch > 0 { runs() } else { held(&node.disk) };
+                let back = Back { member: world.me(n), epoch, held: [(SHARD, held)].into() };
+                world.apply(Entry::Back(back)).then_some(())?;
+            }
+            Step::SayReopen(n) => {
+                let reopen = reopen(world, n);
+                world.apply(Entry::Reopen(reopen)).then_some(())?;
             }
             Step::Restart => {
                 let backs = world.register.backs();
                 let proposal = restart(world.last(), &layout(), backs[0].member.node, &backs);
                 world.apply(Entry::Successor(proposal)).then_some(())?;
             }
-            Step::Enter(n) => Group::enter(world, n, world.last().view.epoch.0),
+            Step::Enter(n) => enter(world, n, world.last().view.epoch.0, false),
         }
         world.forget();
         Some(())
     }
 
-    /// A wedged member goes on after what was decided.
-    fn install(world: &mut World, n: usize) {
-        let epoch = world.nodes[n].epoch;
-        let next = world.proposal(epoch + 1).clone();
-        if !next.view.members.contains(&member(n, world.nodes[n].life)) {
-            let node = &mut world.nodes[n];
-            (node.epoch, node.wedged, node.complete, node.delivered) = (0, false, false, 0);
-            node.disk.clone_from(&node.log);
-            node.life += 1;
-            let me = member(n, node.life);
-            world.apply(Entry::Candidate(me));
-            return;
-        }
-        if let Some(&Seq(trim)) = next.trims.get(&SHARD)
-            && world.nodes[n].complete
-            && world.has_received(n) >= trim
-        {
-            deliver(world, n, trim);
-        }
-        Group::enter(world, n, epoch + 1);
+    /// The next view is decided, in which these stay.
+    fn succeed(&self, world: &mut World, set: u32) -> Option<()> {
+        let stay: Vec<usize> = (0..self.members).filter(|n| set >> n & 1 == 1).collect();
+        let last = world.last().clone();
+        let order = last.view.nodes().into_iter().map(|node| node.0 as usize).filter(|n| stay.contains(n));
+        let end = |n: usize| {
+            let complete = world.nodes[n].complete;
+            Final { node: id(n), count: Seq(world.has_received(n)), complete }
+        };
+        let finals: Finals = [(SHARD, order.map(end).collect())].into();
+        let nodes: Vec<_> = stay.iter().map(|&n| id(n)).collect();
+        let joins = world.register.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
+        let join: Vec<_> = joins.take(stay.len()).cloned().collect();
+        let reopens = world.register.reopens();
+        let proposal = reopening(&last.view, &layout(), nodes[0], &nodes, &join, &finals, &reopens);
+        world.apply(Entry::Successor(proposal)).then_some(())
     }
+}
 
-    fn enter(world: &mut World, n: usize, epoch: u64) {
-        let next = world.proposal(epoch).clone();
-        let complete = next.view.shards[0].is_complete(id(n));
+/// What a node may do that has no view.
+fn outside(world: &World, n: usize) -> Option<Step> {
+    let (node, view, me) = (&world.nodes[n], &world.last().view, world.me(n));
+    if view.members.contains(&me) {
+        return Some(Step::Enter(n));
+    }
+    if world.register.newest(id(n)).is_some_and(|newest| newest.0 >= node.life) {
+        return Some(Step::Return(n));
+    }
+    let was_member = view.members.iter().any(|member| (member.node, member.voter) == (me.node, me.voter));
+    let said = world.register.backs().iter().any(|back| back.member == me);
+    (was_member && !said).then_some(Step::SayBack(n))
+}
+
+/// A node's word that it has the shard.
+fn reopen(world: &World, n: usize) -> Reopen {
+    let (member, epoch) = (world.me(n), world.last().view.epoch);
+    Reopen { member, epoch, shard: SHARD, held: held(&world.nodes[n].disk) }
+}
+
+/// A wedged member goes on after what was decided.
+fn install(world: &mut World, n: usize) {
+    let epoch = world.nodes[n].epoch;
+    let next = world.proposal(epoch + 1).clone();
+    if !next.view.members.contains(&world.me(n)) {
         let node = &mut world.nodes[n];
-        if let Some(&end) = next.ends.get(&SHARD) {
-            cut(&mut node.log, end);
-        }
-        (node.epoch, node.complete, node.delivered, node.wedged) = (epoch, complete, 0, false);
-        if complete {
-            node.log.push(Segment { epoch, count: 0, complete });
-        }
+        (node.epoch, node.wedged, node.delivered) = (0, false, 0);
+        (node.whole, node.complete) = (false, false);
         node.disk.clone_from(&node.log);
+        node.life += 1;
+        let me = world.me(n);
+        world.apply(Entry::Candidate(me));
+        return;
+    }
+    let trim = next.trims.get(&SHARD).filter(|trim| world.has_received(n) >= trim.0);
+    if let Some(&Seq(trim)) = trim.filter(|_| world.nodes[n].whole) {
+        deliver(world, n, trim);
+    }
+    let keeps = trim.is_some() && !next.ends.contains_key(&SHARD);
+    enter(world, n, epoch + 1, keeps);
+}
+
+/// A node installs a view. Nothing of the view before need be on its disk.
+fn enter(world: &mut World, n: usize, epoch: u64, keeps: bool) {
+    let next = world.proposal(epoch).clone();
+    let complete = next.view.shards[0].is_complete(id(n));
+    let node = &mut world.nodes[n];
+    if let Some(&end) = next.ends.get(&SHARD) {
+        cut(&mut node.log, end);
+        cut(&mut node.disk, end);
+    }
+    node.whole = complete || keeps && node.whole;
+    (node.epoch, node.complete, node.delivered, node.wedged) = (epoch, complete, 0, false);
+    if node.whole {
+        node.log.push(Segment { epoch, count: 0 });
     }
 }
 
@@ -255,8 +310,7 @@ fn is_kept(world: &World) -> bool {
     let epoch = world.last().view.epoch.0;
     let line = world.line(epoch);
     let has = |at: u64| line.iter().find(|(epoch, _)| *epoch == at).map_or(0, |(_, count)| *count);
-    let is_suspended = matches!(world.shard(epoch).state, ShardState::Suspended { .. });
-    is_suspended || (1..epoch).all(|at| world.acknowledged[at as usize - 1] <= has(at))
+    world.shard(epoch).is_suspended() || (1..epoch).all(|at| world.acknowledged[at as usize - 1] <= has(at))
 }
 
 impl Model for Group {
@@ -264,13 +318,16 @@ impl Model for Group {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new(self.members, self.crashes)]
+        vec![World::new(self.members, self.joiners, self.crashes, self.wipes)]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Step>) {
         actions.extend(self.steps(world));
         if world.crashes > 0 {
             actions.extend((0..self.members).filter(|&n| world.nodes[n].is_up).map(Step::Crash));
+        }
+        if world.wipes > 0 {
+            actions.extend((0..self.members).filter(|&n| !world.nodes[n].is_up).map(Step::Wipe));
         }
     }
 
@@ -283,11 +340,12 @@ impl Model for Group {
         vec![
             Property::always(KEPT, |_, world: &World| is_kept(world)),
             Property::always(ONE_LINE, |_, world: &World| {
-                let holders = world.nodes.iter().filter(|node| node.is_up && node.epoch > 0 && node.complete);
+                let holders = world.nodes.iter().filter(|node| node.is_up && node.epoch > 0 && node.whole);
                 holders.into_iter().all(|node| line(&node.log, node.epoch) == world.line(node.epoch))
             }),
             Property::always(GOES_ON, |group: &Group, world: &World| {
-                world.history.len() == group.views
+                !group.goes_on(world)
+                    || world.wipes < group.wipes
                     || !group.steps(world).is_empty()
                     || world.nodes.iter().all(|node| node.epoch == world.last().view.epoch.0 && !node.wedged)
             }),

@@ -7,8 +7,8 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, ClusterId, End, Entry, Epoch, Held, Incarnation, Layout, Member, Proposal, Register, Seq, ShardId,
-    ShardView, View,
+    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Register,
+    Reopen, Seq, ShardId, ShardState, ShardView, View, VoterId, successor,
 };
 
 pub(crate) const SHARD: ShardId = ShardId(0);
@@ -18,14 +18,27 @@ pub(crate) const SHARD: ShardId = ShardId(0);
 pub(crate) struct Segment {
     pub(crate) epoch: u64,
     pub(crate) count: u64,
-    /// Whether the node was complete when the view began.
-    pub(crate) complete: bool,
 }
 
 /// How far a log goes, by epoch.
 pub(crate) fn line(log: &[Segment], before: u64) -> Vec<(u64, u64)> {
     let ends = log.iter().filter(|segment| segment.epoch < before && segment.count > 0);
     ends.map(|segment| (segment.epoch, segment.count)).collect()
+}
+
+/// What two logs have in common.
+pub(crate) fn common(log: &[Segment], other: &[Segment]) -> Vec<Segment> {
+    let mut common = Vec::new();
+    for (&Segment { epoch, count }, other) in log.iter().zip(other) {
+        if epoch != other.epoch {
+            break;
+        }
+        common.push(Segment { epoch, count: count.min(other.count) });
+        if count != other.count {
+            break;
+        }
+    }
+    common
 }
 
 pub(crate) fn cut(log: &mut Vec<Segment>, end: End) {
@@ -43,8 +56,12 @@ pub(crate) struct Node {
     pub(crate) epoch: u64,
     pub(crate) delivered: u64,
     pub(crate) wedged: bool,
-    /// It holds the state.
+    /// Its replica has the state.
+    pub(crate) whole: bool,
+    /// So has its disk: it counts.
     pub(crate) complete: bool,
+    /// Which of its disks it has, of those that took each other's place.
+    pub(crate) voter: u64,
     /// The log as its process knows it.
     pub(crate) log: Vec<Segment>,
     pub(crate) disk: Vec<Segment>,
@@ -61,50 +78,80 @@ pub(crate) struct World {
     /// By epoch, how much is acknowledged.
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) crashes: usize,
+    /// How many disks are still to be replaced.
+    pub(crate) wipes: usize,
 }
 
 /// Views follow from what is hashed here.
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for next in &self.history {
-            let members: Vec<_> = next.view.members.iter().map(|member| (member.node, member.incarnation)).collect();
-            (members, &next.view.shards[0].complete, &next.trims, &next.ends).hash(state);
+            let life = |member: &Member| (member.node, member.incarnation, member.voter);
+            let members: Vec<_> = next.view.members.iter().map(life).collect();
+            let shard = &next.view.shards[0];
+            (members, &shard.complete, &shard.since, &next.trims, &next.ends).hash(state);
+            if let ShardState::Suspended { last_holders, .. } = &shard.state {
+                last_holders.iter().for_each(|holder| (holder.node, holder.voter, holder.since).hash(state));
+            }
         }
         for back in self.register.backs() {
             (back.member.node, back.member.incarnation).hash(state);
             back.held.get(&SHARD).map(|held| (held.end, held.complete)).hash(state);
         }
+        for Reopen { member, held, .. } in self.register.reopens() {
+            (member.node, held.end).hash(state);
+        }
         self.register.candidates().iter().for_each(|member| (member.node, member.incarnation).hash(state));
-        (&self.nodes, &self.received, &self.told, &self.acknowledged, self.crashes).hash(state);
+        (&self.nodes, &self.received, &self.told, &self.acknowledged, self.crashes, self.wipes).hash(state);
     }
 }
 
 impl World {
-    pub(crate) fn new(members: usize, crashes: usize) -> World {
+    /// All are members; the last ones have joined, one in each view, and have not got the state.
+    pub(crate) fn new(members: usize, joiners: usize, crashes: usize, wipes: usize) -> World {
         let mut register = Register::default();
-        let all = (0..members).map(|n| member(n, 1)).collect();
+        let founders = members - joiners;
+        let all = (0..founders).map(|n| member(n, 1, 1)).collect();
         register.apply(Entry::First { cluster: ClusterId(1), layout: layout(), members: all });
         let first = Arc::new(register.last().expect("it has begun").clone());
-        let segment = Segment { epoch: 1, count: 0, complete: true };
-        let node = Node {
-            is_up: true,
-            life: 1,
-            epoch: 1,
-            delivered: 0,
-            wedged: false,
-            complete: true,
-            log: vec![segment],
-            disk: vec![segment],
+        let node = |n: usize| {
+            let (epoch, is_founder) = (1 + joiners as u64, n < founders);
+            let written = if is_founder { epoch } else { 0 };
+            let log: Vec<_> = (1..=written).map(|epoch| Segment { epoch, count: 0 }).collect();
+            Node {
+                is_up: true,
+                life: 1,
+                epoch,
+                delivered: 0,
+                wedged: false,
+                whole: is_founder,
+                complete: is_founder,
+                voter: 1,
+                disk: log.clone(),
+                log,
+            }
         };
-        World {
+        let mut world = World {
             register,
             history: vec![first],
-            nodes: vec![node; members],
+            nodes: (0..members).map(node).collect(),
             received: vec![vec![0; members]],
             told: vec![vec![None; members]],
             acknowledged: vec![0],
             crashes,
+            wipes,
+        };
+        for n in founders..members {
+            let (me, last) = (member(n, 1, 1), world.last().clone());
+            world.apply(Entry::Candidate(me.clone()));
+            let complete = |node: &NodeId| last.view.shards[0].is_complete(*node);
+            let nodes = last.view.nodes();
+            let end = |&node: &NodeId| Final { node, count: Seq(0), complete: complete(&node) };
+            let finals: Finals = [(SHARD, nodes.iter().map(end).collect())].into();
+            let next = successor(&last.view, &layout(), nodes[0], &nodes, &[me], &finals);
+            assert!(world.apply(Entry::Successor(next)), "it may join");
         }
+        world
     }
 
     pub(crate) fn apply(&mut self, entry: Entry) -> bool {
@@ -130,6 +177,11 @@ impl World {
 
     pub(crate) fn shard(&self, epoch: u64) -> &ShardView {
         &self.proposal(epoch).view.shards[0]
+    }
+
+    /// A node, as it is now.
+    pub(crate) fn me(&self, n: usize) -> Member {
+        member(n, self.nodes[n].life, self.nodes[n].voter)
     }
 
     pub(crate) fn has_received(&self, n: usize) -> u64 {
@@ -185,10 +237,10 @@ impl World {
     }
 }
 
-/// What a disk's log makes of itself.
-pub(crate) fn held(disk: &[Segment]) -> Option<Held> {
-    let last = disk.last()?;
-    Some(Held { end: End { epoch: Epoch(last.epoch), seq: Seq(last.count) }, complete: last.complete })
+/// A node's report of its disk's log.
+pub(crate) fn held(disk: &[Segment]) -> Held {
+    let end = disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
+    Held { end, complete: true }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {
@@ -199,8 +251,8 @@ pub(crate) fn index(node: NodeId) -> usize {
     node.0 as usize
 }
 
-pub(crate) fn member(n: usize, life: u64) -> Member {
-    Member::new(id(n), Incarnation(life))
+pub(crate) fn member(n: usize, life: u64, voter: u64) -> Member {
+    Member { voter: VoterId(voter), ..Member::new(id(n), Incarnation(life)) }
 }
 
 /// One shard of all members.

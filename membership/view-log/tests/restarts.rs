@@ -86,13 +86,18 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         world.run_until(3000 * MS, "both hear of both", |world| backs(world, 1).len() == 2);
         propose_restart(&mut world, 1);
         world.run_until(3000 * MS, "a restart", |world| [1, 2].iter().all(|&id| world.epoch(id) == Some(2)));
-        let holders = ShardState::Suspended { last_holders: [1, 2, 3].map(NodeId).to_vec() };
-        assert_eq!(world.last(1).expect("a view").view.shards[0].state, holders);
+        let suspended = world.last(1).expect("a view");
+        let ShardState::Suspended { after, last_holders } = &suspended.view.shards[0].state else {
+            panic!("nobody holds it")
+        };
+        let holders: Vec<_> = last_holders.iter().map(|holder| holder.node).collect();
+        assert_eq!((*after, holders), (Epoch::FIRST, [1, 2, 3].map(NodeId).to_vec()));
         world.run_until(3000 * MS, "a candidate", |world| world.candidates(1) == [3]);
         world.propose(1, &[1, 2, 3]);
         world.run_until(3000 * MS, "node 3 is in", |world| list.iter().all(|&id| world.epoch(id) == Some(3)));
         let (member, end) = (world.log(3).me(), End { epoch: Epoch::FIRST, seq: Seq(7) });
-        let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, end };
+        let held = Held { end, complete: true };
+        let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, held };
         world.log(3).reopen(reopen.clone());
         let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Reopens(vec![reopen.clone()]));
         world.run_until(3000 * MS, "all hear of it", |world| list.iter().all(|&id| told(world, id)));

@@ -7,8 +7,6 @@ use squall_membership::{End, Epoch, Held, Seq};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     end: End,
-    /// Whether the view calls the node complete.
-    complete: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,16 +19,16 @@ pub(crate) struct DiskLog {
 impl DiskLog {
     /// What a joiner gets: a shard's line, as part of the state.
     pub(crate) fn fetched(line: &[End], epoch: Epoch) -> DiskLog {
-        let written = line.iter().map(|&end| Segment { end, complete: false }).collect();
+        let written = line.iter().map(|&end| Segment { end }).collect();
         let mut log = DiskLog { written, synced: Vec::new() };
-        log.begin(epoch, false);
+        log.begin(epoch);
         log
     }
 
     /// A view record is written, and on the disk.
-    pub(crate) fn begin(&mut self, epoch: Epoch, complete: bool) {
+    pub(crate) fn begin(&mut self, epoch: Epoch) {
         if self.written.last().is_none_or(|last| last.end.epoch < epoch) {
-            self.written.push(Segment { end: End { epoch, seq: Seq(0) }, complete });
+            self.written.push(Segment { end: End { epoch, seq: Seq(0) } });
         }
         self.sync();
     }
@@ -78,7 +76,7 @@ impl DiskLog {
     }
 
     pub(crate) fn held(&self) -> Option<Held> {
-        self.written.last().map(|last| Held { end: last.end, complete: last.complete })
+        self.written.last().map(|last| Held { end: last.end, complete: true })
     }
 
     /// The epochs before this one of which there is anything.

@@ -278,14 +278,12 @@ impl Process {
             if view.epoch == Epoch::FIRST || shard.shard == PASSED {
                 self.state.insert(shard.shard);
             }
-            if let Some(disk) = self.disk.as_mut().filter(|_| shard.shard != PASSED) {
-                if shard.is_complete(node) {
-                    // The replica is built from the log, if there is none.
-                    disk.entry(shard.shard).or_default().begin(view.epoch, true);
-                    self.state.insert(shard.shard);
-                } else if self.state.contains(&shard.shard) {
-                    disk.entry(shard.shard).or_default().begin(view.epoch, false);
-                }
+            if let Some(disk) = self.disk.as_mut().filter(|_| shard.shard != PASSED)
+                && (shard.is_complete(node) || self.state.contains(&shard.shard))
+            {
+                disk.entry(shard.shard).or_default().begin(view.epoch);
+                // The replica is built from the log, if there is none.
+                self.state.insert(shard.shard);
             }
             let holds = self.state.contains(&shard.shard);
             assert!(holds || !shard.is_complete(node), "{node} holds no state of {} in {}", shard.shard, view.epoch);

@@ -48,7 +48,7 @@ fn is_written(register: &Register, entry: &Entry) -> bool {
     match entry {
         Entry::Back(back) => register.backs().contains(back),
         Entry::Reopen(reopen) => {
-            register.reopens().iter().any(|known| known.shard == reopen.shard && known.end >= reopen.end)
+            register.reopens().iter().any(|known| known.shard == reopen.shard && known.held.end >= reopen.held.end)
         }
         _ => false,
     }
