@@ -53,11 +53,11 @@ pub(crate) struct Installed {
 /// What became of a message that its sender, which goes, has not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It lies within the trim: those who stayed deliver it.
+    /// It lies within the trim: those who stayed deliver it, and nobody reads any more who lacks it.
     Delivered,
     /// It lies beyond the trim.
     NotDelivered,
-    /// The trim is not known.
+    /// The trim is not known, or somebody may still read a state without the message.
     Unknown,
 }
 
@@ -403,13 +403,17 @@ impl<S: Service> Task for Delivery<S> {
                 Stage::Complete { ahead: None, changes }
             }
             // It began with the group, or an operator said that what it holds counts.
-            _ if is_listed => Stage::Complete { ahead: None, changes: vec![change] },
+            _ if is_listed => {
+                self.desk.held.iter().for_each(|held| held.journal.forget_safe());
+                Stage::Complete { ahead: None, changes: vec![change] }
+            }
             Some(Stage::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
                 backlog.push_view(change);
                 Stage::Incomplete { backlog, state }
             }
             _ => {
                 self.errands.fetch += 1;
+                self.desk.held.iter().for_each(|held| held.journal.joins(view.epoch));
                 let backlog = Backlog::new(view.epoch, members.senders.len(), self.max_backlog_bytes);
                 Stage::Incomplete { backlog, state: None }
             }

@@ -173,9 +173,10 @@ pub enum Outcome {
     NotAccepted,
     /// It was accepted, and lies beyond what the group delivered: nobody delivers it.
     NotDelivered,
-    /// It was accepted, and the members that stayed deliver it: only its reply is lost.
+    /// It was accepted, and the members that stayed deliver it: only its reply is lost. Every linearizable read that begins from
+    /// now on shows it. Never said in a durable group, where a loss of power may undo it until all members have it on disk.
     Delivered,
-    /// It was accepted, and some members may have delivered it.
+    /// It was accepted, and some members may have delivered it, or may yet.
     Unknown {
         /// Unordered mode: the members known to have it, this node included. In ordered mode always empty.
         held_by: Vec<NodeId>,

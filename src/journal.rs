@@ -41,7 +41,7 @@ pub(crate) struct Journal {
     /// Wakes the thread that writes.
     writer: Waker,
     failure: OnceLock<String>,
-    /// All members have the messages up to this version on disk.
+    /// All members have the messages up to this version of this log on disk.
     safe: AtomicU64,
     /// Rings when `safe` has grown, and when nothing more is written.
     grown: Event,
@@ -55,6 +55,8 @@ pub(crate) struct Journal {
     stale: AtomicBool,
     /// The log was begun empty in the place of one that is lost.
     lost: AtomicBool,
+    /// The log is of another life of the group, which an operator ended.
+    foreign: AtomicBool,
     /// Does what the thread that writes would, where there is none.
     pump: OnceLock<Pump>,
 }
@@ -127,6 +129,7 @@ impl Journal {
             counts: Counts::default(),
             stale: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            foreign: AtomicBool::new(false),
             pump: OnceLock::new(),
         }
     }
@@ -178,6 +181,21 @@ impl Journal {
     /// Before anybody has the log.
     pub(crate) fn set_lost(&self, lost: bool) {
         self.lost.store(lost, Ordering::Release);
+    }
+
+    /// Whether the log goes on differently than that of any member, and nobody can tell from where on.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Acquire)
+    }
+
+    /// Takes note that this node needs a state in a view, as one who has nothing of it yet. Who has a record of that epoch, or of a
+    /// later one, has it from another life of the group: in a life that an operator forced, epochs are counted on from the view
+    /// from which it was forced, while the life before may have gone further.
+    pub(crate) fn joins(&self, epoch: Epoch) {
+        if self.end().position.epoch >= epoch && !self.foreign.swap(true, Ordering::AcqRel) {
+            let end = self.end();
+            tracing::warn!(%end, %epoch, "this node's log is of a life that an operator ended: it gets a state in its place");
+        }
     }
 
     /// The last view that the log has a record of, once that was found out again.
@@ -279,6 +297,12 @@ impl Journal {
         }
     }
 
+    /// What this log has is not known to be safe, whatever was before: it is another log, or its members are not those whose disks
+    /// that was said of. By the thread that delivers, or whoever has the log meanwhile.
+    pub(crate) fn forget_safe(&self) {
+        self.safe.store(0, Ordering::Release);
+    }
+
     /// What was written.
     pub(crate) fn counts(&self) -> LogCounts {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -354,9 +378,12 @@ impl Journal {
         let (answer, answers) = mpsc::channel();
         let journal = Arc::clone(self);
         let job = move |log: &mut DiskLog| {
+            // Before anybody can see what the log has instead.
+            journal.forget_safe();
             let view = job(log)?;
             let mut filling = journal.filling();
             journal.changes.fetch_add(1, Ordering::AcqRel);
+            journal.foreign.store(false, Ordering::Release);
             (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
             (filling.on_disk, filling.tip) = (log.persisted(), log.tip());
             let end = filling.on_disk;

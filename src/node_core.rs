@@ -75,8 +75,9 @@ enum Owner {
 #[derive(Debug)]
 enum Turn {
     Install(Arc<View>),
-    /// This view follows, and this node is not in it. The trims of the view at hand, if they are known.
-    Drop(Epoch, Option<Trims>),
+    /// This view follows, and this node is not in it. The trims of the view at hand, if they are known; and until when others that
+    /// are not in it either may read.
+    Drop(Epoch, Option<Trims>, Time),
     End(EndReason),
 }
 
@@ -411,9 +412,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 }
                 self.trims = trims;
             }
-            Effect::Dropped { next, trims } => {
+            Effect::Dropped { next, trims, readable_until } => {
                 self.slots.abandon();
-                self.turns.push_back(Turn::Drop(next.epoch, trims));
+                self.turns.push_back(Turn::Drop(next.epoch, trims, readable_until));
             }
             Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
             Effect::End(reason) => {
@@ -465,12 +466,17 @@ impl<F: Fabric + Learn> NodeCore<F> {
             self.leave_view();
             match turn {
                 Turn::Install(view) => self.install(view, handed_out, out),
-                Turn::Drop(epoch, trims) => self.drop_out(epoch, trims.as_ref(), handed_out, out),
+                Turn::Drop(epoch, trims, readable_until) => {
+                    // A clock that is read too early only makes this node say less.
+                    let within = if self.now < readable_until { Fate::Unknown } else { Fate::Delivered };
+                    self.drop_out(epoch, trims.as_ref(), within, handed_out, out);
+                }
                 Turn::End(reason) => {
                     // Of one that leaves it is known how far the others deliver.
                     let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
                     for (shard, HandedOut { undelivered, .. }) in handed_out {
-                        let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)));
+                        let trim = trims.as_ref().and_then(|trims| trims.get(&shard));
+                        let undelivered = with_fates(undelivered, trim, Fate::Delivered);
                         out.push(CoreEffect::End { shard, undelivered, reason: reason.clone() });
                     }
                     self.is_ended = true;
@@ -535,6 +541,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         &mut self,
         epoch: Epoch,
         trims: Option<&Trims>,
+        within: Fate,
         handed_out: BTreeMap<ShardId, HandedOut>,
         out: &mut Vec<CoreEffect>,
     ) {
@@ -543,7 +550,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.desks.values().for_each(|desk| desk.drop_out());
         out.push(CoreEffect::Dropped);
         for (shard, HandedOut { undelivered, .. }) in handed_out {
-            let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)));
+            let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)), within);
             out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });
         }
         out.push(CoreEffect::Returns);
@@ -556,11 +563,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
     }
 }
 
-/// What became of messages that this node has not delivered, if the others deliver up to this trim; None if that is not known:
-/// more views have passed, or nobody stays who has the shard.
-fn with_fates(undelivered: Vec<Undelivered>, trim: Option<&Seq>) -> Vec<(Undelivered, Fate)> {
+/// What became of messages that this node has not delivered, if the others deliver up to this trim, of those `within` it; None
+/// if that is not known: more views have passed, or nobody stays who has the shard.
+fn with_fates(undelivered: Vec<Undelivered>, trim: Option<&Seq>, within: Fate) -> Vec<(Undelivered, Fate)> {
     let fate = |message: &Undelivered| match (trim, message.place) {
-        (Some(trim), Some(place)) if place < *trim => Fate::Delivered,
+        (Some(trim), Some(place)) if place < *trim => within,
         (Some(_), _) => Fate::NotDelivered,
         (None, _) => Fate::Unknown,
     };

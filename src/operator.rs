@@ -12,7 +12,7 @@ use squall_membership::EndReason;
 use squall_view_log::Monitor;
 
 use crate::{
-    admin::{Admin, Farewell, Farewells, Standing, StatusReport},
+    admin::{Admin, EmptiedShard, Farewell, Farewells, Standing, StatusReport},
     outside::Outside,
     runtime::Request,
     status::Status,
@@ -116,11 +116,11 @@ impl Admin for Operator {
         }
     }
 
-    fn recover(&self, reason: String) -> Result<(), String> {
+    fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String> {
         let forced = self.ask(|reply| Request::Recover(reason, reply));
-        let epoch = forced.ok_or("its engine does not answer")??;
+        let (epoch, emptied) = forced.ok_or("its engine does not answer")??;
         match self.outside.wait_view(Some(RECOVERY_PATIENCE), |view| view.epoch >= epoch) {
-            Ok(Some(_)) => Ok(()),
+            Ok(Some(_)) => Ok(emptied),
             Ok(None) => {
                 Err(format!("{epoch} is forced, and not in operation after {RECOVERY_PATIENCE:?}: see `squall status`"))
             }

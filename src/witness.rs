@@ -10,7 +10,7 @@ use squall_membership::Layout;
 use squall_view_log::{Log, Monitor};
 
 use crate::{
-    admin::{self, Admin, Farewell, Standing, StatusReport},
+    admin::{self, Admin, EmptiedShard, Farewell, Standing, StatusReport},
     config::Config,
     control::{Caller, ControlStream, Handler, Server, Service},
     node::StartError,
@@ -137,7 +137,7 @@ impl Admin for Watched {
         Err(NO_MEMBER.into())
     }
 
-    fn recover(&self, _: String) -> Result<(), String> {
+    fn recover(&self, _: String) -> Result<Vec<EmptiedShard>, String> {
         Err(NO_MEMBER.into())
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use squall_fabric::{BreakReason, NodeId};
+use squall_fabric::{BreakReason, NodeId, Time};
 
 use crate::{
     end::EndReason,
@@ -109,6 +109,9 @@ pub enum Effect {
         next: Arc<View>,
         /// How far each shard delivered in the last view with this node, by those who went on; None if that is not known.
         trims: Option<Trims>,
+        /// Until when, on this node's clock, another node without a place in that view may still read a state in which nothing of
+        /// what others deliver without this node is seen; [`Time::MAX`] if that is not known.
+        readable_until: Time,
     },
     /// What follows the view can't be decided for now; the sentence says why. It may be over at any time: then whatever is decided
     /// comes as usual.

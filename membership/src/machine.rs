@@ -301,11 +301,14 @@ impl Membership {
     /// Others went on without this node.
     fn drop_out(&mut self, next: Proposal, follows: bool, out: &mut Vec<Effect>) {
         tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
-        self.retired.extend(self.tenure.take());
+        let tenure = self.tenure.take();
+        let readable_until = tenure.as_ref().map_or(Time::MAX, |tenure| tenure.readable_until(&next.view));
+        self.retired.extend(tenure);
         self.later.clear();
         self.returning.dropped();
         self.me.incarnation = Incarnation(self.me.incarnation.0 + 1);
-        out.push(Effect::Dropped { next: next.view, trims: follows.then_some(next.trims) });
+        let trims = follows.then_some(next.trims);
+        out.push(Effect::Dropped { next: next.view, trims, readable_until });
         if self.leaving {
             self.end(EndReason::Left, out);
         } else {

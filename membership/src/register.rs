@@ -221,8 +221,13 @@ impl Register {
                 }
                 Ok(self.advance(proposal))
             }
-            Entry::Back(back) => {
-                back.check(self.view().ok_or(Refused::OutOfPlace)?)?;
+            Entry::Back(mut back) => {
+                let view = self.view().ok_or(Refused::OutOfPlace)?;
+                if self.began.is_some() {
+                    // A log of a later epoch is of the life before, which may have gone further: it is nothing of this one.
+                    back.held.retain(|_, held| held.end.epoch <= view.epoch);
+                }
+                back.check(view)?;
                 let (node, is) = (back.member.node, back.member.incarnation);
                 if let Some(known) = self.backs.get(&node).filter(|known| known.member.incarnation >= is) {
                     let known = known.member.incarnation.0;

@@ -376,11 +376,20 @@ impl Tenure {
         self.committed.take_if(|_| self.phase == Phase::Over)
     }
 
-    /// When those who are dropped by what was decided read no more. One whose row says `wedged` does not.
+    /// When those who are dropped by what was decided read no more.
     fn leases_over(&self) -> Time {
-        let Some(next) = &self.committed else { return Time::ZERO };
-        let left = next.view.left.iter().filter_map(|&node| self.board.rank_of(node));
-        self.leases.over(left.filter(|&member| member != self.me && !self.board.is_wedged(member)))
+        self.committed.as_ref().map_or(Time::ZERO, |next| self.readable_until(&next.view))
+    }
+
+    /// When those others read no more who are not in the view that follows. One whose row says `wedged` does not.
+    pub(crate) fn readable_until(&self, next: &View) -> Time {
+        let left = next.left.iter().filter_map(|&node| self.board.rank_of(node));
+        let mut others = left.filter(|&member| member != self.me && !self.board.is_wedged(member));
+        if self.is_frozen() {
+            return self.leases.over(others);
+        }
+        // The shards have not said for whom they have vouched.
+        others.next().map_or(Time::ZERO, |_| Time::MAX)
     }
 
     /// Carries out what was decided, now that nobody who was dropped can read any more.

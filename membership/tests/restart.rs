@@ -245,6 +245,20 @@ fn each_rule_for_who_is_back_broken_in_one_way_is_refused() {
 }
 
 #[test]
+fn what_a_node_has_of_a_life_that_was_ended_is_left_out_and_the_node_is_back() {
+    let mut before = register();
+    let proposal = Proposal::clone(before.last().expect("there is a view"));
+    let epoch = proposal.view.epoch.0;
+    let (cluster, after, reason) = (ClusterId(9), ClusterId(1), "fire".into());
+    let mut forced = Register::default();
+    forced.apply(Entry::Force { cluster, after, layout: layout(), proposal, reason });
+    let log = back(life(1, 2), epoch, &[(ALL, end(epoch + 3, 7)), (PAIR, end(epoch, 1))]);
+    assert!(matches!(before.apply(Entry::Back(log.clone())), Applied::Refused(Refused::Rule(_))));
+    assert_eq!(forced.apply(Entry::Back(log)), Applied::Backs);
+    assert_eq!(forced.backs()[0].held.keys().copied().collect::<Vec<_>>(), [PAIR]);
+}
+
+#[test]
 fn a_later_life_of_a_node_says_what_counts() {
     let mut register = register();
     say(&mut register, back(life(1, 1), 1, &[(ALL, end(1, 30)), (PAIR, end(1, 3))]));

@@ -106,8 +106,8 @@ pub struct Deliverer {
     turn_of: usize,
     /// Durable: the version of what was delivered last.
     version: Option<u64>,
-    /// Durable: what the application knows to be safe.
-    safe: u64,
+    /// Durable: the version up to which the application was told that all is safe.
+    told: u64,
 }
 
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Deliverer {
             .zip(bulk)
             .map(|((&node, ring), bulk)| Sender { node, reader: reader(ring), bulk, nulls: 0, turns: 0 })
             .collect();
-        Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0, version: None, safe: 0 }
+        Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0, version: None, told: 0 }
     }
 
     /// How many turns of each sender, by rank, were delivered or passed over as nulls.
@@ -192,7 +192,7 @@ impl Deliverer {
             Mode::Ordered => self.next < self.progress.limit(0),
             Mode::Durable => {
                 let versions = &self.progress.versions;
-                (self.next < self.progress.limit(0) && !versions.is_full()) || self.safe < versions.safe()
+                (self.next < self.progress.limit(0) && !versions.is_full()) || self.told < versions.safe()
             }
             Mode::Unordered => self.senders.iter().enumerate().any(|(s, sender)| sender.turns < self.progress.limit(s)),
         };
@@ -218,8 +218,8 @@ impl Deliverer {
         }
         if self.mode == Mode::Durable {
             let safe = self.progress.versions.safe();
-            if safe > self.safe {
-                self.safe = safe;
+            if safe > self.told {
+                self.told = safe;
                 application.safe(safe);
             }
         }

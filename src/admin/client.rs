@@ -4,7 +4,7 @@ use std::{io::ErrorKind, time::Duration};
 
 use squall_fabric::{NodeId, net::Security};
 
-use super::{Reply, Request, StatusReport, WORDS};
+use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
 use crate::{
     Config, FabricError,
     config::Address,
@@ -131,9 +131,12 @@ impl AdminClient {
     }
 
     /// Lets the node go on with what is left of the group, without a quorum of those who decide: see `squall recover`. `reason`
-    /// is recorded in the view log: who wants it, when and why.
-    pub fn recover(&mut self, reason: impl Into<String>) -> Result<(), AdminError> {
-        self.tell(&Request::Recover(reason.into()))
+    /// is recorded in the view log: who wants it, when and why. Returns the shards that start empty.
+    pub fn recover(&mut self, reason: impl Into<String>) -> Result<Vec<EmptiedShard>, AdminError> {
+        match self.ask(&Request::Recover(reason.into()))? {
+            Reply::Recovered(emptied) => Ok(emptied),
+            other => Err(self.unexpected(other)),
+        }
     }
 
     fn tell(&mut self, request: &Request) -> Result<(), AdminError> {
@@ -147,7 +150,7 @@ impl AdminClient {
         let node = self.node();
         match reply {
             Reply::Refused(why) => AdminError::Refused { node, why },
-            Reply::Status(_) | Reply::Done => AdminError::Unexpected { node },
+            Reply::Status(_) | Reply::Done | Reply::Recovered(_) => AdminError::Unexpected { node },
         }
     }
 

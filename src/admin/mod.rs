@@ -28,7 +28,8 @@ pub(crate) use self::serve::{Admin, Farewell, Farewells, serve};
 pub use self::{
     client::{AdminClient, AdminError, Target},
     report::{
-        CandidateReport, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport, ViewLogReport,
+        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport,
+        ViewLogReport,
     },
 };
 pub use crate::control::{ControlError, FrameError};
@@ -51,6 +52,8 @@ enum Reply {
     Status(Box<StatusReport>),
     /// It is done, or under way. Once this node has left there is another one.
     Done,
+    /// This node goes on alone, and these shards start empty.
+    Recovered(Vec<EmptiedShard>),
     /// It is not, and why, in a sentence.
     Refused(String),
 }

@@ -1,10 +1,15 @@
 //! How a node sees its cluster.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_view_log::Monitor;
 
-use crate::status::{Fetching, LogStatus};
+use crate::{
+    error::Nodes,
+    status::{Fetching, LogStatus},
+};
 
 /// How a node sees its cluster, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +103,28 @@ pub struct ShardReport {
     pub log: Option<LogStatus>,
     /// Its members' rows, by rank. Counts are those of a node that is a member of the shard; others know none.
     pub rows: Vec<RowReport>,
+}
+
+/// A shard that starts empty, since an operator lets a node go on alone that does not hold its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmptiedShard {
+    /// Its number.
+    pub shard: u32,
+    /// Its group's name.
+    pub group: String,
+    /// The nodes that held its state last, as far as the view says. Some may still run, or have it on disk: it is not used any more.
+    pub held_by: Vec<NodeId>,
+}
+
+impl fmt::Display for EmptiedShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EmptiedShard { shard, group, held_by } = self;
+        write!(f, "shard {shard} of {group:?} starts empty: this node did not hold its state")?;
+        match held_by.as_slice() {
+            [] => Ok(()),
+            held_by => write!(f, ", which {} held last", Nodes(held_by)),
+        }
+    }
 }
 
 /// What a shard can do.

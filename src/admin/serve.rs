@@ -7,7 +7,7 @@ use std::{
 
 use squall_fabric::NodeId;
 
-use super::{Reply, Request, StatusReport, WORDS};
+use super::{EmptiedShard, Reply, Request, StatusReport, WORDS};
 use crate::control::{
     ControlStream,
     frame::{self, FrameError},
@@ -34,8 +34,8 @@ pub(crate) trait Admin: Send + Sync {
     fn wait_left(&self) -> Result<(), String>;
 
     /// Goes on with what is left, without a quorum of those who decide. `reason` says who wants it, when and why, for the
-    /// view log.
-    fn recover(&self, reason: String) -> Result<(), String>;
+    /// view log. Returns the shards that start empty.
+    fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String>;
 }
 
 /// How many operators are yet to hear that their node has left.
@@ -97,7 +97,7 @@ fn answer(stream: ControlStream, admin: &dyn Admin) -> Result<(), FrameError> {
         let reply = match request {
             Request::Status => Reply::Status(Box::new(admin.status())),
             Request::Suspect(node) => done(admin.suspect(node)),
-            Request::Recover(reason) => done(admin.recover(reason)),
+            Request::Recover(reason) => admin.recover(reason).map_or_else(Reply::Refused, Reply::Recovered),
             Request::Leave => match admin.leave() {
                 Ok(held) => {
                     farewell = Some(held);

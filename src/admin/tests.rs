@@ -78,9 +78,13 @@ impl Admin for Noted {
         self.note("left".into())
     }
 
-    fn recover(&self, reason: String) -> Result<(), String> {
-        self.note(reason)
+    fn recover(&self, reason: String) -> Result<Vec<EmptiedShard>, String> {
+        self.note(reason).map(|()| vec![emptied()])
     }
+}
+
+fn emptied() -> EmptiedShard {
+    EmptiedShard { shard: 3, group: "bank".into(), held_by: vec![NodeId(4), NodeId(5)] }
 }
 
 /// The node, and where it is.
@@ -111,7 +115,10 @@ fn a_node_does_what_it_is_told_and_says_why_not() {
     let mut client = AdminClient::connect(&target, PATIENCE).unwrap();
     client.suspect(NodeId(2)).unwrap();
     assert_eq!(client.suspect(NodeId(9)).unwrap_err().to_string(), "node 1 refuses: node 9 is not a member");
-    client.recover("by ann, since two hosts burnt").unwrap();
+    assert_eq!(client.recover("by ann, since two hosts burnt").unwrap(), [emptied()]);
+    let sentence =
+        "shard 3 of \"bank\" starts empty: this node did not hold its state, which node 4 and node 5 held last";
+    assert_eq!(emptied().to_string(), sentence);
     client.leave(PATIENCE).unwrap();
     assert_eq!(*noted.told.lock().unwrap(), ["suspect node 2", "by ann, since two hosts burnt", "leave", "left"]);
 }

@@ -21,13 +21,11 @@ pub(super) struct Held<S: Service> {
     /// In the order of versions.
     replies: VecDeque<(u64, u32, Result<S::Reply, Unapplied>)>,
     reads: VecDeque<(u64, Job<S>)>,
-    /// All members have the messages up to this version on disk.
-    safe: u64,
 }
 
 impl<S: Service> Held<S> {
     pub(super) fn new(journal: Arc<Journal>) -> Held<S> {
-        Held { journal, replies: VecDeque::new(), reads: VecDeque::new(), safe: 0 }
+        Held { journal, replies: VecDeque::new(), reads: VecDeque::new() }
     }
 
     /// Holds the reply to a message of this node.
@@ -38,7 +36,7 @@ impl<S: Service> Held<S> {
     /// Holds what was read at the version that the log ends with. Gives it back if that is safe.
     pub(super) fn hold_read(&mut self, job: Job<S>) -> Option<Job<S>> {
         let version = self.journal.end().version;
-        if version <= self.safe {
+        if version <= self.journal.safe() {
             return Some(job);
         }
         self.reads.push_back((version, job));
@@ -63,9 +61,9 @@ impl<S: Service> Desk<S> {
     pub(super) fn release(&mut self, version: u64) {
         let Desk { held, shared, wakers, .. } = self;
         let Some(held) = held else { return };
-        held.safe = held.safe.max(version);
-        held.journal.set_safe(held.safe);
-        while held.replies.front().is_some_and(|(at, ..)| *at <= held.safe) {
+        held.journal.set_safe(version);
+        let safe = held.journal.safe();
+        while held.replies.front().is_some_and(|(at, ..)| *at <= safe) {
             let Some((_, ticket, reply)) = held.replies.pop_front() else { break };
             let after = shared.replies.complete(ticket, reply);
             after.wake.into_iter().for_each(|waker| wakers.push(waker));
@@ -73,7 +71,7 @@ impl<S: Service> Desk<S> {
                 shared.intake.on_slot();
             }
         }
-        while held.reads.front().is_some_and(|(at, _)| *at <= held.safe) {
+        while held.reads.front().is_some_and(|(at, _)| *at <= safe) {
             let Some((_, job)) = held.reads.pop_front() else { break };
             job.answer().into_iter().for_each(|waker| wakers.push(waker));
         }

@@ -139,6 +139,9 @@ pub(super) fn is_within(delivered: &Option<Mark>, message: &Undelivered) -> bool
 }
 
 /// What is known of messages, by their tickets. Those that this node has delivered since they were listed are left out.
+///
+/// In a durable group, those who stay deliver what lies within the trim, and all of them may lose power before it is on any disk:
+/// this node, on whose disk it is not either, will not know.
 pub(super) fn outcomes(
     mode: Mode,
     part: Option<&Part>,
@@ -146,12 +149,14 @@ pub(super) fn outcomes(
 ) -> impl Iterator<Item = (u32, Outcome)> {
     let delivered = part.map(Part::delivered);
     undelivered.into_iter().filter(move |(message, _)| !is_within(&delivered, message)).map(move |(message, fate)| {
-        let outcome = match fate {
+        let outcome = match (mode, fate) {
             // No other member knows of it.
-            _ if mode.is_ordered() && message.place.is_none() => Outcome::NotDelivered,
-            Fate::Delivered => Outcome::Delivered,
-            Fate::NotDelivered => Outcome::NotDelivered,
-            Fate::Unknown => Outcome::Unknown { held_by: message.held_by },
+            _ if message.place.is_none() => Outcome::NotDelivered,
+            // There is no trim.
+            (Mode::Unordered, _) => Outcome::of_holders(message.held_by),
+            (Mode::Ordered, Fate::Delivered) => Outcome::Delivered,
+            (Mode::Ordered | Mode::Durable, Fate::NotDelivered) => Outcome::NotDelivered,
+            (Mode::Durable, Fate::Delivered) | (_, Fate::Unknown) => Outcome::Unknown { held_by: Vec::new() },
         };
         (message.ticket, outcome)
     })

@@ -124,6 +124,9 @@ impl<S: Service> Taker<'_, S> {
 
     /// Where this node's log ends, as far as its replica can be taken: it is there then. None if nothing of the log can be used.
     pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {
+        if self.journal.is_foreign() {
+            return Ok(None);
+        }
         if !self.journal.is_stale() {
             return Ok(Some(self.journal.end()));
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam::channel::{Receiver, Sender};
 use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
-use squall_membership::{EndReason, Epoch, ShardId};
+use squall_membership::{EndReason, ShardId};
 use squall_ordered::DeliverError;
 use squall_view_log::Monitor;
 
@@ -12,6 +12,7 @@ use super::{
     delivery_thread::{Change, DeliveryThread},
     fetcher::Fetcher,
     idle::{Idle, Rest},
+    report::Forced,
     returning::{Done, Returning, waits_for},
     run_delay::RunDelay,
 };
@@ -58,7 +59,7 @@ pub(crate) enum Request {
     /// Say to an operator how things are, besides what is known of the view log.
     Report(Box<StatusReport>, Sender<StatusReport>),
     /// An operator lets this node go on alone, for this reason. The answer is the view that it will be in.
-    Recover(String, Sender<Result<Epoch, String>>),
+    Recover(String, Sender<Result<Forced, String>>),
     /// A delivery thread met a faulty sender.
     Faulty(ShardId, DeliverError),
 }

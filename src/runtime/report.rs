@@ -2,13 +2,18 @@
 
 use crossbeam::channel::Sender;
 use squall_fabric::{Fabric, NodeId, Time, Wait};
-use squall_membership::{Epoch, Member, Proposal, Rank, ShardState, ShardView, View};
+use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, View};
 
 use super::{Engine, GroupSlot, returning::waits_for};
 use crate::{
-    admin::{CandidateReport, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport},
+    admin::{
+        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport,
+    },
     fabric::Learn,
 };
+
+/// The view that a node is forced to go on with, and the shards that start empty in it.
+pub(crate) type Forced = (Epoch, Vec<EmptiedShard>);
 
 impl<F: Fabric + Wait + Learn> Engine<F> {
     /// Adds what the engine knows to what is known of the view log.
@@ -99,22 +104,23 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         ShardReport { shard: shard.shard.0, group, condition, fetching, log, rows }.with_lags()
     }
 
-    /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be.
-    pub(super) fn recover(&self, reason: String, reply: Sender<Result<Epoch, String>>) {
+    /// Goes on alone, if this node can't go on otherwise. The answer comes later: the view that it will be, and the shards that start
+    /// empty in it.
+    pub(super) fn recover(&self, reason: String, reply: Sender<Result<Forced, String>>) {
         match self.forced(reason) {
             // Who asked may have gone.
             Err(why) => _ = reply.send(Err(why)),
-            Ok((proposal, reason)) => {
+            Ok((proposal, emptied, reason)) => {
                 let epoch = proposal.view.epoch;
                 self.monitor.force(proposal, reason, move |done| {
-                    let _ = reply.send(done.map(|()| epoch).map_err(|why| why.to_string()));
+                    let _ = reply.send(done.map(|()| (epoch, emptied)).map_err(|why| why.to_string()));
                 });
             }
         }
     }
 
-    /// What an operator forces, and why, for the record.
-    fn forced(&self, mut reason: String) -> Result<(Proposal, String), String> {
+    /// What an operator forces, the shards that start empty, and why it is done, for the record.
+    fn forced(&self, mut reason: String) -> Result<(Proposal, Vec<EmptiedShard>, String), String> {
         if self.stalled.is_none() {
             return Err(
                 "it can go on, or waits for those who decide, which may still answer: only a node of which `squall \
@@ -127,16 +133,22 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
         let forced = self.core.membership().forced();
         let (proposal, anew) = forced.ok_or("what follows its view is decided meanwhile: nothing is to be forced")?;
-        if !anew.is_empty() {
-            let names = anew.iter().map(|shard| match self.groups.get(shard) {
-                Some(group) => format!("{shard} of {:?}", group.control.name()),
-                None => shard.to_string(),
-            });
-            let names = names.collect::<Vec<_>>().join(", ");
-            tracing::warn!(shards = names, "nobody who is left holds their state: they start anew");
-            reason = format!("{reason} (started anew, since this node did not hold their state: {names})");
+        let emptied: Vec<EmptiedShard> = anew.into_iter().map(|shard| self.emptied(shard)).collect();
+        for shard in &emptied {
+            tracing::warn!("{shard}");
+            reason = format!("{reason}; {shard}");
         }
-        Ok((proposal, reason))
+        Ok((proposal, emptied, reason))
+    }
+
+    /// A shard that starts empty, since this node does not hold its state.
+    fn emptied(&self, shard: ShardId) -> EmptiedShard {
+        let held_by = self.core.view().and_then(|view| view.shard(shard)).map(|view| match &view.state {
+            ShardState::Suspended { last_holders, .. } => last_holders.iter().map(|holder| holder.node).collect(),
+            ShardState::Active | ShardState::Inadequate => view.complete.clone(),
+        });
+        let group = self.groups.get(&shard).map(|group| group.control.name().to_owned()).unwrap_or_default();
+        EmptiedShard { shard: shard.0, group, held_by: held_by.unwrap_or_default() }
     }
 }
 

@@ -36,6 +36,8 @@ struct NodeDisk {
     shards: BTreeMap<ShardId, OnDisk>,
     /// A write and its sync take up to this, at random.
     pace: Duration,
+    /// None ends, as long as this holds.
+    hangs: bool,
 }
 
 /// What a shard has on its node's disk.
@@ -50,7 +52,7 @@ const PACE: Duration = Duration::from_micros(50);
 
 impl Default for NodeDisk {
     fn default() -> NodeDisk {
-        NodeDisk { shards: BTreeMap::new(), pace: PACE }
+        NodeDisk { shards: BTreeMap::new(), pace: PACE, hangs: false }
     }
 }
 
@@ -92,6 +94,10 @@ impl Disks {
 
     pub(super) fn pace(&self, node: NodeId) -> Duration {
         self.0.get(&node).map_or(PACE, |disk| disk.pace)
+    }
+
+    fn hangs(&self, node: NodeId) -> bool {
+        self.0.get(&node).is_some_and(|disk| disk.hangs)
     }
 }
 
@@ -159,6 +165,12 @@ impl Cluster {
     /// From now on, a write to a node's disk takes up to so long. 50 µs if nothing is said.
     pub fn slow_disk(&mut self, node: NodeId, pace: Duration) {
         self.disks.0.entry(node).or_default().pace = pace;
+    }
+
+    /// Lets no write to the logs on a node's disk end, from now on until it is said otherwise.
+    pub fn hang_disk(&mut self, node: NodeId, hangs: bool) {
+        self.disks.0.entry(node).or_default().hangs = hangs;
+        self.schedule_writes(node);
     }
 
     /// Has a node lose power in the midst of a change to its disk: of all that are to come, the one with this number, from 0, in
@@ -244,7 +256,7 @@ impl Cluster {
         let mut puts = Vec::new();
         for (&shard, group) in &mut node.groups {
             let is_due = group.logging.as_ref().is_some_and(|logging| logging.journal.is_due());
-            if is_due && !group.writes {
+            if is_due && !group.writes && !self.disks.hangs(id) {
                 group.writes = true;
                 let pace = self.disks.pace(id).as_nanos() as u64;
                 puts.push((now + Duration::from_nanos(self.rng.u64(0..=pace)), Act::Write(shard)));
@@ -257,9 +269,10 @@ impl Cluster {
 
     /// Writes what was appended to a log, and does what else was asked for.
     pub(super) fn write(&mut self, id: NodeId, shard: ShardId) {
+        let hangs = self.disks.hangs(id);
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.writes = false;
-        let Some(logging) = &group.logging else { return };
+        let Some(logging) = group.logging.as_ref().filter(|_| !hangs) else { return };
         if logging.journal.write(&mut logging.log()) {
             self.step_within(id, self.options.step_delay);
         }

@@ -227,6 +227,16 @@ impl Cluster {
         self.schedule_log(id);
     }
 
+    /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns whether there is anything to force:
+    /// the node does not know what follows its view. What comes of it shows in its [view](Cluster::view), a second later.
+    pub fn recover(&mut self, node: NodeId, reason: &str) -> bool {
+        let forced = self.nodes.get(&node).and_then(|node| node.core.membership().forced());
+        let Some(((proposal, _), seat)) = forced.zip(self.raft.seats.get(&node)) else { return false };
+        lock(&seat.log).force(proposal, reason.to_owned(), |_| ());
+        self.schedule_log(node);
+        true
+    }
+
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
         let delay = self.net.latency(from, to) + self.random(self.options.log_delay);
         if self.net.is_cut(from, to) || !self.nodes.contains_key(&to) {

@@ -8,8 +8,8 @@
 //!   goes on from the state that it was given;
 //! - each client's messages are applied in its order, byte for byte;
 //! - no linearizable read is older than what was complete, anywhere, before it began;
-//! - what was acknowledged is in the log, what was said not to be delivered is not, and nothing that a member submitted is lost
-//!   while it stays one;
+//! - what was acknowledged, or said to be delivered, is in the log, what was said not to be delivered is not, and nothing that a
+//!   member submitted is lost while it stays one;
 //! - whatever waits gets an answer;
 //! - once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
 //!
@@ -41,7 +41,7 @@ use squall_ordered::Mode;
 use squall_view_log::Standing;
 
 use self::{
-    client::Waiting,
+    client::{Later, Waiting},
     faults::Faults,
     ledger::{Ledger, Log, Sizes},
 };
@@ -155,6 +155,9 @@ struct Scenario<'a> {
     waiting: Vec<Waiting>,
     /// Acknowledged: where each message is in the log.
     acknowledged: Vec<(u64, Applied)>,
+    /// Without a reply, and delivered, as their submitters were told, in this order; and what was answered later.
+    delivered: Vec<Applied>,
+    later: Vec<Later>,
     /// Not delivered, as their submitters were told; and those of which they were told nothing certain.
     refused: BTreeSet<Applied>,
     unknown: BTreeSet<Applied>,
@@ -268,6 +271,8 @@ impl<'a> Scenario<'a> {
             numbers: BTreeMap::new(),
             waiting: Vec::new(),
             acknowledged: Vec::new(),
+            delivered: Vec::new(),
+            later: Vec::new(),
             refused: BTreeSet::new(),
             unknown: BTreeSet::new(),
             seen: 0,

@@ -5,7 +5,7 @@ use std::sync::mpsc::TryRecvError;
 use squall_membership::ClusterId;
 use squall_ordered::{
     Payload,
-    log::{Body, Hlc, Log, Options, Position},
+    log::{Body, Hlc, Log, Options, Position, ViewRecord},
 };
 
 use super::*;
@@ -184,6 +184,52 @@ fn who_is_dropped_does_not_know_whether_what_it_delivered_is_on_all_disks() {
     solo.task.outside(Vec::new(), why.clone());
     let outcome = Outcome::Unknown { held_by: Vec::new() };
     assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
+}
+
+#[test]
+fn who_is_dropped_does_not_know_whether_what_others_deliver_is_on_any_disk() {
+    let config = config(|group| _ = group.mode(Mode::Durable));
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut submit = solo.group.submit(&Entry::Add(5));
+    solo.step_shard();
+    solo.shard.wedge();
+    let undelivered = solo.shard.undelivered().unwrap();
+    let why = Unavailable::Dropped { epoch: Epoch(2) };
+    solo.task.outside(with_fate(undelivered, Fate::Delivered), why.clone());
+    let outcome = Outcome::Unknown { held_by: Vec::new() };
+    assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
+}
+
+#[test]
+fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
+    let mut solo = solo();
+    let (journal, ..) = solo.log.as_ref().unwrap();
+    let journal = Arc::clone(journal);
+    let mut submit = solo.group.submit(&Entry::Add(5));
+    solo.settle();
+    solo.write();
+    solo.settle();
+    assert_eq!((poll(&mut submit), journal.safe()), (Poll::Ready(Ok(5)), 1));
+    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|()| None));
+    solo.write();
+    assert_eq!(begun.try_recv().map(|end| end.version), Ok(0));
+    assert_eq!(journal.safe(), 0);
+}
+
+#[test]
+fn a_log_of_an_epoch_that_has_not_begun_is_of_another_life() {
+    let (journal, mut log, _) = log();
+    journal.append().view(Epoch(7), &ViewRecord::default()).unwrap();
+    journal.append().message(Position::new(Epoch(7), Seq(1)), Hlc(0), NodeId(1), Payload::kept(b"old")).unwrap();
+    journal.joins(Epoch(8));
+    assert!(!journal.is_foreign());
+    journal.joins(Epoch(7));
+    assert!(journal.is_foreign(), "nothing of this epoch has come to the node");
+    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|()| None));
+    journal.write(&mut log);
+    assert!(begun.try_recv().is_ok() && !journal.is_foreign(), "it has another one now");
 }
 
 #[test]

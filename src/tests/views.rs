@@ -284,6 +284,23 @@ fn an_unordered_message_is_not_sent_again_and_names_who_has_it() {
 }
 
 #[test]
+fn an_unordered_message_of_a_dropped_node_may_be_delivered_by_whoever_has_it() {
+    let config = config(|group| _ = group.mode(Mode::Unordered));
+    let (group, spec) = new_group("ledger", Ledger::default(), &config);
+    let nodes = [NodeId(1), NodeId(2)];
+    let mut solo = Solo::start(group, spec, &config, &nodes, &nodes);
+    let mut submit = solo.group.submit(&Entry::Add(1));
+    solo.step_shard();
+    solo.shard.wedge();
+    let undelivered = solo.shard.undelivered().unwrap();
+    let why = Unavailable::Dropped { epoch: Epoch(2) };
+    // No trim says how far others go.
+    solo.task.outside(with_fate(undelivered, Fate::NotDelivered), why.clone());
+    let outcome = Outcome::Unknown { held_by: vec![NodeId(1)] };
+    assert_eq!(poll(&mut submit), Poll::Ready(Err(SubmitError::Unavailable { why, outcome })));
+}
+
+#[test]
 fn a_panic_in_view_changed_leaves_nobody_waiting() {
     struct Panics;
 

@@ -11,13 +11,12 @@ pub(super) struct Durable {
     column: Counter,
     /// By member: whether it counts whatever its row says, since it was complete when the view began.
     counts: Vec<bool>,
-    safe: u64,
 }
 
 impl Durable {
     pub(super) fn new(column: Counter, members: &ShardView) -> Durable {
         let counts = members.members.iter().map(|&node| members.is_complete(node)).collect();
-        Durable { column, counts, safe: 0 }
+        Durable { column, counts }
     }
 
     /// Returns whether the deliverer has more to do.
@@ -32,9 +31,8 @@ impl Durable {
         };
         let safe = self.counts.iter().enumerate().filter_map(told).min().unwrap_or(0);
         // One that begins to count may lag behind what was safe without it.
-        let is_news = safe > self.safe;
+        let is_news = safe > versions.safe();
         if is_news {
-            self.safe = safe;
             versions.set_safe(safe);
         }
         // Whoever waits for room looks for it once more after it has said so, and then has this thread woken.

@@ -12,21 +12,43 @@ use super::{
     Scenario,
     ledger::{Append, Ledger, Log, padding},
 };
-use crate::{error::SubmitError, sim::check::Applied};
+use crate::{
+    error::{Outcome, SubmitError},
+    sim::check::Applied,
+};
 
 /// How many clients submit at each sender, each one message at a time.
 const CLIENTS: u32 = 10;
 
 /// Why an operation has no answer.
 pub(super) struct Failed {
-    /// It is certain that it was not applied.
-    not_applied: bool,
+    fate: Fate,
     why: String,
+}
+
+/// What its error says of an operation that has no answer.
+enum Fate {
+    /// Members apply it.
+    Delivered,
+    /// No member applies it.
+    NotApplied,
+    Unknown,
 }
 
 impl From<SubmitError> for Failed {
     fn from(error: SubmitError) -> Failed {
-        Failed { not_applied: error.is_not_applied(), why: error.to_string() }
+        let outcome = match &error {
+            SubmitError::Ended { outcome, .. }
+            | SubmitError::Unavailable { outcome, .. }
+            | SubmitError::ViewEnded { outcome, .. } => Some(outcome),
+            _ => None,
+        };
+        let fate = match outcome {
+            Some(Outcome::Delivered) => Fate::Delivered,
+            _ if error.is_not_applied() => Fate::NotApplied,
+            _ => Fate::Unknown,
+        };
+        Failed { fate, why: error.to_string() }
     }
 }
 
@@ -38,11 +60,23 @@ pub(super) struct Waiting {
     pub(super) what: What,
     /// The longest log that anybody had seen when it began.
     floor: u64,
+    /// How many messages were [said to be delivered](Scenario::delivered) then: it shows them all.
+    behind: usize,
     answer: Answer,
     /// What the replica that answers has applied.
     log: Log,
     /// Its node was a member like any other when it began, and has been since.
     served: bool,
+}
+
+/// An answer to an operation that began after messages were said to be delivered, of which it was not said where they are.
+pub(super) struct Later {
+    pub(super) node: NodeId,
+    pub(super) what: What,
+    /// How many.
+    pub(super) behind: usize,
+    /// The log that it showed.
+    pub(super) len: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,12 +106,12 @@ impl Scenario<'_> {
     }
 
     pub(super) fn read(&mut self, node: NodeId) {
-        let (served, floor) = (self.cluster.serves(node), self.seen);
+        let (served, floor, behind) = (self.cluster.serves(node), self.seen, self.delivered.len());
         let Some(peer) = self.peer(node) else { return };
         let (read, log) = (peer.group.read(Ledger::len), peer.log.clone());
         let answer =
-            Box::pin(async move { read.await.map_err(|error| Failed { not_applied: false, why: error.to_string() }) });
-        self.waiting.push(Waiting { node, what: What::Read, floor, answer, log, served });
+            Box::pin(async move { read.await.map_err(|error| Failed { fate: Fate::Unknown, why: error.to_string() }) });
+        self.waiting.push(Waiting { node, what: What::Read, floor, behind, answer, log, served });
     }
 
     /// Returns whether the client was free to submit something.
@@ -88,6 +122,7 @@ impl Scenario<'_> {
             return false;
         }
         let (served, floor, len) = (self.cluster.serves(node), self.seen, self.sizes.length(&mut self.rng));
+        let behind = self.delivered.len();
         let number = self.numbers.entry((node, client)).or_default();
         let append = Append { client, number: *number, padding: padding(node, client, *number, len) };
         let what = What::Append { client, number: *number };
@@ -95,7 +130,7 @@ impl Scenario<'_> {
         let Some(peer) = self.peer(node) else { return false };
         let (submit, log) = (peer.group.submit(&append), peer.log.clone());
         let answer = Box::pin(async move { submit.await.map_err(Failed::from) });
-        self.waiting.push(Waiting { node, what, floor, answer, log, served });
+        self.waiting.push(Waiting { node, what, floor, behind, answer, log, served });
         true
     }
 
@@ -129,15 +164,20 @@ impl Scenario<'_> {
             (_, Err(Failed { why, .. })) if self.ordered && waiting.served && self.cluster.serves(node) => {
                 return Err(format!("{node}: {what:?} failed at a member that stayed: {why}"));
             }
-            (What::Append { client, number }, Err(Failed { not_applied, .. })) => {
-                let into = if not_applied { &mut self.refused } else { &mut self.unknown };
-                into.insert(entry(client, number));
+            (What::Append { client, number }, Err(Failed { fate, .. })) => {
+                let entry = entry(client, number);
+                match fate {
+                    // An acknowledgement, but for the place.
+                    Fate::Delivered => self.delivered.push(entry),
+                    Fate::NotApplied => _ = self.refused.insert(entry),
+                    Fate::Unknown => _ = self.unknown.insert(entry),
+                }
             }
             (What::Read, Err(_)) => {}
             (What::Append { client, number }, Ok(len)) => {
                 self.acknowledged.push((len, entry(client, number)));
                 self.show(waiting, len)?;
-                self.note(node, len);
+                self.note(waiting, len);
             }
             (What::Read, Ok(len)) if len < floor => {
                 return Err(format!("{node} read a log of {len} entries, after {floor} had been seen"));
@@ -145,7 +185,7 @@ impl Scenario<'_> {
             (What::Read, Ok(len)) => {
                 self.reads += 1;
                 self.show(waiting, len)?;
-                self.note(node, len);
+                self.note(waiting, len);
             }
         }
         Ok(())
@@ -173,8 +213,11 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    fn note(&mut self, node: NodeId, len: u64) {
+    fn note(&mut self, &Waiting { node, what, behind, .. }: &Waiting, len: u64) {
         self.digest.number(u64::from(node.0)).number(len);
+        if behind > 0 {
+            self.later.push(Later { node, what, behind, len });
+        }
         // Places of different replicas mean the same only where there is one order.
         self.seen = self.seen.max(if self.ordered { len } else { 0 });
     }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::EndReason;
 
@@ -23,9 +24,14 @@ pub(super) enum DiskFault {
     FailSync(NodeId, u64),
     /// Writes take up to so many microseconds.
     Slow(NodeId, u64),
+    /// No write to a log ends, or they do again.
+    Hang(NodeId, bool),
     /// Some bit of a disk flips, while its node is down.
     Rot(NodeId),
 }
+
+/// Of a seed, whether all disks hang.
+const HANG: u64 = 0xd1_5c00_0001;
 
 /// The one group's shard.
 const SHARD: u32 = 0;
@@ -66,6 +72,7 @@ impl Scenario<'_> {
             let at = begin + self.within(within);
             self.plan_power_loss(at, victim);
         }
+        self.plan_hang(begin, within);
         // Once all that was planned is over, most are there again.
         if self.rng.u8(0..4) > 0 {
             let last = self.faults.last().max(begin + within);
@@ -109,6 +116,36 @@ impl Scenario<'_> {
         }
     }
 
+    /// Sometimes all disks hang while the group gives up a member that some others can't reach; then all lose power, and nothing of
+    /// that time is on any disk.
+    fn plan_hang(&mut self, begin: Time, within: Duration) {
+        // Drawn apart, so that the other faults don't depend on it.
+        let mut rng = Rng::with_seed(self.seed ^ HANG);
+        if rng.u8(0..3) > 0 {
+            return;
+        }
+        let mut nodes: Vec<NodeId> = self.peers.iter().map(|peer| peer.node).collect();
+        rng.shuffle(&mut nodes);
+        let (gone, others) = nodes.split_last().expect("there are members");
+        let mut after = |from: u64, to: u64| Duration::from_micros(rng.u64(from * 1000..=to * 1000));
+        let hangs_at = begin + after(0, within.as_millis() as u64);
+        let cut_at = hangs_at + after(0, 3);
+        let suspected_at = cut_at + after(0, 3);
+        let lost_at = suspected_at + after(1, 30);
+        let late: Vec<Duration> = nodes.iter().map(|_| after(0, 60)).collect();
+        let deaf = &others[..rng.usize(1..=others.len())];
+        let links: Vec<_> = deaf.iter().map(|&other| (other, *gone)).collect();
+        self.faults.plan(cut_at, Fault::Cut(links.clone()));
+        self.faults.plan(suspected_at, Fault::Suspect(deaf[0], *gone));
+        for (&node, late) in nodes.iter().zip(late) {
+            self.faults.plan(hangs_at, Fault::Disk(DiskFault::Hang(node, true)));
+            self.faults.plan(lost_at, Fault::Disk(DiskFault::Hang(node, false)));
+            self.faults.plan(lost_at + late, Fault::Launch(node));
+        }
+        self.faults.plan(lost_at, Fault::Heal(links));
+        self.faults.plan(lost_at, Fault::Disk(DiskFault::PowerLoss));
+    }
+
     pub(super) fn carry_out_on_disk(&mut self, fault: DiskFault) {
         match fault {
             DiskFault::PowerLoss => {
@@ -119,6 +156,7 @@ impl Scenario<'_> {
             DiskFault::CrashInWrite(node, change) => self.cluster.crash_in_write(node, SHARD, change),
             DiskFault::Full(node, more) => self.cluster.limit_disk(node, SHARD, Some(more)),
             DiskFault::FailSync(node, nth) => self.cluster.fail_sync(node, SHARD, nth),
+            DiskFault::Hang(node, hangs) => self.cluster.hang_disk(node, hangs),
             DiskFault::Slow(node, micros) => self.cluster.slow_disk(node, Duration::from_micros(micros)),
             DiskFault::Rot(node) => {
                 if !self.cluster.is_up(node)

@@ -1,11 +1,14 @@
 //! What must hold once a scenario is over.
 
+use std::collections::BTreeSet;
+
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Member, Proposal, ShardState};
 
 use super::{
     Peer, SHARD, Scenario,
+    client::Later,
     ledger::{Append, Log, padding},
 };
 use crate::sim::check::{self, Applied, Book};
@@ -49,7 +52,7 @@ impl Scenario<'_> {
             }
         }
         if !self.ordered {
-            return self.verify_arrival();
+            return self.verify_arrival(&books);
         }
         check::same_order(books.iter().map(|(node, book)| (*node, book)))?;
         let reference = books.iter().map(|(_, book)| &book.entries).max_by_key(|log| log.len()).expect("some");
@@ -58,8 +61,29 @@ impl Scenario<'_> {
                 return Err(format!("{entry:?} was acknowledged as entry {len}, and is not there"));
             }
         }
-        match reference.iter().find(|entry| self.refused.contains(entry)) {
-            Some(entry) => Err(format!("{entry:?} was said not to be delivered, and is applied")),
+        self.verify_delivered(reference)?;
+        none_applied(reference, &self.refused)
+    }
+
+    /// What was said to be delivered is in the log, unless that is lost with all who had it; and whatever was answered to an
+    /// operation that began afterwards shows it.
+    fn verify_delivered(&self, reference: &[Applied]) -> Result<(), String> {
+        // How long a log is that shows the first so many of them.
+        let mut shows = vec![0];
+        for entry in &self.delivered {
+            let place = reference.iter().position(|other| other == entry);
+            let most = *shows.last().expect("one at least");
+            match place {
+                Some(place) => shows.push(most.max(place as u64 + 1)),
+                None if self.is_lost() => shows.push(most),
+                None => return Err(format!("{entry:?} was said to be delivered, and is nowhere")),
+            }
+        }
+        match self.later.iter().find(|later| later.len < shows[later.behind]) {
+            Some(Later { node, what, behind, len }) => {
+                let shown = shows[*behind];
+                Err(format!("{node}: {what:?} showed {len} entries, after it was said that {shown} are delivered"))
+            }
             None => Ok(()),
         }
     }
@@ -144,8 +168,10 @@ impl Scenario<'_> {
         Ok(())
     }
 
-    /// In unordered mode: what was acknowledged has reached every other member, and is applied by those who could go on.
-    fn verify_arrival(&self) -> Result<(), String> {
+    /// In unordered mode: what was acknowledged has reached every other member, and is applied by those who could go on; what was
+    /// said not to be delivered is applied by nobody.
+    fn verify_arrival(&self, books: &[(NodeId, Book)]) -> Result<(), String> {
+        books.iter().try_for_each(|(_, book)| none_applied(&book.entries, &self.refused))?;
         if self.is_lost() {
             return Ok(());
         }
@@ -156,5 +182,13 @@ impl Scenario<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Nothing of what was said not to be delivered is in a log.
+fn none_applied(log: &[Applied], refused: &BTreeSet<Applied>) -> Result<(), String> {
+    match log.iter().find(|entry| refused.contains(entry)) {
+        Some(entry) => Err(format!("{entry:?} was said not to be delivered, and is applied")),
+        None => Ok(()),
     }
 }

@@ -243,7 +243,7 @@ impl Process {
                     self.say_later(now, self.slow_ms, Input::Ended(shard));
                 }
             }
-            Effect::Dropped { next, trims } => {
+            Effect::Dropped { next, trims, .. } => {
                 self.knows_trims = trims.is_some();
                 assert!(!next.members.contains(self.membership.me()));
                 self.stop();

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Args;
+use squall::admin::{ShardReport, StatusReport};
 
 use crate::{
     CommandError,
@@ -24,7 +25,8 @@ on either, and nodes that start again, join it by themselves and get its state; 
 the latest view (`squall status`). Of two that are forced at the same time only one goes on, and the other one's operator is told. A
 survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
 
-What only the lost ones had delivered is lost. If most of them still run, there are TWO groups from then on, with different
+What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, whoever else holds it: the
+command names these shards before it asks, and again when it is done. If most of them still run, there are TWO groups from then on, with different
 states, and nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and
 `squall status` shows it.";
 
@@ -53,13 +55,27 @@ impl RecoverArgs {
             "squall: {node} will go on without those who are missing, and count on it that they never come back: end their \
              processes first. What only they have delivered is lost."
         );
+        for shard in without_state(&client.status().map_err(failed)?) {
+            eprintln!("squall: {shard}, and it would start empty");
+        }
         if !self.yes && !confirmed()? {
             return Err(CommandError::Failed("nothing was done".into()));
         }
-        client.recover(record(&self.reason)).map_err(failed)?;
+        let emptied = client.recover(record(&self.reason)).map_err(failed)?;
         crate::say(format_args!("{node} goes on, the first member of a new life of the group: others join it"));
+        for shard in emptied {
+            crate::say(format_args!("{shard}"));
+        }
         Ok(())
     }
+}
+
+/// The shards whose state a node does not hold, in words.
+fn without_state(status: &StatusReport) -> Vec<String> {
+    let lacks = |shard: &&ShardReport| !shard.rows.iter().any(|row| row.node == status.node && row.complete);
+    let words =
+        |shard: &ShardReport| format!("{} does not hold shard {} of {:?}", status.node, shard.shard, shard.group);
+    status.shards.iter().filter(lacks).map(words).collect()
 }
 
 /// Whether who sits at the terminal means it.
