@@ -9,8 +9,9 @@
 use std::{
     env,
     error::Error,
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
     sync::atomic::AtomicBool,
@@ -82,11 +83,9 @@ impl Drop for Process {
 
 /// A root and three receivers, on this machine.
 fn demonstrate() -> Result<(), Box<dyn Error>> {
-    let base = env::temp_dir().join(format!("squall-bulk-copy-{}", std::process::id()));
-    fs::create_dir(&base)?;
-    let done = demonstrate_in(&base);
-    fs::remove_dir_all(&base)?;
-    done
+    let base =
+        tempfile::Builder::new().prefix("squall-bulk-copy-").permissions(Permissions::from_mode(0o700)).tempdir()?;
+    demonstrate_in(base.path())
 }
 
 fn demonstrate_in(base: &Path) -> Result<(), Box<dyn Error>> {

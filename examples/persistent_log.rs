@@ -11,8 +11,9 @@ use std::{
     collections::VecDeque,
     env,
     error::Error,
-    fs,
+    fs::Permissions,
     io::{self, BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
     sync::mpsc,
@@ -168,11 +169,11 @@ fn start_all(cluster: &str, base: &Path) -> Done<Vec<Process>> {
 
 /// Three nodes on this machine.
 fn demonstrate() -> Done {
-    let base = env::temp_dir().join(format!("squall-persistent-log-{}", std::process::id()));
-    fs::create_dir(&base)?;
-    let done = demonstrate_in(&base);
-    fs::remove_dir_all(&base)?;
-    done
+    let base = tempfile::Builder::new()
+        .prefix("squall-persistent-log-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()?;
+    demonstrate_in(base.path())
 }
 
 fn demonstrate_in(base: &Path) -> Done {

@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn keys_that_were_made_are_read_and_no_others() {
-        let directory = std::env::temp_dir().join(format!("squall-log-keys-{}", std::process::id()));
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("keys");
         let files = Files::in_directory(&directory);
         for node in [2, 10, 1].map(NodeId) {
             LogKeys::create(node).unwrap().save(&files, false).unwrap();
@@ -125,6 +126,5 @@ mod tests {
         assert!(matches!(members(&directory), Err(LogKeysError::Read { .. })));
         fs::create_dir(&directory).unwrap();
         assert!(matches!(members(&directory), Err(LogKeysError::NoKeys(_))));
-        fs::remove_dir(&directory).unwrap();
     }
 }

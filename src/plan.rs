@@ -6,7 +6,7 @@ use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Settings, Shar
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 use squall_sst::Fingerprint;
 
-use crate::config::{Config, GroupConfig};
+use crate::config::{Config, GroupConfig, NameError, check_name};
 
 /// Why the declared groups do not fit the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +32,14 @@ pub enum PlanError {
     /// The groups' shards make no sense.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// A group's name breaks the rule for names.
+    #[error("{name:?} can't be the name of a group: {rule}")]
+    Name {
+        /// The name that was declared.
+        name: String,
+        /// The rule that it breaks.
+        rule: NameError,
+    },
     /// The same group was declared twice.
     #[error("the group {0:?} is declared twice")]
     DuplicateGroup(String),
@@ -100,6 +108,7 @@ impl Plan {
         }
         let mut next = 0;
         for (name, declared) in declared {
+            check_name(name).map_err(|rule| PlanError::Name { name: name.to_owned(), rule })?;
             let declared = match declared {
                 Declared::Group(declared) => declared,
                 Declared::Pipe if config.group_names().any(|group| group == name) => {

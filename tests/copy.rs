@@ -13,10 +13,11 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A cluster of its own: a directory, with one below it for the source's files and one for each receiver.
 struct World {
-    base: PathBuf,
+    base: TempDir,
     cluster: String,
     receivers: Vec<(String, Child)>,
 }
@@ -25,11 +26,11 @@ impl World {
     fn new(receivers: &[&str]) -> World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cluster = format!("t{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let base = std::env::temp_dir().join(format!("squall-cp-{cluster}"));
-        fs::create_dir_all(base.join("from")).unwrap();
+        let base = tempfile::tempdir().unwrap();
+        fs::create_dir(base.path().join("from")).unwrap();
         let mut world = World { base, cluster, receivers: Vec::new() };
         for name in receivers {
-            fs::create_dir(world.base.join(name)).unwrap();
+            fs::create_dir(world.base.path().join(name)).unwrap();
             world.serve(name, &[]);
         }
         world
@@ -39,7 +40,7 @@ impl World {
     fn serve(&mut self, name: &str, more: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
         command.args(["cp", "serve", "--quiet", "--cluster", &self.cluster, "--name", name, "--dir"]);
-        command.arg(self.base.join(name)).args(more).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg(self.base.path().join(name)).args(more).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
@@ -48,11 +49,11 @@ impl World {
     }
 
     fn from(&self, name: &str) -> PathBuf {
-        self.base.join("from").join(name)
+        self.base.path().join("from").join(name)
     }
 
     fn at(&self, receiver: &str, name: &str) -> PathBuf {
-        self.base.join(receiver).join(name)
+        self.base.path().join(receiver).join(name)
     }
 
     fn command(&self, paths: &[&str], to: &str, more: &[&str]) -> Command {
@@ -114,7 +115,6 @@ impl Drop for World {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.base);
     }
 }
 

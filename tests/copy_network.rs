@@ -9,12 +9,13 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, ChildStderr, Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
 };
+
+use tempfile::TempDir;
 
 /// A directory with the keys of nodes 1 to 3 of a cluster and a file to copy, which goes with the test.
 struct World {
-    base: PathBuf,
+    base: TempDir,
 }
 
 /// A receiver, which is killed when it is dropped.
@@ -36,10 +37,7 @@ fn text(bytes: &[u8]) -> String {
 
 impl World {
     fn new() -> World {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("squall-cp-network-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let world = World { base: std::env::temp_dir().join(name) };
-        fs::create_dir(&world.base).expect("the directory is new");
+        let world = World { base: tempfile::tempdir().expect("a directory can be made") };
         let mut bytes = vec![0; 3_000_000];
         fastrand::Rng::with_seed(7).fill(&mut bytes);
         fs::write(world.path("file"), bytes).expect("a file");
@@ -48,7 +46,7 @@ impl World {
     }
 
     fn path(&self, name: &str) -> String {
-        self.base.join(name).to_str().expect("a readable path").to_owned()
+        self.base.path().join(name).to_str().expect("a readable path").to_owned()
     }
 
     fn make_keys(&self, directory: &str, cluster: &str) {
@@ -64,7 +62,7 @@ impl World {
 
     /// Starts a receiver at a free port of loopback.
     fn serve(&self, name: &str, protection: &[String]) -> Receiver {
-        let directory = self.base.join(name);
+        let directory = self.base.path().join(name);
         fs::create_dir(&directory).expect("the name is new");
         let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
         command.args(["cp", "serve", "--quiet", "--name", name, "--listen", "127.0.0.1:0", "--dir"]).arg(&directory);
@@ -84,20 +82,14 @@ impl World {
 
     fn push_to(&self, to: &str, protection: &[String]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
-        command.args(["cp", "push", "--quiet", "--no-sync", "--to", to]).arg(self.base.join("file"));
+        command.args(["cp", "push", "--quiet", "--no-sync", "--to", to]).arg(self.base.path().join("file"));
         command.args(protection).output().expect("it can be started")
     }
 
     fn assert_copied(&self, receiver: &Receiver) {
-        let [sent, received] =
-            [&self.base, &receiver.directory].map(|directory| fs::read(directory.join("file")).expect("it is there"));
+        let [sent, received] = [self.base.path(), &receiver.directory]
+            .map(|directory| fs::read(directory.join("file")).expect("it is there"));
         assert!(sent == received, "{} differs", receiver.directory.display());
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.base);
     }
 }
 
@@ -168,7 +160,7 @@ fn keys_that_can_t_be_used_are_refused_with_a_remedy() {
     assert_refused(&push(&world.keys("nowhere", 1)[..2]), 2, &["nowhere", "can't be read"]);
     world.make_keys("bank", "bank");
     assert_refused(&push(&world.keys("bank", 1)), 1, &["not for cluster \"cp\"", "squall keys add"]);
-    let key = world.base.join("keys/node-1.key");
+    let key = world.base.path().join("keys/node-1.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("it is this user's");
     assert_refused(&push(&world.keys("keys", 1)), 2, &["node-1.key", "chmod 600"]);
 }

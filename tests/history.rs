@@ -1,11 +1,6 @@
 //! A durable group's past, with real nodes and files: reading it anywhere, following it, earlier states, restarts.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{path::Path, thread, time::Duration};
 
 use squall::{Config, EntryBody, Group, HistoryError, Logged, Mode, Next, Node};
 
@@ -16,25 +11,6 @@ use sum::Sum;
 
 /// Longer than anything takes.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Where the nodes of a test have their directories, until it is over.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(test: &str) -> Directory {
-        Directory(std::env::temp_dir().join(format!("squall-history-{test}-{}", std::process::id())))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn config(directory: &Path, id: u32) -> Config {
     let name = directory.file_name().and_then(|name| name.to_str()).expect("it is a word");
@@ -81,7 +57,7 @@ fn log(group: &Group<Sum>, to: u64) -> Vec<(u64, u64)> {
 
 #[test]
 fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all() {
-    let directory = Directory::new("restart");
+    let directory = tempfile::tempdir().unwrap();
     let nodes = start(directory.path());
     let sums = add(&nodes[0].1, 0..500);
     let logs: Vec<_> = nodes.iter().map(|(_, group)| log(group, 500)).collect();
@@ -124,7 +100,7 @@ fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all
 
 #[test]
 fn who_follows_is_not_disturbed_by_members_that_go() {
-    let directory = Directory::new("follow");
+    let directory = tempfile::tempdir().unwrap();
     let mut nodes = start(directory.path());
     let (leaver, _) = nodes.pop().expect("there are three");
     let follows = nodes[1].1.clone();

@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 const NODES: [u32; 3] = [1, 2, 3];
 
@@ -78,16 +79,14 @@ impl Drop for Process {
 /// Three nodes with a configuration, and directories that go with them.
 struct Cluster {
     name: String,
-    base: PathBuf,
+    base: TempDir,
     addresses: Vec<String>,
 }
 
 impl Cluster {
     fn new(test: &str, backend: &str) -> Cluster {
         let name = format!("log-{test}-{backend}-{}", std::process::id());
-        let base = std::env::temp_dir().join(&name);
-        let _ = fs::remove_dir_all(&base);
-        fs::create_dir_all(&base).expect("a directory can be made");
+        let base = tempfile::tempdir().expect("a directory can be made");
         let mut file = format!("cluster = \"{name}\"\nstorage = \"{{id}}\"\nfailure_timeout_ms = 500\n");
         let mut addresses = Vec::new();
         if backend == "tcp" {
@@ -104,17 +103,17 @@ impl Cluster {
             file += "members = [1, 2, 3]\n";
         }
         file += "[groups.log]\nmode = \"durable\"\n";
-        fs::write(base.join("log.toml"), file).expect("a file can be written");
+        fs::write(base.path().join("log.toml"), file).expect("a file can be written");
         Cluster { name, base, addresses }
     }
 
     fn file(&self) -> PathBuf {
-        self.base.join("log.toml")
+        self.base.path().join("log.toml")
     }
 
     /// Where a node has its log.
     fn log(&self, id: u32) -> PathBuf {
-        self.base.join(id.to_string()).join("logs").join("log")
+        self.base.path().join(id.to_string()).join("logs").join("log")
     }
 
     fn launch(&self, id: u32) -> Process {
@@ -150,7 +149,7 @@ impl Cluster {
 
     /// Appends lines, and returns their versions.
     fn append(&self, lines: &[String]) -> Vec<u64> {
-        let path = self.base.join("lines");
+        let path = self.base.path().join("lines");
         fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>())
             .expect("a file can be written");
         let output = self.run(&["append", path.to_str().expect("a readable path")]);
@@ -160,9 +159,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if !thread::panicking() {
-            let _ = fs::remove_dir_all(&self.base);
-        }
+        self.base.disable_cleanup(thread::panicking());
     }
 }
 
@@ -221,7 +218,7 @@ fn whole_files_are_records_and_need_be_no_text() {
     let _nodes = cluster.start(&NODES);
     // Longer than what goes through the ring, and than a page.
     let long: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
-    let paths = ["empty", "short", "long"].map(|name| cluster.base.join(name));
+    let paths = ["empty", "short", "long"].map(|name| cluster.base.path().join(name));
     for (path, contents) in paths.iter().zip([&b""[..], b"\xff\n\x00", &long]) {
         fs::write(path, contents).expect("a file can be written");
     }
@@ -402,7 +399,7 @@ fn logs_on_disk_are_verified_without_their_nodes_and_damage_is_named() {
     drop(nodes);
     assert!(says(&verify(&[first, second, third])).contains("the same records up to version"));
 
-    let damaged = cluster.base.join("damaged");
+    let damaged = cluster.base.path().join("damaged");
     copy(second, &damaged);
     let segment = fs::read_dir(&damaged).expect("it is there").map(|entry| entry.expect("it can be read").path());
     let needle = b"line 150,";
@@ -420,6 +417,6 @@ fn logs_on_disk_are_verified_without_their_nodes_and_damage_is_named() {
     let name = path.file_name().and_then(|name| name.to_str()).expect("a readable name");
     assert!(complaint.contains(name), "{complaint}");
 
-    let nothing = complains(&verify(&[&cluster.base]), 1);
-    assert!(nothing.contains(cluster.base.to_str().expect("a readable path")), "{nothing}");
+    let nothing = complains(&verify(&[cluster.base.path()]), 1);
+    assert!(nothing.contains(cluster.base.path().to_str().expect("a readable path")), "{nothing}");
 }

@@ -2,7 +2,7 @@
 
 #![cfg(feature = "keys")]
 
-use std::{fs, net::TcpListener, path::PathBuf, thread, time::Duration};
+use std::{net::TcpListener, thread, time::Duration};
 
 use rkyv::Archived;
 use squall::{
@@ -10,6 +10,7 @@ use squall::{
     config::{Backend, KeyFiles, Security},
     keys::{Authority, Files},
 };
+use tempfile::TempDir;
 
 /// Adds the lengths of what it is told.
 struct Length(u64);
@@ -28,7 +29,7 @@ impl Replicated for Length {
 struct Cluster {
     name: String,
     addresses: Vec<String>,
-    directory: PathBuf,
+    directory: TempDir,
 }
 
 impl Cluster {
@@ -36,7 +37,7 @@ impl Cluster {
         let name = format!("network-{test}-{}", std::process::id());
         let held: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
         let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
-        Cluster { addresses, directory: std::env::temp_dir().join(&name), name }
+        Cluster { addresses, directory: tempfile::tempdir().expect("a directory can be made"), name }
     }
 
     /// Keys of a CA, for these nodes.
@@ -50,7 +51,7 @@ impl Cluster {
     }
 
     fn keys(&self, authority: &str) -> Files {
-        Files::in_directory(self.directory.join(authority))
+        Files::in_directory(self.directory.path().join(authority))
     }
 
     fn protected(&self, authority: &str, id: u32) -> Security {
@@ -64,12 +65,6 @@ impl Cluster {
         let config = all.fold(Config::builder(&self.name, id), |config, (id, at)| config.addresses(id, [at]));
         let config = config.backend(Backend::Tcp).security(security).formation_timeout(wait);
         config.build().expect("the configuration is possible")
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -5,11 +5,11 @@
 use std::{
     fs,
     net::TcpListener,
-    path::PathBuf,
     process::{Command, Output},
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn squall(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments).output().expect("it can be started")
@@ -31,24 +31,15 @@ fn rows(bench: &str, options: &str) -> Vec<Value> {
 }
 
 /// A directory that goes with the test.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("squall-network-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a directory can be made");
-        Directory(path)
+    fn new() -> Directory {
+        Directory(tempfile::tempdir().expect("a directory can be made"))
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a readable path").to_owned()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join(name).to_str().expect("a readable path").to_owned()
     }
 }
 
@@ -93,7 +84,7 @@ fn nodes_can_be_started_through_a_command() {
 
 #[test]
 fn keys_are_made_shown_and_never_replaced_unasked() {
-    let directory = Directory::new("keys");
+    let directory = Directory::new();
     let keys = directory.path("keys");
     let output = squall(&["keys", "init", "--cluster", "bank", "--dir", &keys]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -103,19 +94,21 @@ fn keys_are_made_shown_and_never_replaced_unasked() {
     let again = squall(&["keys", "add", "--dir", &keys, "--node", "3,2"]);
     let said = text(&again.stderr);
     assert!(!again.status.success() && said.contains("node-2.key") && said.contains("--force"), "{said}");
-    assert!(!directory.0.join("keys/node-3.key").exists(), "all or none");
+    assert!(!directory.0.path().join("keys/node-3.key").exists(), "all or none");
     assert!(squall(&["keys", "add", "--dir", &keys, "--node", "2", "--force"]).status.success());
     let output = squall(&["keys", "show", &directory.path("keys/ca.pem"), &directory.path("keys/node-1.pem")]);
     let said = text(&output.stdout);
     assert!(said.contains("the CA of cluster \"bank\"") && said.contains("node 1 of cluster \"bank\""), "{said}");
     let output = squall(&["keys", "show", &directory.path("keys/node-1.key")]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(squall(&["keys", "init", "--cluster", "a b"]).status.code(), Some(2));
+    for name in ["a b", "..", "../bank", "a/b", ""] {
+        assert_eq!(squall(&["keys", "init", "--cluster", name, "--dir", &keys]).status.code(), Some(2), "{name:?}");
+    }
 }
 
 #[test]
 fn the_doctor_says_whether_a_node_can_run() {
-    let directory = Directory::new("doctor");
+    let directory = Directory::new();
     let config = directory.path("squall.toml");
     // Held while the others look.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -133,7 +126,7 @@ fn the_doctor_says_whether_a_node_can_run() {
     };
     let (possible, report) = look();
     assert!(!possible && report["configuration"].to_string().contains("squall keys"), "there are no keys: {report}");
-    let keys = directory.0.to_str().expect("a readable path");
+    let keys = directory.0.path().to_str().expect("a readable path");
     assert!(squall(&["keys", "init", "--cluster", "bank", "--dir", keys]).status.success());
     assert!(squall(&["keys", "add", "--dir", keys, "--node", "1"]).status.success());
     let (possible, report) = look();

@@ -55,11 +55,11 @@ fn help_teaches_by_example() {
 
 #[test]
 fn an_experiment_prints_rows_and_findings_and_draws() {
-    let file = std::env::temp_dir().join(format!("squall-{}-onepipe.svg", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let file = directory.path().join("onepipe.svg");
     let table = printed(&format!("sim onepipe fig10 --quick --svg {}", file.display()));
     assert!(table.contains("core switch") && table.contains("holds: "), "{table}");
     let svg = std::fs::read_to_string(&file).expect("it is written");
-    std::fs::remove_file(&file).expect("it is there");
     assert!(svg.contains(">recovery time, µs<") && svg.contains(">ToR switch<"));
 }
 

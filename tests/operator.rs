@@ -9,7 +9,6 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::TcpListener,
-    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -321,9 +320,8 @@ impl Drop for Process {
 
 #[test]
 fn the_command_is_a_witness_until_it_is_ended() {
-    let directory = Directory::new("command");
-    fs::create_dir_all(&directory.0).expect("there is room");
-    let (file, name) = (directory.0.join("squall.toml"), cluster("command"));
+    let directory = tempfile::tempdir().unwrap();
+    let (file, name) = (directory.path().join("squall.toml"), cluster("command"));
     fs::write(&file, format!("cluster = {name:?}\nid = 3\nmembers = [1, 2]\nwitnesses = [3]\n"))
         .expect("there is room");
     let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
@@ -348,35 +346,20 @@ fn a_witness_is_configured_as_one_and_a_member_is_not() {
     assert!(error.contains("squall witness"), "{error}");
 }
 
-/// A directory that goes with the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(test: &str) -> Directory {
-        Directory(std::env::temp_dir().join(cluster(test)))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn with_storage_a_node_that_comes_back_votes_as_before() {
-    let directory = Directory::new("storage");
-    let config = |id: u32| config("storage", id, 3).storage(directory.0.join("{id}"));
+    let directory = tempfile::tempdir().unwrap();
+    let config = |id: u32| config("storage", id, 3).storage(directory.path().join("{id}"));
     let mut started = start_all((1..=3).map(config).collect());
     assert_eq!(started[0].1.submit(&5).wait(), Ok(5));
     let member = |node: &Node, id: u32| node.view().members.iter().find(|m| m.node.0 == id).cloned();
     let before = member(&started[0].0, 3).expect("it is a member");
-    let taken = self::config("storage-2", 1, 1).storage(directory.0.join("3"));
+    let taken = self::config("storage-2", 1, 1).storage(directory.path().join("3"));
     let error = start(taken).map(drop).expect_err("node 3 has it").to_string();
     assert!(error.contains("in use"), "{error}");
     started.pop().expect("three").0.shutdown();
     assert!(started[0].0.wait_view(PATIENCE, |view| view.members.len() == 2).expect("it goes on").is_some());
-    let foreign = self::config("storage-2", 1, 1).storage(directory.0.join("3"));
+    let foreign = self::config("storage-2", 1, 1).storage(directory.path().join("3"));
     let error = start(foreign).map(drop).expect_err("it is of another cluster").to_string();
     assert!(error.contains("is of cluster"), "{error}");
     let (back, group) = start(config(3)).expect("it joins");
@@ -392,17 +375,17 @@ fn with_storage_a_node_that_comes_back_votes_as_before() {
 
 #[test]
 fn a_directory_with_damage_is_named() {
-    let directory = Directory::new("damage");
-    fs::create_dir_all(&directory.0).expect("there is room");
-    fs::write(directory.0.join("view-log.redb"), [7; 8192]).expect("there is room");
-    let error = start(config("damage", 1, 1).storage(&directory.0)).map(drop).expect_err("it is damaged").to_string();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("view-log.redb"), [7; 8192]).expect("there is room");
+    let error =
+        start(config("damage", 1, 1).storage(directory.path())).map(drop).expect_err("it is damaged").to_string();
     assert!(error.contains("view-log.redb is damaged") && error.contains("move it away"), "{error}");
 }
 
 #[test]
 fn operators_reach_nodes_at_their_ports_with_keys() {
-    let directory = Directory::new("tls");
-    let files = Files::in_directory(&directory.0);
+    let directory = tempfile::tempdir().unwrap();
+    let files = Files::in_directory(directory.path());
     let ca = Authority::create(&cluster("tls")).expect("a CA");
     ca.save(&files, false).expect("the directory is new");
     let ports: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();

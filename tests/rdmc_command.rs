@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn squall(arguments: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments.split_whitespace()).output().expect("it can be started")
@@ -39,22 +40,20 @@ fn number(row: &Value, field: &str) -> f64 {
     row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }
 
-/// A file that is gone when the test is over.
-struct Scratch(PathBuf);
+/// A file in a directory that is gone when the test is over.
+struct Scratch {
+    path: PathBuf,
+    _directory: TempDir,
+}
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("squall-{}-{name}", std::process::id())))
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        Scratch { path: directory.path().join(name), _directory: directory }
     }
 
     fn name(&self) -> &str {
-        self.0.to_str().expect("a path of ASCII")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        self.path.to_str().expect("a path of ASCII")
     }
 }
 
@@ -103,7 +102,7 @@ fn a_drawing_names_every_node_and_every_step() {
     let file = Scratch::new("plan.svg");
     let printed = printed(&format!("rdmc plan --algorithm hybrid --racks 3x4 --blocks 5 --svg {}", file.name()));
     assert!(printed.contains("12 nodes, 5 blocks") && printed.contains(file.name()), "{printed}");
-    let svg = fs::read_to_string(&file.0).expect("it is written");
+    let svg = fs::read_to_string(&file.path).expect("it is written");
     check_markup(&svg);
     for rank in 0..12 {
         assert!(svg.contains(&format!(">rank {rank} (rack {})<", rank / 4)), "no rank {rank}");
@@ -164,7 +163,7 @@ fn an_experiment_prints_rows_and_findings_and_draws() {
     let file = Scratch::new("fig4.svg");
     let table = printed(&format!("sim rdmc fig4 --quick --svg {}", file.name()));
     assert!(table.contains("algorithm") && table.contains("holds: "), "{table}");
-    let svg = fs::read_to_string(&file.0).expect("it is written");
+    let svg = fs::read_to_string(&file.path).expect("it is written");
     check_markup(&svg);
     assert!(svg.contains(">256 MB<") && svg.contains(">pipeline<"));
 }

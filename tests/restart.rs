@@ -7,7 +7,7 @@ mod sum;
 use std::{
     error::Error,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -172,21 +172,6 @@ fn what_a_late_comer_alone_had_is_cut() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A directory that is removed in the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("restart-{test}-{}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Starts a cluster of one node, with a directory, and adds to its sum.
 fn alone(test: &str, storage: &Path, number: u64) -> Result<u64, StartError> {
     let config = Config::builder(format!("restart-{test}-{}", std::process::id()), 1).members([1]).storage(storage);
@@ -201,28 +186,28 @@ fn alone(test: &str, storage: &Path, number: u64) -> Result<u64, StartError> {
 
 #[test]
 fn one_node_alone_goes_on_where_it_was() {
-    let scratch = Scratch::new("alone");
+    let scratch = tempfile::tempdir().unwrap();
     for sum in 1..=3 {
-        assert_eq!(alone("alone", &scratch.0, 1).unwrap(), sum);
+        assert_eq!(alone("alone", scratch.path(), 1).unwrap(), sum);
     }
 }
 
 #[test]
 fn a_disk_that_is_not_the_node_s_own_is_refused_with_a_sentence() {
-    let scratch = Scratch::new("foreign");
-    let (mine, other) = (scratch.0.join("mine"), scratch.0.join("other"));
+    let scratch = tempfile::tempdir().unwrap();
+    let (mine, other) = (scratch.path().join("mine"), scratch.path().join("other"));
     alone("mine", &mine, 1).unwrap();
     alone("other", &other, 1).unwrap();
     let refused = |test, storage: &Path| alone(test, storage, 1).unwrap_err().to_string();
     let cluster = refused("other", &mine);
     assert!(cluster.contains("is of cluster") && cluster.contains("a directory of its own"), "{cluster}");
     let of_logs = |from: &Path| from.join("logs");
-    fs::rename(of_logs(&mine), scratch.0.join("logs")).unwrap();
+    fs::rename(of_logs(&mine), scratch.path().join("logs")).unwrap();
     fs::rename(of_logs(&other), of_logs(&mine)).unwrap();
     let log = refused("mine", &mine);
     assert!(log.contains("logs/sum") && log.contains("cluster"), "{log}");
     fs::remove_dir_all(of_logs(&mine)).unwrap();
-    fs::rename(scratch.0.join("logs"), of_logs(&mine)).unwrap();
+    fs::rename(scratch.path().join("logs"), of_logs(&mine)).unwrap();
     fs::remove_file(mine.join("view-log.redb")).unwrap();
     let stray = refused("mine", &mine);
     assert!(stray.contains("put back the view log"), "{stray}");

@@ -66,11 +66,9 @@ fn main() -> Result<()> {
             _ => settings.directory = argument.into(),
         }
     }
-    settings.directory.push(format!("log-bench-{}", std::process::id()));
-    fs::create_dir_all(&settings.directory)?;
-    let result = appends(&settings).and_then(|()| signing(&settings)).and_then(|()| recovery(&settings));
-    fs::remove_dir_all(&settings.directory)?;
-    result
+    let scratch = tempfile::Builder::new().prefix("log-bench-").tempdir_in(&settings.directory)?;
+    settings.directory = scratch.path().to_owned();
+    appends(&settings).and_then(|()| signing(&settings)).and_then(|()| recovery(&settings))
 }
 
 fn appends(settings: &Settings) -> Result<()> {

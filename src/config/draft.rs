@@ -6,14 +6,13 @@ use squall_fabric::NodeId;
 use squall_ordered::Mode;
 use squall_sst::ring;
 
-use super::{Config, ConfigError, GroupConfig, Place, Spin, bytes, membership::MembershipDraft, network::NetworkDraft};
+use super::{
+    Config, ConfigError, GroupConfig, Place, Spin, bytes, membership::MembershipDraft, name, network::NetworkDraft,
+};
 use crate::transport::Carrier;
 
 /// The most members that a cluster may have.
 const MAX_MEMBERS: usize = 64;
-
-/// The most characters of a name.
-const MAX_NAME: usize = 64;
 
 /// The shortest failure timeout: below, a busy host would make members suspect each other.
 const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
@@ -321,11 +320,7 @@ fn positive(given: &Option<Given<Duration>>, key: &str, default: Duration) -> Re
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
-        return Err(format!("is {name:?}: give a name of 1 to {MAX_NAME} letters, digits, `.`, `_` and `-` (ASCII)"));
-    }
-    Ok(())
+    name::check_name(name).map_err(|error| format!("is {name:?}: {error}"))
 }
 
 /// Reads a [`Spin`].

@@ -63,11 +63,11 @@ fn a_directory_is_beside_the_file_and_has_the_id() {
     assert_eq!((config.storage(), config.rack()), (Some(Path::new("state/2")), "left"));
     let config = as_node(2, "storage = \"s\"\nsign_log = \"keys/{id}.key\"").unwrap();
     assert_eq!(config.sign_log(), Some(Path::new("keys/2.key")));
-    let path = std::env::temp_dir().join(format!("squall-storage-{}.toml", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("squall.toml");
     std::fs::write(&path, format!("id = 1\n{LISTED}storage = \"{{id}}\"\n")).unwrap();
     let config = Config::load_as(&path, 3);
-    std::fs::remove_file(&path).unwrap();
-    assert_eq!(config.unwrap().storage(), Some(&*std::env::temp_dir().join("3")));
+    assert_eq!(config.unwrap().storage(), Some(&*directory.path().join("3")));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         ),
         (
             "join = 1\nrack = \"a b\"",
-            "`rack` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)",
+            "`rack` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII) that begins with a letter or a digit",
         ),
         ("join = 1\nwitnesses = [3]", "`witnesses` lists 3, which is a member: a witness has no part in any group"),
         (

@@ -138,6 +138,7 @@ mod file;
 mod membership;
 #[cfg(all(test, not(squall_loom)))]
 mod membership_tests;
+mod name;
 mod network;
 #[cfg(all(test, not(squall_loom)))]
 mod network_tests;
@@ -153,11 +154,14 @@ use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 use self::{membership::Membership, network::Network};
 use crate::{encode::TIME_BYTES, plan, transport::Carrier};
 
+#[cfg(feature = "copy")]
+pub(crate) use self::name::check_name_within;
 pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, Place},
     membership::Contact,
+    name::{NameError, check_name},
     security::{KeyFiles, Security},
 };
 

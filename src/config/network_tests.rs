@@ -57,12 +57,12 @@ fn protection_is_asked_for_in_either_form_and_paths_are_relative_to_the_file() {
         let config = Config::from_toml(&format!("{none}{HOSTS}{table}")).unwrap();
         assert_eq!(*config.security(), Security::None);
     }
-    let path = std::env::temp_dir().join(format!("squall-keys-{}.toml", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("squall.toml");
     std::fs::write(&path, format!("{HOSTS}{KEYS}")).unwrap();
     let config = Config::load_as(&path, 3);
-    std::fs::remove_file(&path).unwrap();
     let Security::Tls(keys) = config.unwrap().security().clone() else { panic!("there are keys") };
-    assert_eq!(keys.key, std::env::temp_dir().join("node-3.key"));
+    assert_eq!(keys.key, directory.path().join("node-3.key"));
 }
 
 #[test]

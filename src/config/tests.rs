@@ -1,9 +1,4 @@
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, ffi::OsString, fs, path::Path};
 
 use super::*;
 
@@ -177,7 +172,7 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
         ),
         (
             "[groups.\"a b\"]",
-            "configuration, line 4: `groups.a b` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)",
+            "configuration, line 4: `groups.a b` is \"a b\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII) that begins with a letter or a digit",
         ),
     ] {
         assert_eq!(wrong(&with(line)), said);
@@ -193,7 +188,7 @@ fn an_error_names_the_line_the_key_and_the_remedy() {
     );
     assert_eq!(
         wrong("cluster = \"\"\nid = 1\nmembers = [1]\n"),
-        "configuration, line 1: `cluster` is \"\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)"
+        "configuration, line 1: `cluster` is \"\": give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII) that begins with a letter or a digit"
     );
     let many: Vec<u32> = (1..=65).collect();
     assert_eq!(
@@ -236,7 +231,8 @@ fn a_half_written_file_is_called_so() {
 
 #[test]
 fn an_error_of_a_file_names_the_file() {
-    let path: PathBuf = std::env::temp_dir().join(format!("squall-config-{}.toml", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("squall.toml");
     fs::write(&path, with("spin = 1")).unwrap();
     let said = Config::load(&path).unwrap_err().to_string();
     assert!(said.starts_with(&format!("{}:4: ", path.display())), "{said}");

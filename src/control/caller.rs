@@ -12,7 +12,7 @@ use super::{
     local::{self, LocalError},
 };
 use crate::{
-    config::{self, Config},
+    config::{self, Config, check_name},
     fabric::{FabricError, net_config},
     transport::Carrier,
 };
@@ -74,6 +74,8 @@ impl Caller {
         service: Service,
         timeout: Duration,
     ) -> Result<ControlStream, ControlError> {
+        let cluster = &self.cluster;
+        check_name(cluster).map_err(|rule| ControlError::Name { cluster: cluster.clone(), rule })?;
         let cut = |cause| ControlError::Cut { node: to.node, cause };
         let mut stream = match &self.security {
             None => self.dial_host(to.node.ok_or(ControlError::NoNode)?)?,
@@ -81,7 +83,7 @@ impl Caller {
             Some(security) => ControlStream::port(dial_service(&ServiceDial {
                 addresses: &to.addresses,
                 peer: to.node,
-                cluster: &self.cluster,
+                cluster,
                 node: self.node,
                 security,
                 service: ServiceId(service as u32),

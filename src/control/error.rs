@@ -4,10 +4,20 @@ use std::io;
 
 use squall_fabric::{NodeId, net::DialError};
 
+use crate::config::NameError;
+
 /// Why a service of a node could not be reached, or offered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
+    /// The cluster's name breaks the rule for names.
+    #[error("{cluster:?} can't be the name of a cluster: {rule}")]
+    Name {
+        /// The cluster's name.
+        cluster: String,
+        /// The rule that it breaks.
+        rule: NameError,
+    },
     /// Nobody has the node's name on this host.
     #[error(
         "{node} of cluster {cluster:?} does not run on this host: start it, or give the cluster and the id of one that runs"

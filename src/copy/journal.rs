@@ -121,13 +121,13 @@ fn boot() -> String {
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use super::{
-        super::{manifest::TransferId, root::Root, temporary::Temporary},
+        super::{manifest::TransferId, root::Root},
         *,
     };
 
     #[test]
     fn what_was_noted_is_remembered() {
-        let base = Temporary::new();
+        let base = tempfile::tempdir().unwrap();
         let root = Root::open(base.path()).unwrap();
         let staging = root.staging(TransferId([1; 16])).unwrap();
         assert_eq!(Journal::read(&staging), Remembered::default());

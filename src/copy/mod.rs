@@ -68,8 +68,6 @@ mod scan;
 mod serve;
 mod sink;
 #[cfg(all(test, not(squall_loom)))]
-mod temporary;
-#[cfg(all(test, not(squall_loom)))]
 mod tests;
 
 pub use self::{

@@ -315,16 +315,18 @@ mod tests {
         os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     };
 
-    use super::{super::temporary::Temporary, *};
+    use tempfile::TempDir;
+
+    use super::*;
 
     fn path(name: &str) -> RelPath {
         RelPath::new(name.as_bytes()).unwrap()
     }
 
     /// A root with and one without `openat2`, each with `out`, a link to a directory outside.
-    fn roots() -> Vec<(Temporary, Root)> {
+    fn roots() -> Vec<(TempDir, Root)> {
         let root = |has_openat2| {
-            let base = Temporary::new();
+            let base = tempfile::tempdir().unwrap();
             fs::create_dir(base.path().join("inside")).unwrap();
             fs::create_dir(base.path().join("outside")).unwrap();
             symlink("../outside", base.path().join("inside/out")).unwrap();

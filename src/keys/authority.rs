@@ -13,6 +13,7 @@ use super::{
     Files, KeysError, Subject, describe,
     files::{Access, check_free, write},
 };
+use crate::config::check_name;
 
 /// How long a CA lasts.
 const AUTHORITY_DAYS: i64 = 3653;
@@ -47,6 +48,7 @@ impl Authority {
     }
 
     pub(super) fn create_until(cluster: &str, until: OffsetDateTime) -> Result<Authority, KeysError> {
+        check_name(cluster).map_err(|rule| KeysError::Name { cluster: cluster.to_owned(), rule })?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = named(cluster);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

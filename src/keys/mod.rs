@@ -35,6 +35,8 @@ pub use self::{
 
 use std::{io, path::PathBuf};
 
+use crate::config::NameError;
+
 /// Why keys could not be made, kept or looked at.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,6 +74,14 @@ pub enum KeysError {
         what: String,
         /// What is wrong with it, and what to do.
         problem: String,
+    },
+    /// A CA can't be made for a cluster of this name.
+    #[error("{cluster:?} can't be the name of a cluster: {rule}")]
+    Name {
+        /// The name.
+        cluster: String,
+        /// The rule that it breaks.
+        rule: NameError,
     },
     /// A number of days that no certificate is made for.
     #[error("{days} days are not possible: give 1 to {MAX_DAYS}")]

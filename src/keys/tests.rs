@@ -4,34 +4,27 @@ use squall_fabric::{
     NodeId,
     net::{Identity, certificate_name},
 };
+use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
 use super::*;
 
 /// A directory that goes with the test.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
-    fn new(name: &str) -> Directory {
-        let path = std::env::temp_dir().join(format!("squall-keys-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Directory(path)
+    fn new() -> Directory {
+        Directory(tempfile::tempdir().unwrap())
     }
 
     fn files(&self) -> Files {
-        Files::in_directory(&self.0)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Files::in_directory(self.0.path().join("keys"))
     }
 }
 
 #[test]
 fn a_node_s_keys_are_good_for_its_node_and_cluster_only() {
-    let directory = Directory::new("good");
+    let directory = Directory::new();
     let files = directory.files();
     Authority::create("bank").unwrap().save(&files, false).unwrap();
     let authority = Authority::load(&files).unwrap();
@@ -56,7 +49,7 @@ fn keys_of_another_authority_are_refused_and_a_renewed_one_is_of_the_same() {
 
 #[test]
 fn only_the_owner_can_read_a_key_and_nothing_is_replaced_unasked() {
-    let directory = Directory::new("modes");
+    let directory = Directory::new();
     let files = directory.files();
     let authority = Authority::create("bank").unwrap();
     authority.save(&files, false).unwrap();
@@ -72,7 +65,8 @@ fn only_the_owner_can_read_a_key_and_nothing_is_replaced_unasked() {
     again.save(&files, true).unwrap();
     assert_eq!(mode(files.key(NodeId(1))), 0o600, "one that replaces another is as private");
     assert_eq!(fs::read_to_string(files.key(NodeId(1))).unwrap(), again.key());
-    let left: Vec<_> = fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(directory.0.path().join("keys")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "nothing else is left: {left:?}");
 }
 
@@ -106,7 +100,7 @@ fn nothing_outlives_its_authority() {
 
 #[test]
 fn a_key_of_something_else_is_no_authority_s() {
-    let directory = Directory::new("mixed-up");
+    let directory = Directory::new();
     let files = directory.files();
     let error = Authority::load(&files).unwrap_err().to_string();
     assert!(error.contains("squall keys init"), "{error}");

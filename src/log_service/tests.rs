@@ -1,14 +1,13 @@
 //! Nodes in this process, with logs on a real disk, and readers that talk to them.
 
 use std::{
-    fs,
     io::Write,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
 use squall_fabric::NodeId;
+use tempfile::TempDir;
 
 use super::*;
 use crate::{
@@ -20,20 +19,20 @@ use crate::{
 /// A cluster of one test.
 struct World {
     name: String,
-    base: PathBuf,
     nodes: Vec<(Node, ServedGroup<RecordLog>)>,
+    // The last to be dropped: nodes write to it.
+    _base: TempDir,
 }
 
 impl World {
     /// Nodes with a durable group `log`, and one `memory` that is not.
     fn start(test: &str, members: u32) -> World {
         let name = format!("log-service-{test}-{}", std::process::id());
-        let base = std::env::temp_dir().join(&name);
-        let _ = fs::remove_dir_all(&base);
+        let base = tempfile::tempdir().unwrap();
         let start = |id: u32| {
             let config = Config::builder(&name, id)
                 .members(1..=members)
-                .storage(base.join(id.to_string()))
+                .storage(base.path().join(id.to_string()))
                 .failure_timeout(Duration::from_millis(300))
                 .group("log", |group| _ = group.mode(Mode::Durable));
             let config = config.build().unwrap();
@@ -46,7 +45,7 @@ impl World {
             let starting: Vec<_> = (1..=members).map(|id| scope.spawn(move || start(id))).collect();
             starting.into_iter().map(|node| node.join().expect("it starts")).collect()
         });
-        World { name, base, nodes }
+        World { name, nodes, _base: base }
     }
 
     fn config(&self) -> ClientConfig {
@@ -70,13 +69,6 @@ impl World {
         let to = Contact { node: Some(NodeId(1)), addresses: Vec::new() };
         let caller = Caller::on_host(&self.name, NodeId(99));
         caller.dial(&to, Service::Log, Duration::from_secs(20)).unwrap()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        let _ = fs::remove_dir_all(&self.base);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Real nodes, one of whose disks fails to sync.
 
-use std::{fs, path::PathBuf, sync::atomic::AtomicBool, thread, time::Instant};
+use std::{path::PathBuf, sync::atomic::AtomicBool, thread, time::Instant};
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::{Node, disk::faults, error::SubmitError};
@@ -28,27 +30,20 @@ impl Replicated for Versions {
 }
 
 /// A directory for three nodes.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
     fn of(&self, id: u32) -> PathBuf {
-        self.0.join(id.to_string())
+        self.0.path().join(id.to_string())
     }
 
     fn start(&self, id: u32) -> (Node, Group<Versions>) {
-        let name = self.0.file_name().expect("it has one").to_string_lossy();
+        let name = format!("disks-{}", std::process::id());
         let config = Config::builder(name, id).members([1, 2, 3]).storage(self.of(id));
         let config = config.group("log", |group| _ = group.mode(Mode::Durable)).build().unwrap();
         let mut node = Node::builder(config);
         let group = node.group("log", Versions);
         (node.start().expect("it becomes a member"), group)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // It lies among temporary files.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -90,7 +85,7 @@ fn senders((node, group): &(Node, Group<Versions>), upto: u64) -> Vec<(u64, Opti
 
 #[test]
 fn a_node_whose_disk_fails_to_sync_leaves_and_what_it_acknowledged_stays() {
-    let scratch = Scratch(std::env::temp_dir().join(format!("disks-{}", std::process::id())));
+    let scratch = Scratch(tempfile::tempdir().unwrap());
     let mut nodes: Vec<_> = thread::scope(|scope| {
         let scratch = &scratch;
         let starting: Vec<_> = (1..=3).map(|id| scope.spawn(move || scratch.start(id))).collect();

@@ -15,6 +15,7 @@ use std::{
 
 use squall::{Config, Group, Mode, Node, NodeId, client::ClientConfig, config::Backend};
 use squall_fabric::net::Security;
+use tempfile::TempDir;
 
 use crate::sum::Sum;
 
@@ -97,7 +98,7 @@ pub(crate) struct Cluster {
     backend: &'static str,
     addresses: Vec<String>,
     /// Where the nodes' directories are, if the group is durable.
-    directories: Option<PathBuf>,
+    directories: Option<TempDir>,
 }
 
 impl Cluster {
@@ -111,13 +112,13 @@ impl Cluster {
     /// One whose group is durable.
     pub(crate) fn durable(test: &str, backend: &'static str, members: u32) -> Cluster {
         let mut cluster = Cluster::new(test, backend, members);
-        cluster.directories = Some(env::temp_dir().join(&cluster.name));
+        cluster.directories = Some(tempfile::tempdir().expect("a directory can be made"));
         cluster
     }
 
     /// A node's directory.
     pub(crate) fn directory(&self, id: u32) -> PathBuf {
-        self.directories.as_ref().expect("the group is durable").join(id.to_string())
+        self.directories.as_ref().expect("the group is durable").path().join(id.to_string())
     }
 
     /// Where a node looks for a key with which it signs its log.
@@ -129,7 +130,7 @@ impl Cluster {
     pub(crate) fn launch(&self, id: u32) -> Process {
         let mut command = Command::new(env::current_exe().expect("this program has a path"));
         command.args(["--exact", "node", "--ignored", "--nocapture"]);
-        let directory = self.directories.as_ref().map(|all| all.join(id.to_string()).display().to_string());
+        let directory = self.directories.as_ref().map(|all| all.path().join(id.to_string()).display().to_string());
         let (addresses, directory) = (self.addresses.join(","), directory.unwrap_or_default());
         command.env(NODE, format!("{id} {} {} {addresses} {directory}", self.backend, self.name));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
@@ -157,9 +158,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Some(directories) = self.directories.take().filter(|_| !thread::panicking()) {
-            // Nobody looks at it any more.
-            let _ = fs::remove_dir_all(directories);
+        if let Some(directories) = self.directories.take().filter(|_| thread::panicking()) {
+            eprintln!("the nodes' directories are kept in {}", directories.keep().display());
         }
     }
 }

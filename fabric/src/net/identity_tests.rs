@@ -43,11 +43,10 @@ fn a_certificate_that_peers_would_refuse_is_refused_at_once() {
 
 #[test]
 fn files_are_named_in_errors_and_an_open_key_is_refused() {
-    let folder = std::env::temp_dir().join(format!("squall-identity-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let ca = Ca::new();
     let (certificate, key) = ca.issue(&[name(1)], [2000, 4000]);
-    let [ca_path, certificate_path, key_path] = ["ca", "node", "key"].map(|file| folder.join(file));
+    let [ca_path, certificate_path, key_path] = ["ca", "node", "key"].map(|file| folder.path().join(file));
     fs::write(&ca_path, ca.pem()).unwrap();
     fs::write(&certificate_path, certificate).unwrap();
     let load = || Identity::load(&ca_path, &certificate_path, &key_path);
@@ -60,5 +59,4 @@ fn files_are_named_in_errors_and_an_open_key_is_refused() {
     file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
     let open = load().unwrap_err().to_string();
     assert!(open.contains("mode 640") && open.contains("chmod 600"), "{open}");
-    fs::remove_dir_all(&folder).unwrap();
 }

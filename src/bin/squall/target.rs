@@ -6,7 +6,7 @@ use clap::Args;
 use squall::{
     Config,
     admin::{AdminClient, AdminError, Target},
-    config::Address,
+    config::{Address, NameError, check_name},
 };
 
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) struct TargetArgs {
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
     /// One of this cluster
-    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
     /// This one, on this host: of a cluster in shared memory
     #[arg(long, value_name = "N", requires = "cluster", conflicts_with = "address", required_unless_present_any = ["config", "address"])]
@@ -77,6 +77,11 @@ impl TargetArgs {
     pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {
         AdminClient::connect(&self.target()?, PATIENCE).map_err(failed)
     }
+}
+
+/// A name that a cluster or a group may have.
+pub(crate) fn name(text: &str) -> Result<String, NameError> {
+    check_name(text).map(|()| text.to_owned())
 }
 
 /// The node was reached in vain, or not at all.

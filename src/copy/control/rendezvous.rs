@@ -8,7 +8,10 @@ use std::{io, os::unix::net::UnixStream};
 
 use squall_fabric::NodeId;
 
-use crate::control::local::{self, LocalError, LocalListener};
+use crate::{
+    config::{NameError, check_name_within},
+    control::local::{self, LocalError, LocalListener},
+};
 
 /// The kind of a receiver's name.
 const KIND: &str = "squall-cp";
@@ -19,13 +22,15 @@ const NAME_BYTES: usize = 32;
 /// Why a receiver can't be reached, or can't be one.
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
-    /// A name is empty, too long, or has characters that separate names.
-    #[error("{name:?} can't be the name of a {what}: take 1 to {NAME_BYTES} letters, digits, `-`, `_` or `.`")]
+    /// A name breaks the rule of [`check_name`](crate::config::check_name), here with at most 32 bytes.
+    #[error("{name:?} can't be the name of a {what}: {rule}")]
     Name {
         /// What it should name.
         what: &'static str,
         /// The name.
         name: String,
+        /// The rule that it breaks.
+        rule: NameError,
     },
     /// Nobody has the name.
     #[error(
@@ -63,11 +68,7 @@ pub enum RendezvousError {
 
 /// Whether a name can be one.
 pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), RendezvousError> {
-    let fits = (1..=NAME_BYTES).contains(&name.len());
-    if fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        return Ok(());
-    }
-    Err(RendezvousError::Name { what, name: name.to_owned() })
+    check_name_within(name, NAME_BYTES).map_err(|rule| RendezvousError::Name { what, name: name.to_owned(), rule })
 }
 
 /// The node id that goes with a name.

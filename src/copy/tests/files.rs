@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use tempfile::TempDir;
+
 use super::super::{
     feed::Feed,
     layout::Layout,
@@ -17,7 +19,6 @@ use super::super::{
     root::Root,
     scan::{Scan, ScanError, scan},
     sink::{Outcome, Sink, SinkError, SinkOptions, Verdict},
-    temporary::Temporary,
 };
 
 const SEGMENT: usize = 1000;
@@ -25,12 +26,12 @@ const OPTIONS: SinkOptions = SinkOptions { sync: true, clobber: true };
 
 /// A source and a receiver's directory.
 struct Pair {
-    base: Temporary,
+    base: TempDir,
 }
 
 impl Pair {
     fn new() -> Pair {
-        let base = Temporary::new();
+        let base = tempfile::tempdir().unwrap();
         fs::create_dir(base.path().join("from")).unwrap();
         fs::create_dir(base.path().join("to")).unwrap();
         Pair { base }

@@ -11,17 +11,16 @@ use std::{
 };
 
 use squall_fabric::net::Security;
+use tempfile::TempDir;
 
 use super::{
-    super::{
-        Network, PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push, temporary::Temporary,
-    },
+    super::{Network, PushOptions, PushProgress, PushReport, Receiver, ServeEvent, ServeOptions, push},
     files::assert_same,
 };
 
 /// Receivers `a`, `b`, … of a cluster of their own, each with a directory, that serve until this is dropped.
 pub(super) struct Cluster {
-    base: Temporary,
+    base: TempDir,
     cluster: String,
     stop: Arc<AtomicBool>,
     network: bool,
@@ -47,7 +46,7 @@ impl Cluster {
     }
 
     fn on(network: bool, receivers: usize) -> Cluster {
-        let base = Temporary::new();
+        let base = tempfile::tempdir().unwrap();
         let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches("squall-copy-").to_owned();
         fs::create_dir(base.path().join("from")).unwrap();
         let mut cluster = Cluster { base, cluster, stop: Arc::default(), network, threads: Vec::new() };

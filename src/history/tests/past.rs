@@ -151,8 +151,7 @@ fn random_questions_while_all_goes_on() {
 
 #[test]
 fn random_questions_of_real_files() {
-    let directory = std::env::temp_dir().join(format!("squall-history-{}", std::process::id()));
-    let files = squall_ordered::log::Files::open(&directory).expect("it can be used");
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let files = squall_ordered::log::Files::open(directory.path()).expect("it can be used");
     random_questions(Disk::Real(files), 77, 1500);
-    let _ = std::fs::remove_dir_all(directory);
 }

@@ -1,12 +1,13 @@
 //! A front end between hosts: over TCP with TLS, while the replicas that it talks to die and come back.
 
-use std::{fs, net::SocketAddr, path::PathBuf, thread};
+use std::{fs, net::SocketAddr, thread};
 
 use rustix::process::Signal;
 use squall::{
     NodeId,
     keys::{Authority, Files},
 };
+use tempfile::TempDir;
 
 use crate::{
     load::{Load, Seen},
@@ -19,15 +20,15 @@ const CLIENTS: usize = 4;
 
 /// The configuration and the keys of three replicas.
 struct Secured {
-    directory: PathBuf,
+    directory: TempDir,
     base: u16,
 }
 
 impl Secured {
     fn new() -> Secured {
         let (name, base) = (format!("front-end-{}", std::process::id()), free_ports());
-        let directory = std::env::temp_dir().join(&name);
-        let files = Files::in_directory(&directory);
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let files = Files::in_directory(directory.path());
         let ca = Authority::create(&name).expect("a CA");
         ca.save(&files, false).expect("the directory is new");
         let mut text = format!("cluster = {name:?}\n[addresses]\n");
@@ -37,24 +38,17 @@ impl Secured {
         }
         text += "[fabric]\nbackend = \"tcp\"\n[groups.kv]\nbulk_reserve = \"64MiB\"\n";
         text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
-        fs::write(directory.join("kv.toml"), text).expect("there is room");
+        fs::write(directory.path().join("kv.toml"), text).expect("there is room");
         Secured { directory, base }
     }
 
     fn start(&self, what: &[&str]) -> Replica {
-        let file = self.directory.join("kv.toml");
+        let file = self.directory.path().join("kv.toml");
         Replica::serving(&[what, &["--config", file.to_str().expect("a readable path")]].concat())
     }
 
     fn replica(&self, id: u32) -> Replica {
         self.start(&["--id", &id.to_string(), "--port", &self.base.to_string()])
-    }
-}
-
-impl Drop for Secured {
-    fn drop(&mut self) {
-        // It lies among temporary files, so one that stays does no harm.
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -15,6 +15,7 @@ mod machine;
 mod process;
 mod replacement;
 mod target;
+mod temporary;
 mod wire;
 
 use std::{process::Command, thread, time::Duration};

@@ -1,8 +1,10 @@
 //! What carries a run's messages, and where its nodes are.
 
 use std::{
-    fs, io,
+    fs::Permissions,
+    io,
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -13,6 +15,7 @@ use squall::{
     config::{Address, Backend, KeyFiles, Security, VerbsOptions},
     keys::{Authority, Files, KeysError},
 };
+use tempfile::TempDir;
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -89,7 +92,7 @@ impl PlaceArgs {
             fabric: self.fabric,
             device: self.device.clone(),
             addresses,
-            keys: keys.as_ref().map(|keys| keys.directory.clone()),
+            keys: keys.as_ref().map(|keys| keys.directory.path().to_owned()),
         };
         Ok(Places { place: Some(place), wrap: self.wrap.clone(), keys })
     }
@@ -206,29 +209,28 @@ impl Place {
     }
 }
 
+/// A new directory in `parent`, of a random name, that this user alone can use. It is removed when it is dropped.
+pub(crate) fn private_directory(prefix: &str, parent: &Path) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
+}
+
 /// Keys of a run, in a directory that goes with them.
 #[derive(Debug)]
 struct Keys {
-    directory: PathBuf,
+    directory: TempDir,
 }
 
 impl Keys {
     fn make(cluster: &str, nodes: u32) -> Result<Keys, KeysError> {
-        let keys = Keys { directory: std::env::temp_dir().join(Path::new(cluster)) };
-        let files = Files::in_directory(&keys.directory);
+        let directory = private_directory("squall-bench-keys-", &std::env::temp_dir());
+        let directory = directory.map_err(|cause| KeysError::Write { path: std::env::temp_dir(), cause })?;
+        let files = Files::in_directory(directory.path());
         let authority = Authority::create(cluster)?;
         authority.save(&files, false)?;
         for node in (0..nodes).map(NodeId) {
             authority.issue(node, 1)?.save(&files, false)?;
         }
-        Ok(keys)
-    }
-}
-
-impl Drop for Keys {
-    fn drop(&mut self) {
-        // They are good for nothing once the run is over.
-        let _ = fs::remove_dir_all(&self.directory);
+        Ok(Keys { directory })
     }
 }
 

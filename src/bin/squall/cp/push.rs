@@ -12,7 +12,7 @@ use super::{
     output,
     protection::ProtectionArgs,
 };
-use crate::{CommandError, signals::stop_on_signals};
+use crate::{CommandError, signals::stop_on_signals, target::name};
 
 /// Sends files and directories to all receivers at once. Each is copied under its own name.
 ///
@@ -28,7 +28,7 @@ pub(super) struct PushArgs {
     #[arg(long, required = true, value_delimiter = ',')]
     to: Vec<String>,
     /// The receivers' cluster
-    #[arg(long, default_value = "cp")]
+    #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
     /// How contents travel
     /// [default: interleaved on this host, binomial-pipeline over a network]

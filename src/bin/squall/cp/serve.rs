@@ -11,7 +11,7 @@ use super::{
     output,
     protection::ProtectionArgs,
 };
-use crate::{CommandError, signals::stop_on_signals};
+use crate::{CommandError, signals::stop_on_signals, target::name};
 
 /// Receives: waits for sources, and puts what they send into a directory. Nothing outside it is ever written.
 ///
@@ -22,10 +22,10 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     dir: PathBuf,
     /// This receiver's name, for `--to` on this host
-    #[arg(long, required_unless_present = "listen")]
+    #[arg(long, value_parser = name, required_unless_present = "listen")]
     name: Option<String>,
     /// Sources and receivers of different clusters never meet
-    #[arg(long, default_value = "cp")]
+    #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
     /// End after one transfer; the exit code is 1 if something of it failed
     #[arg(long)]

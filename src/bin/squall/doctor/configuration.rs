@@ -264,23 +264,22 @@ mod tests {
 
     #[test]
     fn a_key_for_logs_must_be_one() {
-        let directory = std::env::temp_dir().join(format!("squall-doctor-log-keys-{}", std::process::id()));
-        let files = Files::in_directory(&directory);
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::in_directory(directory.path());
         LogKeys::create(NodeId(1)).unwrap().save(&files, true).unwrap();
         let look_with = |key: PathBuf| {
             let config = Config::builder("bank", 1).members([1]).storage("state").sign_log(key);
             look(Ok(config.build().unwrap()))
         };
         let (own, other) = (look_with(files.log_key(NodeId(1))), look_with(files.log_public_key(NodeId(1))));
-        fs::remove_dir_all(&directory).unwrap();
         assert!(found(&own, Level::Good, "signs its logs"), "{:?}", own.findings);
         assert!(!other.usable() && found(&other, Level::Bad, "can be read by others"), "{:?}", other.findings);
     }
 
     #[test]
     fn keys_must_be_the_node_s_own() {
-        let directory: PathBuf = std::env::temp_dir().join(format!("squall-doctor-keys-{}", std::process::id()));
-        let files = Files::in_directory(&directory);
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::in_directory(directory.path());
         let authority = Authority::create("bank").unwrap();
         authority.save(&files, true).unwrap();
         for node in [1, 2] {
@@ -295,7 +294,6 @@ mod tests {
             look(Ok(config("127.0.0.1:1", "127.0.0.1:2", Security::Tls(keys))))
         };
         let (own, other) = (look_as(1), look_as(2));
-        fs::remove_dir_all(&directory).unwrap();
         assert!(found(&own, Level::Good, "is this node's certificate"), "{:?}", own.findings);
         assert!(found(&own, Level::Warning, " days more"), "{:?}", own.findings);
         assert!(!other.usable() && found(&other, Level::Bad, "is the certificate of node 2, but this is node 1"));

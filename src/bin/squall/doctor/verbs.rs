@@ -176,27 +176,28 @@ fn text(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
     /// A system's devices, as far as they matter here.
-    struct System(PathBuf);
+    struct System(TempDir);
 
     impl System {
-        fn new(name: &str) -> System {
-            let root = std::env::temp_dir().join(format!("squall-doctor-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&root);
-            fs::create_dir_all(root.join("class")).unwrap();
+        fn new() -> System {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir(root.path().join("class")).unwrap();
             System(root)
         }
 
         fn file(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
+            let path = self.0.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
 
-        fn with_port(name: &str, state: &str) -> System {
-            let system = System::new(name);
+        fn with_port(state: &str) -> System {
+            let system = System::new();
             let port = "class/rxe0/ports/1";
             system.file(&format!("{port}/state"), state);
             system.file(&format!("{port}/link_layer"), "Ethernet\n");
@@ -208,25 +209,23 @@ mod tests {
         }
 
         fn look(&self, locked: u64) -> Area {
-            look_at(&Places { class: self.0.join("class"), devices: self.0.join("dev") }, true, Some(locked))
-        }
-    }
-
-    impl Drop for System {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            look_at(
+                &Places { class: self.0.path().join("class"), devices: self.0.path().join("dev") },
+                true,
+                Some(locked),
+            )
         }
     }
 
     #[test]
     fn without_a_device_it_says_how_to_get_one() {
-        let area = System::new("none").look(u64::MAX);
+        let area = System::new().look(u64::MAX);
         assert!(!area.usable() && area.lines().join("\n").contains("rdma_rxe"));
     }
 
     #[test]
     fn an_active_port_with_a_gid_of_roce_v2_can_be_used() {
-        let system = System::with_port("active", "4: ACTIVE\n");
+        let system = System::with_port("4: ACTIVE\n");
         let area = system.look(u64::MAX);
         assert!(area.usable(), "{:?}", area.findings);
         assert!(
@@ -240,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_down_can_t_be_used() {
-        let area = System::with_port("down", "1: DOWN\n").look(u64::MAX);
+        let area = System::with_port("1: DOWN\n").look(u64::MAX);
         assert!(!area.usable());
         let said = area.lines().join("\n");
         assert!(said.contains("Ethernet, DOWN") && said.contains("no device has an active port"), "{said}");
@@ -248,8 +247,12 @@ mod tests {
 
     #[test]
     fn a_program_without_it_says_how_to_build_one_that_has_it() {
-        let system = System::with_port("unbuilt", "4: ACTIVE\n");
-        let area = look_at(&Places { class: system.0.join("class"), devices: system.0.join("dev") }, false, None);
+        let system = System::with_port("4: ACTIVE\n");
+        let area = look_at(
+            &Places { class: system.0.path().join("class"), devices: system.0.path().join("dev") },
+            false,
+            None,
+        );
         assert!(!area.usable() && area.lines().join("\n").contains("--features verbs"));
     }
 }

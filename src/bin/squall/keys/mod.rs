@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, value_parser};
 use squall::{
-    Config, NodeId,
+    NodeId,
     keys::{Authority, Files, KeysError, MAX_DAYS, NodeKeys, describe},
 };
 
-use crate::CommandError;
+use crate::{CommandError, target::name};
 
 const HELP: &str = "\
 With keys, nodes on a network talk TLS 1.3, and each proves who it is. They are made in one place, and copied to the nodes:
@@ -48,7 +48,7 @@ enum Keys {
 #[derive(Debug, Args)]
 struct InitArgs {
     /// The cluster's name, as in its configuration
-    #[arg(long, value_name = "NAME", value_parser = cluster)]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     cluster: String,
     /// Where keys are kept; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "keys")]
@@ -73,14 +73,6 @@ struct AddArgs {
     /// Replace keys that are there
     #[arg(long)]
     force: bool,
-}
-
-/// A name that a configuration takes.
-fn cluster(name: &str) -> Result<String, String> {
-    match Config::builder(name, 0).members([0]).build() {
-        Ok(_) => Ok(name.to_owned()),
-        Err(_) => Err("give a name of 1 to 64 letters, digits, `.`, `_` and `-` (ASCII)".into()),
-    }
 }
 
 impl KeysCommand {

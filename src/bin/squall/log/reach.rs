@@ -8,6 +8,7 @@ use squall::{Config, ConfigError, NodeId, client::ClientConfig, config::Address,
 use crate::{
     CommandError,
     cp::{ProtectionArgs, Unprotected},
+    target::name,
 };
 
 /// How long a call of a reader may take.
@@ -27,7 +28,7 @@ pub(super) struct ReachArgs {
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
     /// Members of this cluster
-    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
     /// Some members' ids, on this host: of a cluster in shared memory
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "cluster", conflicts_with = "address")]
@@ -45,7 +46,7 @@ pub(super) struct ReachArgs {
     #[arg(long, value_enum, requires = "cluster")]
     security: Option<Unprotected>,
     /// The durable group
-    #[arg(long, value_name = "NAME", default_value = "log")]
+    #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
     group: String,
     /// How long to try, in seconds, where no member answers [default: 300 to append, else 30]
     #[arg(long, value_name = "SECONDS")]

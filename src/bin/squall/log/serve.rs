@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::atomic::Ordering, thread, time::Duration};
 use clap::Args;
 use squall::{Config, Mode, Node, log_service::RecordLog};
 
-use crate::{CommandError, signals::stop_on_signals};
+use crate::{CommandError, signals::stop_on_signals, target::name};
 
 /// How often it looks whether it is to end.
 const ATTENTIVE: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N")]
     id: Option<u32>,
     /// The durable group
-    #[arg(long, value_name = "NAME", default_value = "log")]
+    #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
     group: String,
 }
 

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     Args, Fabric,
-    network::{Network, NetworkError},
+    network::{Network, NetworkError, write_new},
     replica::{PASSWORD, READY, stop_asked},
 };
 
@@ -345,7 +345,7 @@ fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = given.map_or_else(fresh_name, str::to_owned);
             fs::create_dir_all(directory)?;
-            fs::write(file, &name)?;
+            write_new(&file, &name)?;
             name
         }
         kept => kept?.trim().to_owned(),

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     cluster::say,
+    name,
     replica::{CLUSTER, PASSWORD, stop_asked},
 };
 
@@ -35,7 +36,7 @@ pub(crate) struct FrontEndArgs {
     members: Vec<u32>,
 
     /// The cluster's name
-    #[arg(long, value_name = "NAME", default_value = CLUSTER, conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", value_parser = name, default_value = CLUSTER, conflicts_with = "config")]
     cluster: String,
 
     /// The cluster's configuration, in place of both; the front end has the keys of the node with this --id

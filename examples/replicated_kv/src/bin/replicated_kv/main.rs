@@ -31,6 +31,7 @@ use std::{
 };
 
 use clap::Parser;
+use squall::config::{NameError, check_name};
 use tracing_subscriber::EnvFilter;
 
 /// A replicated key-value store that speaks the Redis protocol.
@@ -122,7 +123,7 @@ struct Args {
     config: Option<PathBuf>,
 
     /// The cluster to form, without a file: replicas with other names never meet
-    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
 
     /// Join the running cluster that the replica with this id is in, instead of forming one. With a file, its `join` says so
@@ -210,6 +211,11 @@ impl Args {
         let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
         Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
     }
+}
+
+/// Reads a cluster's name.
+fn name(text: &str) -> Result<String, NameError> {
+    check_name(text).map(|()| text.to_owned())
 }
 
 /// Reads a time such as `90s`, `10m` or `1h`; a bare number is in seconds.

@@ -2,8 +2,10 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs::{self, File, Permissions},
+    io::{self, Write},
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,6 +14,7 @@ use squall::{
     keys::{Authority, Files, KeysError},
 };
 use squall_kv::server::{BULK_RESERVE, GROUP};
+use tempfile::TempDir;
 
 use crate::{Args, Fabric};
 
@@ -29,32 +32,64 @@ pub(crate) enum NetworkError {
     Keys(#[from] KeysError),
 }
 
-/// A directory with the replicas' votes; where they have ports, with a configuration, and keys if they are asked for. It goes
-/// with this.
+/// A directory with the replicas' votes; where they have ports, with a configuration, and keys if they are asked for.
 pub(crate) struct Network {
-    directory: PathBuf,
+    directory: Directory,
     file: Option<PathBuf>,
+}
+
+/// The directory of a cluster.
+enum Directory {
     /// The data is in it, too, and it stays.
-    is_durable: bool,
+    Kept(PathBuf),
+    /// A new one, which is removed when this is dropped.
+    Temporary(TempDir),
+}
+
+impl Directory {
+    /// The directory that is to be kept, which is made if it is not there; else a new one of a random name, which only this user
+    /// can use.
+    fn make(kept: Option<&Path>) -> Result<Directory, NetworkError> {
+        let Some(kept) = kept else {
+            let private = Permissions::from_mode(0o700);
+            let directory = tempfile::Builder::new().prefix("squall-kv-").permissions(private).tempdir();
+            return directory
+                .map(Directory::Temporary)
+                .map_err(|error| NetworkError::Write { path: std::env::temp_dir(), error });
+        };
+        let path = kept.to_owned();
+        match fs::create_dir_all(&path) {
+            Ok(()) => Ok(Directory::Kept(path)),
+            Err(error) => Err(NetworkError::Write { path, error }),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Directory::Kept(path) => path,
+            Directory::Temporary(directory) => directory.path(),
+        }
+    }
+}
+
+/// Writes a new file. One that is there is not touched, and no link is followed.
+pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    File::create_new(path)?.write_all(text.as_bytes())
 }
 
 impl Network {
     /// For replicas that listen at free ports, unless they share memory.
     pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
-        let directory = args.durable.clone().unwrap_or_else(|| std::env::temp_dir().join(cluster));
-        let mut network = Network { directory, file: None, is_durable: args.durable.is_some() };
-        let written = |path: &Path, written: io::Result<()>| {
-            written.map_err(|error| NetworkError::Write { path: path.to_owned(), error })
-        };
-        written(&network.directory, fs::create_dir_all(&network.directory))?;
+        let mut network = Network { directory: Directory::make(args.durable.as_deref())?, file: None };
+        let (directory, is_durable) = (network.directory.path(), args.durable.is_some());
         let (backend, bulk_reserve) = match args.fabric {
             Fabric::Shm => return Ok(network),
             Fabric::Tcp => ("tcp", BULK_RESERVE),
             // A device locks all of it.
             Fabric::Verbs => ("verbs", LOCKED_BULK_RESERVE),
         };
-        let path = network.directory.join(if args.tls { "kv-tls.toml" } else { "kv.toml" });
-        if network.is_durable && path.exists() {
+        let path = directory.join(if args.tls { "kv-tls.toml" } else { "kv.toml" });
+        if is_durable && path.exists() {
             // The disks remember the replicas' addresses.
             network.file = Some(path);
             return Ok(network);
@@ -63,7 +98,7 @@ impl Network {
         let held =
             args.members().map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
         let held = held.collect::<Vec<_>>();
-        let storage = if network.is_durable { "{id}" } else { "node-{id}" };
+        let storage = if is_durable { "{id}" } else { "node-{id}" };
         let mut text = format!(
             "cluster = \"{cluster}\"\nstorage = \"{storage}\"\n[fabric]\nbackend = \"{backend}\"\n[addresses]\n"
         );
@@ -73,10 +108,10 @@ impl Network {
             text += &format!("{id} = \"{address}\"\n");
         }
         text += &format!("[groups.{GROUP}]\nbulk_reserve = {bulk_reserve}\n");
-        if network.is_durable {
+        if is_durable {
             text += "mode = \"durable\"\n";
         }
-        let files = Files::in_directory(&network.directory);
+        let files = Files::in_directory(directory);
         if args.tls {
             let authority = Authority::create(cluster)?;
             authority.save(&files, false)?;
@@ -85,31 +120,22 @@ impl Network {
             }
             text += "[security]\nca = \"ca.pem\"\ncertificate = \"node-{id}.pem\"\nkey = \"node-{id}.key\"\n";
         }
-        written(&path, fs::write(&path, text))?;
+        write_new(&path, &text).map_err(|error| NetworkError::Write { path: path.clone(), error })?;
         network.file = Some(path);
         Ok(network)
     }
 
     /// What a replica is to be told of it.
     pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
-        match &self.file {
-            Some(file) => vec!["--config".into(), file.into()],
-            None if self.is_durable => {
-                vec!["--cluster".into(), cluster.into(), "--durable".into(), self.directory.clone().into()]
+        match (&self.file, &self.directory) {
+            (Some(file), _) => vec!["--config".into(), file.into()],
+            (None, Directory::Kept(directory)) => {
+                vec!["--cluster".into(), cluster.into(), "--durable".into(), directory.into()]
             }
-            None => {
-                let storage = self.directory.join(format!("node-{id}"));
+            (None, Directory::Temporary(directory)) => {
+                let storage = directory.path().join(format!("node-{id}"));
                 vec!["--cluster".into(), cluster.into(), "--storage".into(), storage.into()]
             }
-        }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if !self.is_durable {
-            // Nothing in it is of use to anybody else.
-            let _ = fs::remove_dir_all(&self.directory);
         }
     }
 }

@@ -6,12 +6,13 @@ use std::{
 };
 
 use rustix::fs::statfs;
+use tempfile::TempDir;
 
-use crate::CommandError;
+use crate::{CommandError, bench::places::private_directory};
 
 /// A new directory on the disk that is measured. It is removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct Scratch(TempDir);
 
 /// What `statfs` calls a file system in memory.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -27,27 +28,19 @@ impl Scratch {
         if statfs(&parent).is_ok_and(|file_system| file_system.f_type as u64 == TMPFS_MAGIC) {
             tracing::warn!("{} is in memory (tmpfs), so no disk is measured: give a --dir on one", parent.display());
         }
-        let path = parent.join(format!("squall-bench-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        fs::create_dir(&path).map_err(|error| failed(&path, error))?;
-        Ok(Scratch(path))
+        private_directory("squall-bench-", &parent).map(Scratch).map_err(|error| failed(&parent, error))
     }
 
     /// A directory in there, which is not made.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     /// Removes all that is in there.
     pub(crate) fn clear(&self) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(self.0.path()).into_iter().flatten().flatten() {
             // What can't be removed stays; the figures are none the worse.
             let _ = fs::remove_dir_all(entry.path());
         }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
