@@ -170,7 +170,8 @@ impl NodeBuilder {
         groups.sort_by(|a, b| a.name().cmp(b.name()));
         desks.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
-        let (group_names, pipe_names) = (groups.iter().map(|group| group.name()), desks.iter().map(|desk| desk.name()));
+        let group_names = groups.iter().map(|group| (group.name(), group.schema()));
+        let pipe_names = desks.iter().map(|desk| desk.name());
         let plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         let caller = Caller::of(&config)?;
         let mut fabric = open(&config)?;
@@ -184,8 +185,8 @@ impl NodeBuilder {
         for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
             let journal = match opened {
                 None => None,
-                Some(OpenedLog { log, is_kept, .. }) => {
-                    let rebuilt = spec.recover(&log)?;
+                Some(OpenedLog { mut log, is_kept, .. }) => {
+                    let rebuilt = spec.recover(&mut log)?;
                     held.extend(recovery::held(&rebuilt, is_kept, config.id()).map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());
@@ -202,8 +203,8 @@ impl NodeBuilder {
         let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
         let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
         let controls: Arc<Controls> = Arc::new(controls);
-        let (log, messenger) =
-            view_log::start(&config, directory, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
+        let agreed = (plan.settings.layout.clone(), plan.parameters);
+        let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
         let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
         let monitor = log.monitor();
         let outside = Arc::new(Outside::new(clients.clone()));

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall::{Config, EndReason, Group, Node, Time, View, config::Backend};
+use rkyv::Archived;
+use squall::{
+    Applied, Config, ConfigBuilder, EndReason, Group, Node, Replicated, Schema, StartError, Time, View, config::Backend,
+};
 
 use sum::Sum;
 
@@ -50,12 +53,17 @@ impl Cluster {
 
     /// The configuration of a node that knows one other.
     fn joiner(&self, id: u32, contact: u32) -> Config {
+        self.joiner_with(id, contact, |config| config)
+    }
+
+    /// The same, with other options.
+    fn joiner_with(&self, id: u32, contact: u32, with: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
         let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
         let config = match self.backend {
             Backend::Shm => config.join([contact.to_string()]),
             _ => config.addresses(id, [self.address(id)]).join([self.address(contact)]),
         };
-        config.build().expect("the configuration is valid")
+        with(config).build().expect("the configuration is valid")
     }
 
     fn start(&self, ids: impl IntoIterator<Item = u32>) -> Vec<(Node, Group<Sum>)> {
@@ -117,6 +125,56 @@ fn who_joins_gets_the_state_while_the_group_works(backend: Backend) {
             assert_eq!(group.read(|sum| sum.0).wait(), Ok(1100));
         }
     });
+}
+
+/// Starts a node with a group `sum` that is to be refused. Returns why.
+fn refused<R: Replicated>(config: Config, replica: R) -> String {
+    let mut node = Node::builder(config);
+    let _group = node.group("sum", replica);
+    match node.start() {
+        Err(StartError::NotFormed(EndReason::Incompatible { why, .. })) => why,
+        Err(error) => panic!("another error: {error}"),
+        Ok(node) => panic!("it is a member of {:?}", node.view()),
+    }
+}
+
+fn who_differs_is_refused_before_it_costs_a_view(backend: Backend) {
+    /// Its commands have the size of `Sum`'s, but it is of a version of its own.
+    struct Newer;
+    impl Replicated for Newer {
+        type Command = u64;
+        type Reply = ();
+        const SCHEMA: Schema = Schema::new("sum", 2);
+        fn apply(&mut self, _: &Archived<u64>, _: &Applied) {}
+    }
+    /// It declares nothing, but has smaller commands.
+    struct Smaller;
+    impl Replicated for Smaller {
+        type Command = u16;
+        type Reply = ();
+        fn apply(&mut self, _: &Archived<u16>, _: &Applied) {}
+    }
+
+    let cluster = Cluster::new("differs", backend, 2, 3);
+    let nodes = cluster.start(1..=2);
+    let epoch = nodes[0].0.view().epoch;
+    let larger = |config: ConfigBuilder| config.group("sum", |group| _ = group.ring_bytes(2 << 20));
+    let why = refused(cluster.joiner_with(3, 1, larger), Sum::default());
+    assert!(why.contains("groups.sum.ring_bytes is 1 MiB at node") && why.contains("2 MiB at node 3"), "{why}");
+    let why = refused(cluster.joiner(3, 1), Newer);
+    assert!(
+        why.contains("groups.sum.schema is undeclared, commands of 8 bytes") && why.contains("sum version 2"),
+        "{why}"
+    );
+    let why = refused(cluster.joiner(3, 1), Smaller);
+    assert!(
+        why.contains("commands of 8 bytes aligned to 8") && why.contains("commands of 2 bytes aligned to 2"),
+        "{why}"
+    );
+    write_for(&nodes[1].1, 10);
+    assert!(nodes.iter().all(|(node, _)| node.view().epoch == epoch), "it cost a view");
+    let (node, _) = start(cluster.joiner(3, 1));
+    wait_complete(&node, 3);
 }
 
 fn write_for(group: &Group<Sum>, count: u32) {
@@ -196,6 +254,7 @@ over_both!(
     a_group_forms_in_any_order,
     ten_nodes_at_the_same_moment_form_one_group,
     who_joins_gets_the_state_while_the_group_works,
+    who_differs_is_refused_before_it_costs_a_view,
     who_leaves_is_missed_by_nobody,
     all_members_are_replaced_one_by_one,
 );

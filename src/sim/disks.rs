@@ -144,8 +144,8 @@ impl Cluster {
                 continue;
             }
             let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
-            let OpenedLog { log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
-            let rebuilt = spec.recover(&log)?;
+            let OpenedLog { mut log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
+            let rebuilt = spec.recover(&mut log)?;
             let held = recovery::held(&rebuilt, is_kept, me.node);
             found.insert(shard, Found { log, rebuilt, held });
         }

@@ -5,14 +5,16 @@
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
-use squall_membership::{Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
+use squall_membership::{
+    Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, VoterId,
+};
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x03";
+const PREFIX: [u8; 4] = *b"SqV\x04";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,6 +61,7 @@ pub(crate) struct Hello {
     /// The cluster's name.
     pub(crate) cluster: String,
     pub(crate) layout: Layout,
+    pub(crate) parameters: Parameters,
     /// The list that it was configured with, if it was.
     pub(crate) list: Option<Vec<NodeId>>,
     /// What the sender wants.
