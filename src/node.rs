@@ -304,10 +304,24 @@ impl Node {
     /// Leaves the group: the others go on without this node, and need no timeout for it. What it has accepted is delivered,
     /// or fails with an error that says that it was not. Waits until that is done, for `limit` at most.
     ///
+    /// It is what a process should call that is asked to end (SIGTERM), whether it is the only one or all are: if all members
+    /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by [`shutdown_group`](Node::shutdown_group).
+    ///
     /// Returns whether it has left. If not, nobody else can go on with the state that it has, or too few of those who decide
     /// can be reached; it is still a member then, and goes on trying.
     pub fn leave(&self, limit: Duration) -> bool {
         self.operator.tell(Request::Leave);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and leave. Waits
+    /// until this node has, for `limit` at most, and returns whether it has.
+    ///
+    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited for. What was
+    /// acknowledged is kept as it is when all lose power: durable groups go on with it when their nodes are started again. Of what was
+    /// not delivered, the outcome is unknown.
+    pub fn shutdown_group(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Close);
         self.operator.wait_left(Some(limit)).is_some()
     }
 

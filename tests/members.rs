@@ -223,6 +223,36 @@ fn all_members_are_replaced_one_by_one(backend: Backend) {
     }
 }
 
+/// As supervisors do that stop all processes at once, each of which leaves and ends.
+fn all_leave_at_once_and_none_is_stranded(backend: Backend) {
+    for round in 0..5 {
+        let cluster = Cluster::new(&format!("all-{round}"), backend, 3, 3);
+        let nodes = cluster.start(1..=3);
+        write_for(&nodes[0].1, 10);
+        thread::scope(|scope| {
+            for (node, _) in nodes {
+                let pause = Duration::from_micros(fastrand::u64(..20_000));
+                scope.spawn(move || {
+                    thread::sleep(pause);
+                    assert!(node.leave(PATIENCE), "round {round}: {} is stranded: {:?}", node.id(), node.status());
+                    node.shutdown();
+                });
+            }
+        });
+    }
+}
+
+fn one_call_ends_the_group(backend: Backend) {
+    let cluster = Cluster::new("close", backend, 3, 3);
+    let nodes = cluster.start(1..=3);
+    write_for(&nodes[2].1, 10);
+    assert!(nodes[1].0.shutdown_group(PATIENCE), "{:?}", nodes[1].0.status());
+    for (node, group) in &nodes {
+        assert_eq!(node.wait_ended(), EndReason::Dissolved);
+        assert_eq!(group.peek(|sum| sum.0).wait(), Ok(10), "at {}", node.id());
+    }
+}
+
 #[test]
 fn a_change_of_view_is_told_in_its_phases() {
     let cluster = Cluster::new("phases", Backend::Shm, 3, 3);
@@ -256,5 +286,7 @@ over_both!(
     who_joins_gets_the_state_while_the_group_works,
     who_differs_is_refused_before_it_costs_a_view,
     who_leaves_is_missed_by_nobody,
+    all_leave_at_once_and_none_is_stranded,
+    one_call_ends_the_group,
     all_members_are_replaced_one_by_one,
 );
