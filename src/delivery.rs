@@ -404,7 +404,7 @@ impl<S: Service> Task for Delivery<S> {
             }
             // It began with the group, or an operator said that what it holds counts.
             _ if is_listed => Stage::Complete { ahead: None, changes: vec![change] },
-            Some(Stage::Incomplete { mut backlog, state }) if !fell_short && !(is_stale && state.is_some()) => {
+            Some(Stage::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
                 backlog.push_view(change);
                 Stage::Incomplete { backlog, state }
             }
