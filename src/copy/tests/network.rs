@@ -47,7 +47,7 @@ impl Cluster {
 
     fn on(network: bool, receivers: usize) -> Cluster {
         let base = tempfile::tempdir().unwrap();
-        let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches("squall-copy-").to_owned();
+        let cluster = base.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
         fs::create_dir(base.path().join("from")).unwrap();
         let mut cluster = Cluster { base, cluster, stop: Arc::default(), network, threads: Vec::new() };
         for name in ["a", "b", "c", "d", "e"].into_iter().take(receivers) {
