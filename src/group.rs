@@ -36,6 +36,7 @@ use crate::{
     replicated::Replicated,
     replies::Replies,
     room::Room,
+    schema::Schema,
     service::Service,
     state::{self, Head, RestoreError},
     status::{GroupCounts, LogStatus},
@@ -199,8 +200,11 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
     /// The group's name.
     fn name(&self) -> &str;
 
-    /// In a durable group, before it comes to life: takes the replica to where the log ends.
-    fn recover(&self, log: &DiskLog) -> Result<Rebuilt, RecoverError>;
+    /// What its messages and its state are.
+    fn schema(&self) -> Schema;
+
+    /// In a durable group, before it comes to life: takes the replica to where the log ends, if the log is of its schema.
+    fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError>;
 
     /// Brings the group to life, outside any view. `waker` wakes the node's engine, `clock` is what its core goes by, `journal` is what
     /// a durable group has.
@@ -300,7 +304,12 @@ impl<S: Service> GroupSpec for Spec<S> {
         &self.shared.intake.name
     }
 
-    fn recover(&self, log: &DiskLog) -> Result<Rebuilt, RecoverError> {
+    fn schema(&self) -> Schema {
+        S::schema()
+    }
+
+    fn recover(&self, log: &mut DiskLog) -> Result<Rebuilt, RecoverError> {
+        recovery::claim(log, S::schema())?;
         let group = || self.shared.intake.name.clone();
         let failed = |why: String| RecoverError::State { group: group(), why };
         let mut service = self.replica.borrow().ok_or_else(|| failed("it is in use".to_owned()))?;

@@ -115,6 +115,7 @@ mod replies;
 mod resubmit;
 mod room;
 mod runtime;
+mod schema;
 mod serve;
 mod service;
 mod services;
@@ -145,6 +146,7 @@ pub use plan::PlanError;
 pub use read::Read;
 pub use recovery::RecoverError;
 pub use replicated::{Applied, Command, Logged, Replicated};
+pub use schema::Schema;
 pub use serve::{Answers, Freshness, Portable, ServeOptions, Served};
 #[doc(hidden)]
 pub use service::{Invalid, Service};

@@ -170,7 +170,8 @@ impl NodeBuilder {
         groups.sort_by(|a, b| a.name().cmp(b.name()));
         desks.sort_by(|a, b| a.name().cmp(b.name()));
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
-        let (group_names, pipe_names) = (groups.iter().map(|group| group.name()), desks.iter().map(|desk| desk.name()));
+        let group_names = groups.iter().map(|group| (group.name(), group.schema()));
+        let pipe_names = desks.iter().map(|desk| desk.name());
         let plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
         let caller = Caller::of(&config)?;
         let mut fabric = open(&config)?;
@@ -184,8 +185,8 @@ impl NodeBuilder {
         for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
             let journal = match opened {
                 None => None,
-                Some(OpenedLog { log, is_kept, .. }) => {
-                    let rebuilt = spec.recover(&log)?;
+                Some(OpenedLog { mut log, is_kept, .. }) => {
+                    let rebuilt = spec.recover(&mut log)?;
                     held.extend(recovery::held(&rebuilt, is_kept).map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());
@@ -203,8 +204,8 @@ impl NodeBuilder {
         let (has_disk, was_member) = (directory.is_some(), directory.as_ref().is_some_and(Directory::has_log));
         let controls = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control))).collect();
         let controls: Arc<Controls> = Arc::new(controls);
-        let (log, messenger) =
-            view_log::start(&config, directory, plan.settings.layout.clone(), caller.clone(), waker.clone())?;
+        let agreed = (plan.settings.layout.clone(), plan.parameters);
+        let (log, messenger) = view_log::start(&config, directory, agreed, caller.clone(), waker.clone())?;
         let clients = serve_clients(&config, names.iter().zip(&shards), stations, &caller)?;
         let monitor = log.monitor();
         let outside = Arc::new(Outside::new(clients.clone()));
@@ -304,10 +305,24 @@ impl Node {
     /// Leaves the group: the others go on without this node, and need no timeout for it. What it has accepted is delivered,
     /// or fails with an error that says that it was not. Waits until that is done, for `limit` at most.
     ///
+    /// It is what a process should call that is asked to end (SIGTERM), whether it is the only one or all are: if all members
+    /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by [`shutdown_group`](Node::shutdown_group).
+    ///
     /// Returns whether it has left. If not, nobody else can go on with the state that it has, or too few of those who decide
     /// can be reached; it is still a member then, and goes on trying.
     pub fn leave(&self, limit: Duration) -> bool {
         self.operator.tell(Request::Leave);
+        self.operator.wait_left(Some(limit)).is_some()
+    }
+
+    /// Ends the whole group: all members deliver what all have received, write it down where the group is durable, and leave. Waits
+    /// until this node has, for `limit` at most, and returns whether it has.
+    ///
+    /// One member's call suffices, and several do no harm. Members that can't be reached, or that hang, are not waited for. What was
+    /// acknowledged is kept as it is when all lose power: durable groups go on with it when their nodes are started again. Of what was
+    /// not delivered, the outcome is unknown.
+    pub fn shutdown_group(&self, limit: Duration) -> bool {
+        self.operator.tell(Request::Close);
         self.operator.wait_left(Some(limit)).is_some()
     }
 

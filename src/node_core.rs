@@ -203,6 +203,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.input(Input::Leave, out);
     }
 
+    /// Lets all members leave.
+    pub(crate) fn close(&mut self, out: &mut Vec<CoreEffect>) {
+        self.input(Input::Close, out);
+    }
+
     /// An operator says that a member is gone.
     pub(crate) fn suspect(&mut self, node: NodeId, out: &mut Vec<CoreEffect>) {
         self.input(Input::Suspect(node), out);

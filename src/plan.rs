@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Settings, ShardId};
+use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
-use squall_sst::Fingerprint;
 
-use crate::config::{Config, GroupConfig, NameError, check_name};
+use crate::{
+    config::{Config, GroupConfig, NameError, bytes, check_name},
+    schema::Schema,
+};
 
 /// Why the declared groups do not fit the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +53,8 @@ pub enum PlanError {
 /// What a configuration and the declared groups come to.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
+    /// What the members compare when they meet.
+    pub(crate) parameters: Parameters,
     /// Of replicated groups.
     pub(crate) shards: BTreeMap<ShardId, ShardConfig>,
     /// Of 1Pipe groups, in the order of their names.
@@ -60,8 +64,8 @@ pub(crate) struct Plan {
 /// What a name was declared as.
 #[derive(Clone, Copy)]
 enum Declared {
-    /// A group, so often.
-    Group(usize),
+    /// A group, so often, of this schema.
+    Group(usize, Schema),
     Pipe,
 }
 
@@ -70,9 +74,6 @@ const BLOCK_BYTES: usize = 128 << 10;
 
 /// A small reserve still takes so many messages.
 const MESSAGES: usize = 16;
-
-/// Tells a 1Pipe group from others, as their modes do.
-const PIPE: u64 = 3;
 
 /// Connections may take this long to come up, however soon a member that is silent is given up.
 const SLOWEST_CONNECT: Duration = Duration::from_millis(100);
@@ -92,16 +93,17 @@ pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease:
 }
 
 impl Plan {
-    /// `groups` are the names of what was declared: that of a group once for each shard. `pipes` are those of 1Pipe groups.
+    /// `groups` are the names of what was declared, with their schemas: that of a group once for each shard. `pipes` are those of 1Pipe groups.
     pub(crate) fn new<'a>(
         config: &Config,
         bulk_path: BulkPath,
-        groups: impl Iterator<Item = &'a str>,
+        groups: impl Iterator<Item = (&'a str, Schema)>,
         pipes: impl Iterator<Item = &'a str>,
     ) -> Result<Plan, PlanError> {
         let mut layout = Layout::default();
         let (mut shards, mut pipe_shards) = (BTreeMap::new(), Vec::new());
-        let mut agreed = Fingerprint::default();
+        let mut parameters = Parameters::default();
+        parameters.set("read_lease_ms", config.read_lease().as_secs_f64() * 1e3);
         let declared = declared(groups, pipes)?;
         if let Some(unknown) = config.group_names().find(|name| !declared.contains_key(name)) {
             return Err(PlanError::UnknownGroup(unknown.to_owned()));
@@ -109,13 +111,13 @@ impl Plan {
         let mut next = 0;
         for (name, declared) in declared {
             check_name(name).map_err(|rule| PlanError::Name { name: name.to_owned(), rule })?;
-            let declared = match declared {
-                Declared::Group(declared) => declared,
+            let (declared, schema) = match declared {
+                Declared::Group(declared, schema) => (declared, schema),
                 Declared::Pipe if config.group_names().any(|group| group == name) => {
                     return Err(PlanError::PipeOptions(name.to_owned()));
                 }
                 Declared::Pipe => {
-                    agreed.text(name).number(PIPE);
+                    parameters.set(format!("groups.{name}"), "a 1Pipe group");
                     layout.groups.push(GroupLayout { counts: Counts::Passed, ..GroupLayout::of_all(name.to_owned()) });
                     pipe_shards.push(ShardId(next));
                     next += 1;
@@ -130,19 +132,7 @@ impl Plan {
                 }
                 _ => {}
             }
-            let mode = match group.mode {
-                Mode::Ordered => 0,
-                Mode::Unordered => 1,
-                Mode::Durable => 2,
-            };
-            agreed.text(name).number(mode);
-            for bytes in [group.ring_bytes, group.bulk_threshold, group.bulk_reserve] {
-                agreed.number(bytes as u64);
-            }
-            agreed.number(config.read_lease().as_nanos() as u64);
-            for sender in group.senders.iter().flatten() {
-                agreed.number(u64::from(sender.0));
-            }
+            describe(name, &group, schema, &mut parameters);
             let config = shard_config(&group, bulk_path, config.read_lease());
             shards.extend((next..next + group.shards).map(|shard| (ShardId(shard), config)));
             next += group.shards;
@@ -153,25 +143,50 @@ impl Plan {
         layout.check()?;
         let settings = Settings {
             layout,
-            fingerprint: agreed.value(),
+            fingerprint: parameters.fingerprint(),
             connect_timeout: config.failure_timeout().max(SLOWEST_CONNECT),
             failure_timeout: config.failure_timeout(),
             read_lease: config.read_lease(),
             // Nobody who is missing may still read when the others go on.
             restart_wait: config.restart_wait().max(config.read_lease() * 2),
         };
-        Ok(Plan { settings, shards, pipes: pipe_shards })
+        Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
+    }
+}
+
+/// Adds what all members must have alike of a group.
+fn describe(name: &str, group: &GroupConfig, schema: Schema, parameters: &mut Parameters) {
+    let mut set = |field: &str, value: &dyn std::fmt::Display| parameters.set(format!("groups.{name}.{field}"), value);
+    let mode = match group.mode {
+        Mode::Ordered => "ordered",
+        Mode::Unordered => "unordered",
+        Mode::Durable => "durable",
+    };
+    set("mode", &mode);
+    set("schema", &schema);
+    set("ring_bytes", &bytes::show(group.ring_bytes));
+    set("bulk_threshold", &bytes::show(group.bulk_threshold));
+    set("bulk_reserve", &bytes::show(group.bulk_reserve));
+    set("shards", &group.shards);
+    set("min_replicas", &group.min_replicas);
+    if let Some(most) = group.max_replicas {
+        set("max_replicas", &most);
+    }
+    if let Some(senders) = &group.senders {
+        set("senders", &format_args!("{:?}", senders.iter().map(|sender| sender.0).collect::<Vec<_>>()));
     }
 }
 
 /// What each name was declared as.
 fn declared<'a>(
-    groups: impl Iterator<Item = &'a str>,
+    groups: impl Iterator<Item = (&'a str, Schema)>,
     pipes: impl Iterator<Item = &'a str>,
 ) -> Result<BTreeMap<&'a str, Declared>, PlanError> {
-    let mut shards = BTreeMap::<&str, usize>::new();
-    groups.for_each(|name| *shards.entry(name).or_default() += 1);
-    let mut all: BTreeMap<_, _> = shards.into_iter().map(|(name, shards)| (name, Declared::Group(shards))).collect();
+    let mut all = BTreeMap::new();
+    for (name, schema) in groups {
+        let Declared::Group(shards, _) = all.entry(name).or_insert(Declared::Group(0, schema)) else { continue };
+        *shards += 1;
+    }
     for name in pipes {
         if all.insert(name, Declared::Pipe).is_some() {
             return Err(PlanError::DuplicateGroup(name.to_owned()));

@@ -14,7 +14,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
 use squall_ordered::log::Hlc;
 
-use crate::{state::Snapshot, view_change::ViewChange};
+use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 
 /// A state machine, of which every member of a group holds a replica.
 ///
@@ -79,6 +79,10 @@ pub trait Replicated: Send + 'static {
     type Command: Command;
     /// What the submitter learns from its own node's replica.
     type Reply: Send + 'static;
+
+    /// The name and version of the commands and of what snapshots hold, which all members of a group, and their logs, must have
+    /// alike. Programs whose commands or snapshots change need it: without, only the size of commands is compared.
+    const SCHEMA: Schema = Schema::UNDECLARED;
 
     /// Applies a command, in place where it was received.
     fn apply(&mut self, command: &Archived<Self::Command>, at: &Applied) -> Self::Reply;

@@ -7,6 +7,7 @@ use squall_ordered::Message;
 
 use crate::{
     replicated::{Applied, Logged, Replicated},
+    schema::Schema,
     state::Snapshot,
     view_change::ViewChange,
 };
@@ -24,6 +25,14 @@ pub trait Service: Send + 'static {
         logged: Option<Logged>,
         scratch: &mut AlignedVec,
     ) -> Result<Option<Self::Reply>, Invalid>;
+
+    /// The identity of the messages and of what snapshots hold.
+    fn schema() -> Schema
+    where
+        Self: Sized,
+    {
+        Schema::UNDECLARED
+    }
 
     /// Durable groups: a crash of all members can't undo the state of this version any more, so that others than submitters may
     /// be told what came of its messages. Only grows.
@@ -64,6 +73,10 @@ pub struct Invalid(#[from] rancor::Error);
 
 impl<R: Replicated> Service for R {
     type Reply = R::Reply;
+
+    fn schema() -> Schema {
+        R::SCHEMA.of_commands::<R::Command>()
+    }
 
     fn take(
         &mut self,

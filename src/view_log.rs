@@ -6,7 +6,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{EndReason, Incarnation, Layout, Member};
+use squall_membership::{EndReason, Incarnation, Layout, Member, Parameters};
 use squall_view_log::{
     Contact, Directory, Failure, Inlet, Log, Settings, Start, StartError, StorageError, Timing, Transport,
 };
@@ -34,7 +34,7 @@ pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageErr
 pub(crate) fn start(
     config: &Config,
     directory: Option<Directory>,
-    layout: Layout,
+    (layout, parameters): (Layout, Parameters),
     caller: Caller,
     waker: Waker,
 ) -> Result<(Log, Arc<Messenger>), StartError> {
@@ -47,13 +47,13 @@ pub(crate) fn start(
     };
     let transport = Arc::new(Streams(Arc::clone(&messenger)));
     let wake = Arc::new(move || waker.wake());
-    let log = Log::start(settings(config, layout), directory, transport, wake)?;
+    let log = Log::start(settings(config, layout, parameters), directory, transport, wake)?;
     // Nobody else sets it.
     let _ = inlet.set(log.inlet());
     Ok((log, messenger))
 }
 
-fn settings(config: &Config, layout: Layout) -> Settings {
+fn settings(config: &Config, layout: Layout, parameters: Parameters) -> Settings {
     let contact = |contact: control::Contact| Contact { node: contact.node, addresses: contact.addresses };
     let of = |&node: &NodeId| contact(config.contact(node));
     let join = || config.join_contacts().into_iter().map(contact).collect();
@@ -71,6 +71,7 @@ fn settings(config: &Config, layout: Layout) -> Settings {
         cluster: config.cluster().to_owned(),
         me: Member { addresses: contact_addresses(config), rack: config.rack().to_owned(), ..member(config.id()) },
         layout,
+        parameters,
         start,
         voters: config.voters().map(<[NodeId]>::to_vec),
         timing: Timing {
@@ -104,7 +105,7 @@ pub(crate) fn end_reason(node: NodeId, failure: Failure) -> EndReason {
             missing: missing.into_iter().map(|node| (node, None)).collect(),
             waited: Duration::from_millis(waited_ms),
         },
-        Failure::Mismatch { with, why } => EndReason::Incompatible { node: with, why },
+        Failure::Mismatch { with, why } => EndReason::Incompatible { node, why: format!("{with} refuses it: {why}") },
         other => EndReason::Incompatible { node, why: other.to_string() },
     }
 }

@@ -6,7 +6,6 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Waker, tcp::TcpFabric};
-use squall_membership::Layout;
 use squall_view_log::{Log, Monitor};
 
 use crate::{
@@ -58,7 +57,7 @@ impl Witness {
         };
         let directory = view_log::directory(config).map_err(squall_view_log::StartError::from)?;
         // Groups are no concern of a witness.
-        let (log, messenger) = view_log::start(config, directory, Layout::default(), caller, waker)?;
+        let (log, messenger) = view_log::start(config, directory, Default::default(), caller, waker)?;
         let monitor = log.monitor();
         let watched = Watched {
             id: config.id(),

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall::{Config, EndReason, Group, Node, Time, View, config::Backend};
+use rkyv::Archived;
+use squall::{
+    Applied, Config, ConfigBuilder, EndReason, Group, Node, Replicated, Schema, StartError, Time, View, config::Backend,
+};
 
 use sum::Sum;
 
@@ -50,12 +53,17 @@ impl Cluster {
 
     /// The configuration of a node that knows one other.
     fn joiner(&self, id: u32, contact: u32) -> Config {
+        self.joiner_with(id, contact, |config| config)
+    }
+
+    /// The same, with other options.
+    fn joiner_with(&self, id: u32, contact: u32, with: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
         let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
         let config = match self.backend {
             Backend::Shm => config.join([contact.to_string()]),
             _ => config.addresses(id, [self.address(id)]).join([self.address(contact)]),
         };
-        config.build().expect("the configuration is valid")
+        with(config).build().expect("the configuration is valid")
     }
 
     fn start(&self, ids: impl IntoIterator<Item = u32>) -> Vec<(Node, Group<Sum>)> {
@@ -119,6 +127,56 @@ fn who_joins_gets_the_state_while_the_group_works(backend: Backend) {
     });
 }
 
+/// Starts a node with a group `sum` that is to be refused. Returns why.
+fn refused<R: Replicated>(config: Config, replica: R) -> String {
+    let mut node = Node::builder(config);
+    let _group = node.group("sum", replica);
+    match node.start() {
+        Err(StartError::NotFormed(EndReason::Incompatible { why, .. })) => why,
+        Err(error) => panic!("another error: {error}"),
+        Ok(node) => panic!("it is a member of {:?}", node.view()),
+    }
+}
+
+fn who_differs_is_refused_before_it_costs_a_view(backend: Backend) {
+    /// Its commands have the size of `Sum`'s, but it is of a version of its own.
+    struct Newer;
+    impl Replicated for Newer {
+        type Command = u64;
+        type Reply = ();
+        const SCHEMA: Schema = Schema::new("sum", 2);
+        fn apply(&mut self, _: &Archived<u64>, _: &Applied) {}
+    }
+    /// It declares nothing, but has smaller commands.
+    struct Smaller;
+    impl Replicated for Smaller {
+        type Command = u16;
+        type Reply = ();
+        fn apply(&mut self, _: &Archived<u16>, _: &Applied) {}
+    }
+
+    let cluster = Cluster::new("differs", backend, 2, 3);
+    let nodes = cluster.start(1..=2);
+    let epoch = nodes[0].0.view().epoch;
+    let larger = |config: ConfigBuilder| config.group("sum", |group| _ = group.ring_bytes(2 << 20));
+    let why = refused(cluster.joiner_with(3, 1, larger), Sum::default());
+    assert!(why.contains("groups.sum.ring_bytes is 1 MiB at node") && why.contains("2 MiB at node 3"), "{why}");
+    let why = refused(cluster.joiner(3, 1), Newer);
+    assert!(
+        why.contains("groups.sum.schema is undeclared, commands of 8 bytes") && why.contains("sum version 2"),
+        "{why}"
+    );
+    let why = refused(cluster.joiner(3, 1), Smaller);
+    assert!(
+        why.contains("commands of 8 bytes aligned to 8") && why.contains("commands of 2 bytes aligned to 2"),
+        "{why}"
+    );
+    write_for(&nodes[1].1, 10);
+    assert!(nodes.iter().all(|(node, _)| node.view().epoch == epoch), "it cost a view");
+    let (node, _) = start(cluster.joiner(3, 1));
+    wait_complete(&node, 3);
+}
+
 fn write_for(group: &Group<Sum>, count: u32) {
     for number in 0..count {
         group.submit(&1).wait().unwrap_or_else(|error| panic!("submit {number}: {error}"));
@@ -165,6 +223,36 @@ fn all_members_are_replaced_one_by_one(backend: Backend) {
     }
 }
 
+/// As supervisors do that stop all processes at once, each of which leaves and ends.
+fn all_leave_at_once_and_none_is_stranded(backend: Backend) {
+    for round in 0..5 {
+        let cluster = Cluster::new(&format!("all-{round}"), backend, 3, 3);
+        let nodes = cluster.start(1..=3);
+        write_for(&nodes[0].1, 10);
+        thread::scope(|scope| {
+            for (node, _) in nodes {
+                let pause = Duration::from_micros(fastrand::u64(..20_000));
+                scope.spawn(move || {
+                    thread::sleep(pause);
+                    assert!(node.leave(PATIENCE), "round {round}: {} is stranded: {:?}", node.id(), node.status());
+                    node.shutdown();
+                });
+            }
+        });
+    }
+}
+
+fn one_call_ends_the_group(backend: Backend) {
+    let cluster = Cluster::new("close", backend, 3, 3);
+    let nodes = cluster.start(1..=3);
+    write_for(&nodes[2].1, 10);
+    assert!(nodes[1].0.shutdown_group(PATIENCE), "{:?}", nodes[1].0.status());
+    for (node, group) in &nodes {
+        assert_eq!(node.wait_ended(), EndReason::Dissolved);
+        assert_eq!(group.peek(|sum| sum.0).wait(), Ok(10), "at {}", node.id());
+    }
+}
+
 #[test]
 fn a_change_of_view_is_told_in_its_phases() {
     let cluster = Cluster::new("phases", Backend::Shm, 3, 3);
@@ -196,6 +284,9 @@ over_both!(
     a_group_forms_in_any_order,
     ten_nodes_at_the_same_moment_form_one_group,
     who_joins_gets_the_state_while_the_group_works,
+    who_differs_is_refused_before_it_costs_a_view,
     who_leaves_is_missed_by_nobody,
+    all_leave_at_once_and_none_is_stranded,
+    one_call_ends_the_group,
     all_members_are_replaced_one_by_one,
 );

@@ -6,15 +6,16 @@ mod sum;
 
 use std::{
     error::Error,
-    fs,
+    fs, io,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use process::{Cluster, PATIENCE, Process, RESTART_WAIT};
+use rkyv::Archived;
 use squall::{
-    Config, Mode, Node, NodeId, StartError,
+    Applied, Config, Mode, Node, NodeId, Replicated, Schema, Snapshot, StartError,
     admin::{AdminClient, Standing, Target},
 };
 use squall_fabric::Fingerprint;
@@ -174,10 +175,18 @@ fn what_a_late_comer_alone_had_is_cut() -> Result<(), Box<dyn Error>> {
 
 /// Starts a cluster of one node, with a directory, and adds to its sum.
 fn alone(test: &str, storage: &Path, number: u64) -> Result<u64, StartError> {
+    alone_with(Sum::default(), test, storage, number)
+}
+
+/// The same, with a replica of any kind.
+fn alone_with<R>(replica: R, test: &str, storage: &Path, number: u64) -> Result<u64, StartError>
+where
+    R: Replicated<Command = u64, Reply = u64>,
+{
     let config = Config::builder(format!("restart-{test}-{}", std::process::id()), 1).members([1]).storage(storage);
     let config = config.group("sum", |group| _ = group.mode(Mode::Durable)).build().expect("it is valid");
     let mut node = Node::builder(config);
-    let group = node.group("sum", Sum::default());
+    let group = node.group("sum", replica);
     let node = node.start()?;
     let sum = group.submit(&number).wait().expect("it has room");
     node.shutdown();
@@ -190,6 +199,46 @@ fn one_node_alone_goes_on_where_it_was() {
     for sum in 1..=3 {
         assert_eq!(alone("alone", scratch.path(), 1).unwrap(), sum);
     }
+}
+
+/// A sum of a declared version.
+struct Declared<const VERSION: u32>(Sum);
+
+impl<const VERSION: u32> Replicated for Declared<VERSION> {
+    type Command = u64;
+    type Reply = u64;
+
+    const SCHEMA: Schema = Schema::new("sum", VERSION);
+
+    fn apply(&mut self, add: &Archived<u64>, at: &Applied) -> u64 {
+        self.0.apply(add, at)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        self.0.restore(from)
+    }
+}
+
+#[test]
+fn a_log_of_another_schema_is_refused_and_both_are_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path();
+    assert_eq!(alone("schema", path, 1).unwrap(), 1);
+    assert_eq!(alone_with(Declared::<1>(Sum::default()), "schema", path, 1).unwrap(), 2, "it was undeclared before");
+    let others = [
+        alone("schema", path, 1).map_err(|error| (error, "\"undeclared, ")),
+        alone_with(Declared::<2>(Sum::default()), "schema", path, 1).map_err(|error| (error, "\"sum version 2, ")),
+    ];
+    for other in others {
+        let (error, named) = other.expect_err("it is another schema");
+        let said = error.to_string();
+        assert!(said.contains("of the schema \"sum version 1, ") && said.contains(named), "{said}");
+    }
+    assert_eq!(alone_with(Declared::<1>(Sum::default()), "schema", path, 1).unwrap(), 3, "nothing was changed");
 }
 
 #[test]

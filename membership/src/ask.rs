@@ -71,8 +71,19 @@ impl Tenure {
         })
     }
 
+    /// Whether all members leave, as far as is known: then nobody goes on.
+    pub(crate) fn all_leave(&self) -> bool {
+        // Who has not appeared in this view may have said so in the one before.
+        let before = |member: usize| {
+            let node = self.board.node(member);
+            let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
+            previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
+        };
+        (0..self.board.len()).all(|member| self.board.is_leaving(member) || (member != self.me && before(member)))
+    }
+
     pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {
-        if !self.is_decided() {
+        if !self.is_decided() && !self.board.is_leaving(self.me) {
             self.board.leave();
             self.wedge(Cause::Leaving, out);
         }

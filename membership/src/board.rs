@@ -39,6 +39,8 @@ pub(crate) struct Board {
     suspected: Vec<Flag>,
     asks: Flag,
     leaving: Flag,
+    /// All members are to leave.
+    closing: Flag,
     wedged: Flag,
     /// The member knows what follows the view.
     decided: Flag,
@@ -60,9 +62,10 @@ impl Board {
         let complete = layout.counters("complete", view.shards.len());
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
-        let decided = layout.flag("decided");
+        let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
         let layout = layout.build();
-        let all = suspected.iter().chain([&asks, &leaving, &wedged]);
+        // Who leaves looks whether all others know what follows.
+        let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged, &decided]);
         let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len()))?;
         let mut agreed = Fingerprint::default();
@@ -76,7 +79,21 @@ impl Board {
         let tag = GroupTag { layer: LAYER, group: 0, epoch: view.epoch.0 };
         let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |_| vec![table.region().clone()]);
         let remote = vec![None; nodes.len()];
-        Ok(Board { mesh, remote, table, heartbeat, frozen, complete, suspected, asks, leaving, wedged, decided, flags })
+        Ok(Board {
+            mesh,
+            remote,
+            table,
+            heartbeat,
+            frozen,
+            complete,
+            suspected,
+            asks,
+            leaving,
+            closing,
+            wedged,
+            decided,
+            flags,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -202,6 +219,17 @@ impl Board {
 
     pub(crate) fn is_leaving(&self, member: usize) -> bool {
         self.table.is_set(member, self.leaving)
+    }
+
+    pub(crate) fn close(&mut self) {
+        if !self.table.is_set(self.me(), self.closing) {
+            self.table.raise(self.closing);
+        }
+    }
+
+    /// Whether a member says that all are to leave.
+    pub(crate) fn is_closing(&self) -> bool {
+        (0..self.len()).any(|member| self.table.is_set(member, self.closing))
     }
 
     pub(crate) fn wedge(&mut self) {

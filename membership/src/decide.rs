@@ -6,6 +6,7 @@ use squall_fabric::{NodeId, Time};
 
 use crate::{
     input::{Effect, Settings},
+    layout::Counts,
     lead::{Accusations, staying, staying_with},
     reopen::reopening,
     rules,
@@ -89,6 +90,10 @@ impl Tenure {
     /// counts through the view log, and propose those who have.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
         let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
+        if let Some(last) = self.dissolution(since, now, settings).filter(|_| candidates.is_empty()) {
+            tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
+            return self.commit(last);
+        }
         let timeout = settings.failure_timeout;
         let turn = since + timeout * (self.me as u32 + 1) / 2;
         let by_reports = since + timeout * (self.me as u32 + 8) / 2;
@@ -222,6 +227,29 @@ impl Tenure {
         let ends = |shard: &ShardView| (shard.shard, own.get(&shard.shard).copied().into_iter().collect());
         let finals = self.view.shards.iter().map(ends).collect();
         Some(rules::alone(&self.view, &settings.layout, self.member().node, &finals))
+    }
+
+    /// The end of a group of which all members leave. It has no members, and is decided by nobody.
+    ///
+    /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor that was
+    /// decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended, or do not answer,
+    /// nothing more is delivered: what is, all have received. The same holds of a shard whose end is the greatest count.
+    fn dissolution(&self, since: Time, now: Time, settings: &Settings) -> Option<Proposal> {
+        let all = 0..self.board.len();
+        let is_wedged = |member: &usize| self.board.is_wedged(*member);
+        let is_known = |member: usize| self.board.suspects(self.me, member) || is_wedged(&member);
+        let is_due = now >= since + settings.failure_timeout * 2 || all.clone().all(is_known);
+        if !is_due || !self.all_leave() {
+            return None;
+        }
+        let (layout, nodes) = (&settings.layout, self.view.nodes());
+        let finals = self.finals_of_rows(&all.collect::<Vec<_>>());
+        let mut last = rules::successor(&self.view, layout, self.member().node, &nodes, &[], &finals);
+        let is_whole = (0..self.board.len()).all(|member| is_wedged(&member));
+        last.trims.retain(|shard, _| is_whole && layout.counts(*shard) == Counts::Received);
+        let view = Arc::make_mut(&mut last.view);
+        (view.members, view.shards, view.left) = (Vec::new(), Vec::new(), nodes);
+        Some(last)
     }
 
     fn report(&mut self, since: Time, now: Time, settings: &Settings, out: &mut Vec<Effect>) {

@@ -32,6 +32,9 @@ pub enum EndReason {
     /// This node has left, as it was asked to.
     #[error("this node has left the group")]
     Left,
+    /// All members have left.
+    #[error("all members have left the group, and it is over")]
+    Dissolved,
     /// This node's application panicked, so its replica is like no other.
     #[error("this node's application panicked")]
     Panicked,

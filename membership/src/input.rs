@@ -67,6 +67,8 @@ pub enum Input {
     Suspect(NodeId),
     /// The node is asked to leave.
     Leave,
+    /// All members are to leave, each as if it was asked to: the group is to end.
+    Close,
     /// The node is asked to stop, without waiting for others.
     Stop,
     /// The node can't go on.

@@ -45,6 +45,8 @@ pub struct Membership {
     retired: Vec<Tenure>,
     damping: Damping,
     leaving: bool,
+    /// All members are to leave.
+    closing: bool,
     ended: bool,
 }
 
@@ -62,6 +64,7 @@ impl Membership {
             retired: Vec::new(),
             damping: Damping::default(),
             leaving: false,
+            closing: false,
             ended: false,
         }
     }
@@ -168,10 +171,11 @@ impl Membership {
             return;
         }
         let tenure = self.tenure.as_mut();
+        self.closing |= matches!(input, Input::Close);
         match (input, tenure) {
             (Input::Stop, _) => self.end(EndReason::ShutDown, out),
             (Input::Failed(reason), _) => self.end(reason, out),
-            (Input::Leave, tenure) => {
+            (Input::Leave | Input::Close, tenure) => {
                 self.leaving = true;
                 match tenure {
                     // A next step looks whether it may.
@@ -227,9 +231,7 @@ impl Membership {
             for next in std::mem::take(&mut self.later) {
                 self.on_committed(next, out);
             }
-            if self.leaving && self.tenure.as_ref().is_some_and(|tenure| tenure.is_open() && tenure.may_leave()) {
-                self.leave(out);
-            }
+            self.leave(out);
         }
         if self.ended {
             return false;
@@ -254,12 +256,22 @@ impl Membership {
         }
     }
 
+    /// Does what is due of leaving, if this node is to leave, or all are.
     fn leave(&mut self, out: &mut Vec<Effect>) {
-        match &mut self.tenure {
+        let Some(tenure) = &mut self.tenure else { return };
+        self.closing |= tenure.closes;
+        self.leaving |= self.closing;
+        if self.closing {
+            tenure.board.close();
+        } else if !self.leaving || !tenure.may_leave() {
+            return;
+        }
+        if tenure.is_open() && tenure.board.len() == 1 {
             // Nobody is left to whom it could matter.
-            Some(tenure) if tenure.board.len() == 1 => self.end(EndReason::Left, out),
-            Some(tenure) => tenure.leave(out),
-            None => {}
+            self.end(EndReason::Left, out);
+        } else if tenure.is_open() || self.candidates.is_empty() {
+            // Not while others may join instead.
+            tenure.leave(out);
         }
     }
 
@@ -336,6 +348,8 @@ impl Membership {
         let Some(next) = self.tenure.as_mut().and_then(Tenure::next) else { return };
         if next.view.members.contains(&self.me) {
             self.prepare(next, out);
+        } else if next.view.members.is_empty() {
+            self.end(EndReason::Dissolved, out);
         } else {
             self.end(EndReason::Left, out);
         }

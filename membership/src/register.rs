@@ -189,7 +189,11 @@ impl Register {
                 Ok(self.advance(Proposal { by, view: Arc::new(view), restart: false, finals, trims, ends }))
             }
             Entry::Candidate(member) => {
-                self.view().ok_or(Refused::OutOfPlace)?;
+                let view = self.view().ok_or(Refused::OutOfPlace)?;
+                if !view.has_fingerprint_of(&member) {
+                    let node = member.node;
+                    return Err(Refused::Rule(format!("{node} is configured otherwise than the members")));
+                }
                 let asks =
                     self.candidates.iter().filter(|other| other.node == member.node).map(|other| other.incarnation);
                 if let Some(known) =

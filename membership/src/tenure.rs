@@ -31,6 +31,8 @@ pub(crate) enum Phase {
     /// The next view is decided; who is dropped may still read.
     Waiting,
     CleaningUp,
+    /// Cleaned up, as one of all members, who leave: the others are to know that, too.
+    Parting,
     /// Cleaned up.
     Over,
 }
@@ -60,6 +62,10 @@ pub(crate) struct Tenure {
     committed: Option<Proposal>,
     /// The shards that are being cleaned up.
     cleaning: BTreeSet<ShardId>,
+    /// A member says that all are to leave.
+    pub(crate) closes: bool,
+    /// Until when it waits for others that leave, too.
+    parts_by: Option<Time>,
     /// Broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
     /// Suspended shards that members reopen.
@@ -91,6 +97,8 @@ impl Tenure {
             decider: Decider::default(),
             committed: None,
             cleaning: BTreeSet::new(),
+            closes: false,
+            parts_by: None,
             lost: Vec::new(),
             reopens: Vec::new(),
             wanted: None,
@@ -193,7 +201,7 @@ impl Tenure {
 
     /// Whether what follows is known.
     pub(crate) fn is_decided(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Over)
+        matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Parting | Phase::Over)
     }
 
     /// Suspects a member, on this node's own evidence, and wedges.
@@ -286,6 +294,9 @@ impl Tenure {
         if let Some(previous) = &mut self.previous {
             previous.refresh();
         }
+        if signal && !self.closes && self.board.is_closing() {
+            (self.closes, self.touched) = (true, true);
+        }
         self.began.get_or_insert(now);
         // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
         if self.is_frozen() {
@@ -306,6 +317,7 @@ impl Tenure {
             }
             Phase::Wedged if signal || now >= self.decider.deadline() => self.decide(now, settings, candidates, out),
             Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
+            Phase::Parting => self.part(now, settings),
             _ => {}
         }
         self.board.push(fabric);
@@ -324,6 +336,7 @@ impl Tenure {
             Phase::Running => self.wanted.map_or(Time::MAX, |since| self.may_ask_at(since, settings)),
             Phase::Wedged => self.decider.deadline(),
             Phase::Waiting => self.leases_over(),
+            Phase::Parting => self.parts_by.unwrap_or(Time::ZERO),
             Phase::CleaningUp | Phase::Over => Time::MAX,
         };
         due.min(self.next_beat)
@@ -407,7 +420,7 @@ impl Tenure {
             }
         }
         self.cleaning = trims.keys().copied().collect();
-        self.phase = if trims.is_empty() { Phase::Over } else { Phase::CleaningUp };
+        self.phase = if trims.is_empty() { self.cleaned_up() } else { Phase::CleaningUp };
         self.touched = true;
         out.push(Effect::CleanUp { trims, counted });
     }
@@ -415,6 +428,21 @@ impl Tenure {
     pub(crate) fn on_ended(&mut self, shard: ShardId) {
         self.touched = true;
         if self.phase == Phase::CleaningUp && self.cleaning.remove(&shard) && self.cleaning.is_empty() {
+            self.phase = self.cleaned_up();
+        }
+    }
+
+    fn cleaned_up(&self) -> Phase {
+        let goes_on = self.committed.as_ref().is_none_or(|next| !next.view.members.is_empty());
+        if goes_on { Phase::Over } else { Phase::Parting }
+    }
+
+    /// Goes once all others know that all leave, or are gone: who does not know it would wait for this member.
+    fn part(&mut self, now: Time, settings: &Settings) {
+        let by = *self.parts_by.get_or_insert(now + settings.failure_timeout);
+        let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.board.node(member));
+        let knows = |member| member == self.me || self.board.has_decided(member) || is_gone(member);
+        if now >= by || (0..self.board.len()).all(knows) {
             self.phase = Phase::Over;
         }
     }

@@ -84,12 +84,15 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// Where it stands, for the placement of replicas: nodes of one rack may fail together. Empty if that is not said.
     pub rack: String,
+    /// A number that differs where its [parameters](crate::Parameters) differ from others'.
+    pub fingerprint: u64,
 }
 
 impl Member {
     /// A node of which nothing else is known.
     pub fn new(node: NodeId, incarnation: Incarnation) -> Member {
-        Member { node, incarnation, voter: VoterId::default(), addresses: Vec::new(), rack: String::new() }
+        let (voter, addresses, rack) = Default::default();
+        Member { node, incarnation, voter, addresses, rack, fingerprint: 0 }
     }
 }
 
@@ -206,6 +209,11 @@ impl View {
     /// A node's rank.
     pub fn rank_of(&self, node: NodeId) -> Option<Rank> {
         self.members.iter().position(|member| member.node == node).map(|i| Rank(i as u32))
+    }
+
+    /// Whether a node's parameters are the members': a node of others must not join them.
+    pub fn has_fingerprint_of(&self, asks: &Member) -> bool {
+        self.members.iter().all(|member| member.fingerprint == asks.fingerprint)
     }
 
     /// The members' nodes, by rank.

@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Option<usize> {
 }
 
 /// Writes a number of bytes so that [`parse`] reads it, with the largest unit that leaves a whole number.
-pub(super) fn show(bytes: usize) -> String {
+pub(crate) fn show(bytes: usize) -> String {
     for (unit, name) in [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if bytes > 0 && bytes.is_multiple_of(unit) {
             return format!("{} {name}", bytes / unit);

@@ -130,7 +130,7 @@
 
 mod address;
 mod builder;
-mod bytes;
+pub(crate) mod bytes;
 mod draft;
 mod environment;
 mod error;

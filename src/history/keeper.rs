@@ -237,7 +237,7 @@ struct Taken {
 
 /// The images that belong to a log, oldest first.
 fn held(log: &mut DiskLog) -> Result<Vec<Held>, HistoryError> {
-    let Shelf { disk, cluster, shard } = Shelf::of(log);
+    let Shelf { disk, cluster, shard, .. } = Shelf::of(log);
     let (begin, end) = (log.begin().position, log.persisted().position);
     let mut images = Vec::new();
     for position in snapshots(&disk).map_err(HistoryError::image)? {

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rkyv::{Archive, Archived, Deserialize, Serialize};
 
-use crate::{Answers, Applied, Config, Replicated, ServeOptions, Snapshot};
+use crate::{Answers, Applied, Config, Replicated, Schema, ServeOptions, Snapshot};
 
 /// Appends records. Declare it in a durable group: its log on disk holds the records, and the replica only counts them.
 ///
@@ -49,6 +49,8 @@ impl RecordLog {
 impl Replicated for RecordLog {
     type Command = Vec<u8>;
     type Reply = Appended;
+
+    const SCHEMA: Schema = Schema::new("squall-record-log", 1);
 
     fn apply(&mut self, record: &Archived<Vec<u8>>, at: &Applied) -> Appended {
         let appended =

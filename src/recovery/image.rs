@@ -4,10 +4,12 @@
 //!
 //! ```text
 //!  0..8    "squallIm"
-//!  8..12   1, the format's version
+//!  8..12   2, the format's version
 //! 12..16   v, the length of the last view's record; 0 if there was none
 //! 16..24   that view's epoch
-//! 24..     v bytes: the record, as the log has it
+//! 24..32   s, the length of the schema's text
+//! 32..     v bytes: the record, as the log has it
+//! then     s bytes: the schema, as the log's manifest has it
 //! then     what the application wrote, to the end
 //! ```
 
@@ -19,13 +21,15 @@ use std::{
 
 use squall_membership::{ClusterId, Epoch, ShardId};
 use squall_ordered::log::{
-    self, End, Position, SnapshotError, SnapshotWriter, Storage, ViewRecord, remove_snapshot, snapshots,
+    self, End, Position, SchemaText, SnapshotError, SnapshotWriter, Storage, ViewRecord, remove_snapshot, snapshots,
 };
 
-use crate::{disk::Disk, journal::DiskLog, state::Snapshot};
+use crate::{disk::Disk, journal::DiskLog, schema, state::Snapshot};
 
 const MAGIC: &[u8; 8] = b"squallIm";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// More than any schema's text has.
+const MAX_SCHEMA_BYTES: u32 = 1 << 10;
 /// More than any view's record has.
 const MAX_VIEW_BYTES: u32 = 1 << 20;
 /// How much is written and read at once, in bytes.
@@ -52,6 +56,8 @@ pub(crate) enum ImageError {
     Read(#[from] io::Error),
     #[error("an image of the group's state is not of this format: {0}")]
     Foreign(&'static str),
+    #[error("an image of the group's state is of the schema {written:?}, and the log of {log:?}")]
+    Schema { written: String, log: String },
     #[error("an image of the group's state at {at} is not of this log, which is at {log} there")]
     Other { at: End, log: End },
 }
@@ -62,6 +68,7 @@ pub(crate) struct Shelf {
     pub(crate) disk: Disk,
     pub(crate) cluster: ClusterId,
     pub(crate) shard: ShardId,
+    pub(crate) schema: SchemaText,
 }
 
 /// The newest image that can be used, and why newer ones can't.
@@ -75,7 +82,7 @@ impl Shelf {
     /// That of a log.
     pub(crate) fn of(log: &DiskLog) -> Shelf {
         let (disk, options) = (log.storage().clone(), log.options());
-        Shelf { disk, cluster: options.cluster, shard: options.shard }
+        Shelf { disk, cluster: options.cluster, shard: options.shard, schema: log.schema() }
     }
 
     /// Writes an image, durably. On any thread.
@@ -98,7 +105,9 @@ impl Shelf {
             image.write_all(&VERSION.to_le_bytes())?;
             image.write_all(&(record.len() as u32).to_le_bytes())?;
             image.write_all(&view.map_or(0, |(epoch, _)| epoch.0).to_le_bytes())?;
-            image.write_all(&record)
+            image.write_all(&(self.schema.as_str().len() as u64).to_le_bytes())?;
+            image.write_all(&record)?;
+            image.write_all(self.schema.as_str().as_bytes())
         };
         write().map_err(ImageError::Write)?;
         Ok(image)
@@ -109,7 +118,7 @@ impl Shelf {
         let snapshot = log::Snapshot::open(self.disk.clone(), self.cluster, self.shard, position)?;
         let at = snapshot.at();
         let mut from = BufReader::with_capacity(CHUNK_BYTES, Stored { snapshot, at: 0 });
-        let mut head = [0; 24];
+        let mut head = [0; 32];
         from.read_exact(&mut head)?;
         let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if &head[..8] != MAGIC {
@@ -121,8 +130,16 @@ impl Shelf {
         if half(12) > MAX_VIEW_BYTES {
             return Err(ImageError::Foreign("its view has more members than there can be"));
         }
-        let mut record = vec![0; half(12) as usize];
+        if half(24) > MAX_SCHEMA_BYTES {
+            return Err(ImageError::Foreign("its schema has a longer text than there can be"));
+        }
+        let (mut record, mut schema) = (vec![0; half(12) as usize], vec![0; half(24) as usize]);
         from.read_exact(&mut record)?;
+        from.read_exact(&mut schema)?;
+        let (written, log) = (String::from_utf8_lossy(&schema).into_owned(), self.schema.as_str());
+        if !schema::is_readable(&written, log) {
+            return Err(ImageError::Schema { written, log: log.to_owned() });
+        }
         let epoch = Epoch(u64::from(half(16)) | u64::from(half(20)) << 32);
         let view = (!record.is_empty()).then(|| (epoch, ViewRecord::decode(&record)));
         Ok(Image { at, view, from })

@@ -35,7 +35,7 @@ use squall_ordered::log::Position;
 pub use self::open::RecoverError;
 pub(crate) use self::{
     image::{LastView, Shelf},
-    open::{OpenedLog, Remembered, open, open_all},
+    open::{OpenedLog, Remembered, claim, open, open_all},
     rebuild::{Rebuilt, begin},
     repair::repair,
     replay::{ReplayError, replay},

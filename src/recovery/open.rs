@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{ShardId, VoterId};
 use squall_ordered::log::{
-    DirectoryError, End, Files, Log, OpenError, Opened, Options, ReadError, SigningKey, Storage, WriteError,
+    DirectoryError, End, Files, Log, OpenError, Opened, Options, ReadError, SchemaText, SigningKey, Storage, WriteError,
 };
 use squall_view_log::{Directory, StorageError};
 
@@ -23,6 +23,7 @@ use crate::{
     disk::Disk,
     journal::DiskLog,
     log_keys::{self, LogKeysError},
+    schema::{self, Schema},
 };
 
 /// Why a node's durable groups can't be taken up where they were.
@@ -46,6 +47,19 @@ pub enum RecoverError {
     Stray {
         /// The log's directory.
         path: PathBuf,
+    },
+    /// A log was written by a program whose commands or snapshots are others.
+    #[error(
+        "the log in {} is of the schema \"{written}\", and this program's is \"{now}\": start the program that wrote it, or begin \
+         with an empty directory", path.display()
+    )]
+    Schema {
+        /// The log's directory.
+        path: PathBuf,
+        /// The log's schema.
+        written: String,
+        /// This program's.
+        now: String,
     },
     /// The key that a log is signed with can't be used.
     #[error(transparent)]
@@ -118,6 +132,16 @@ pub(crate) fn open(
     log.raise_generation(generation)?;
     is_lost &= log.persisted() == End::START;
     Ok(OpenedLog { log, is_kept: !is_lost, remembered: Remembered { generation, is_lost } })
+}
+
+/// Makes sure that a log is of a schema; one that is new, or to which none was declared so far, becomes so.
+pub(crate) fn claim(log: &mut DiskLog, schema: Schema) -> Result<(), RecoverError> {
+    let (written, now) = (log.schema(), schema.to_string());
+    if !schema::is_readable(written.as_str(), &now) {
+        let (path, written) = (log.storage().path(""), written.as_str().to_owned());
+        return Err(RecoverError::Schema { path, written, now });
+    }
+    Ok(log.set_schema(SchemaText::new(&now))?)
 }
 
 /// A number of a store, which is never 0.

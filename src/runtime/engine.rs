@@ -52,6 +52,8 @@ pub(crate) enum Request {
     Stop,
     /// Leave the group.
     Leave,
+    /// Let all members leave.
+    Close,
     /// An operator says that a member is gone.
     Suspect(NodeId),
     /// Say how things are.
@@ -232,6 +234,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             match request {
                 Request::Stop => stop = true,
                 Request::Leave => self.core.leave(&mut self.effects),
+                Request::Close => self.core.close(&mut self.effects),
                 Request::Suspect(node) => self.core.suspect(node, &mut self.effects),
                 Request::Status(reply) => {
                     // Who asked may have gone.

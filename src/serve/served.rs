@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     replicated::{Applied, Command, Logged, Replicated},
+    schema::Schema,
     service::{Invalid, Service},
     session::{Admission, Answer, SessionId, Sessions, Trailer},
     state::Snapshot,
@@ -122,6 +123,10 @@ impl<R> fmt::Debug for Served<R> {
 
 impl<R: Answers> Service for Served<R> {
     type Reply = R::Reply;
+
+    fn schema() -> Schema {
+        R::SCHEMA.of_commands::<R::Command>()
+    }
 
     fn take(
         &mut self,

@@ -198,7 +198,8 @@ impl Cluster {
         let (mut specs, mut desks) = (specs.unwrap_or_default(), desks.unwrap_or_default());
         specs.sort_by(|a, b| a.name().cmp(b.name()));
         desks.sort_by(|a, b| a.name().cmp(b.name()));
-        let (groups, pipes) = (specs.iter().map(|spec| spec.name()), desks.iter().map(|desk| desk.name()));
+        let groups = specs.iter().map(|spec| (spec.name(), spec.schema()));
+        let pipes = desks.iter().map(|desk| desk.name());
         let plan = Plan::new(&self.config, BulkPath::Network, groups, pipes)?;
         let fabric = if self.known.contains(&id) {
             self.net.restart(id)

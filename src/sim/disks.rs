@@ -151,8 +151,8 @@ impl Cluster {
                 continue;
             }
             let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
-            let OpenedLog { log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
-            let rebuilt = spec.recover(&log)?;
+            let OpenedLog { mut log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
+            let rebuilt = spec.recover(&mut log)?;
             let held = recovery::held(&rebuilt, is_kept);
             found.insert(shard, Found { log, is_kept, rebuilt, held });
         }

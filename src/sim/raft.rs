@@ -9,7 +9,7 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, Epoch, Layout, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Back, Epoch, Layout, Member, Parameters, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
 use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, Timing};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
@@ -150,7 +150,8 @@ fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
         withdraw: scale(usual.withdraw),
         formation: Some(config.formation_timeout()),
     };
-    Settings { cluster: config.cluster().to_owned(), me, layout, start, voters: None, timing }
+    let parameters = Parameters::default();
+    Settings { cluster: config.cluster().to_owned(), me, layout, parameters, start, voters: None, timing }
 }
 
 const MILLI: Duration = Duration::from_millis(1);

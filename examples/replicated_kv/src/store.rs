@@ -6,7 +6,7 @@ use std::{
 };
 
 use rkyv::Archived;
-use squall::{Answers, Applied, Epoch, NodeId, Replicated, Seq, Snapshot};
+use squall::{Answers, Applied, Epoch, NodeId, Replicated, Schema, Seq, Snapshot};
 
 use crate::{
     Error, Reply,
@@ -150,6 +150,8 @@ enum Looks {
 impl Replicated for Store {
     type Command = Command;
     type Reply = Reply;
+
+    const SCHEMA: Schema = Schema::new("squall-kv", 1);
 
     fn apply(&mut self, command: &Archived<Command>, at: &Applied) -> Reply {
         let (Archived::<Command>::Run { at_ms, .. }

@@ -1,6 +1,6 @@
 //! One thing at a time: failures, joins, leaves, and how long members wait.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{BreakReason, NodeId};
 use squall_membership::{EndReason, Epoch, Input};
@@ -247,7 +247,55 @@ fn all_may_leave_at_once() {
         let mut world = World::formed(seed, members);
         (1..=members).for_each(|node| world.leave(node));
         world.run_until("all have left", ms(500), |world| world.alive().is_empty());
-        assert!((1..=members).all(|node| world.ended(node) == Some(&EndReason::Left)));
+        assert!((1..=members).all(|node| has_left(&world, node)));
+        world.check();
+    }
+}
+
+fn has_left(world: &World, node: u32) -> bool {
+    matches!(world.ended(node), Some(EndReason::Left | EndReason::Dissolved))
+}
+
+/// Those who leave first take their votes with them, so nothing can be decided for the last ones.
+#[test]
+fn all_may_leave_one_soon_after_the_other_though_nothing_is_decided_any_more() {
+    for seed in 0..200 {
+        let members = 2 + seed as u32 % 4;
+        let mut world = World::formed(seed, members);
+        (1..=members).for_each(|node| world.reach(NodeId(node), false));
+        let mut order: Vec<u32> = (1..=members).collect();
+        world.rng.shuffle(&mut order);
+        for node in order {
+            let gap = Duration::from_micros(world.rng.u64(0..3000));
+            world.run_for(gap);
+            world.leave(node);
+        }
+        world.run_until("all have left", ms(1000), |world| world.alive().is_empty());
+        assert!((1..=members).all(|node| has_left(&world, node)), "seed {seed}");
+        let mut ends = BTreeMap::new();
+        for (shard, end) in world.processes.values().flat_map(|process| &process.cleaned_to) {
+            assert_eq!(ends.insert(*shard, *end).unwrap_or(*end), *end, "seed {seed}: {shard} ends alike at all");
+        }
+        world.check();
+    }
+}
+
+#[test]
+fn one_member_may_end_the_group_for_all_and_those_who_fail_meanwhile_hold_nobody_up() {
+    for seed in 0..200 {
+        let members = 2 + seed as u32 % 4;
+        let mut world = World::formed(seed, members);
+        let [who, victim] = [0; 2].map(|_| world.rng.u32(1..=members));
+        world.process(who).leaving = true;
+        world.process(who).input(Input::Close);
+        if victim != who && world.rng.bool() {
+            let gap = Duration::from_micros(world.rng.u64(0..200));
+            world.run_for(gap);
+            world.crash(victim);
+        }
+        world.run_until("all have ended", ms(2000), |world| world.alive().is_empty());
+        let ran = (1..=members).filter(|node| !world.processes[&NodeId(*node)].crashed);
+        assert!(ran.into_iter().all(|node| has_left(&world, node)), "seed {seed}");
         world.check();
     }
 }

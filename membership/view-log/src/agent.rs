@@ -99,6 +99,8 @@ pub(crate) struct Agent<C: Types> {
     former: Vec<Contact>,
     /// Who has told of another life that this node does not go over to.
     other_life: Option<NodeId>,
+    /// The nodes that were turned away, each with its latest life: they are named in this node's log once.
+    turned_away: BTreeMap<NodeId, Incarnation>,
     /// As what it asks to be a member.
     wants: Option<Member>,
     /// From which epoch on it tells of views. None: it has not been in contact yet.
@@ -157,6 +159,7 @@ impl<C: Types> Agent<C> {
             moves_to: None,
             former: Vec::new(),
             other_life: None,
+            turned_away: BTreeMap::new(),
             wants,
             tells_from: None,
             told: None,
@@ -403,8 +406,8 @@ impl<C: Types> Agent<C> {
             }
             (Some(order), _) if order.is_ne() => {}
             (_, Body::Hello(hello)) => {
-                let here = match self.mismatch(&hello) {
-                    Some(why) => Here::Mismatch(why),
+                let here = match self.mismatch(from, &hello) {
+                    Some(why) => self.turn_away(&sender, why),
                     None => {
                         let asks = sender.clone();
                         match hello.wants {

@@ -156,7 +156,11 @@ impl<C: Types> Agent<C> {
             let known = candidates.iter().filter(|other| other.node == asks.node).map(|other| other.incarnation);
             known.chain(newest).any(|known| known >= asks.incarnation)
         };
-        let asking: Vec<Peer> = self.leading.asking.values().map(|asking| asking.peer.clone()).collect();
+        // The members tell the others why they may not join.
+        let may_join =
+            |peer: &Peer| peer.witness || self.view().is_none_or(|view| view.has_fingerprint_of(&peer.member));
+        let asking: Vec<Peer> =
+            self.leading.asking.values().map(|asking| asking.peer.clone()).filter(may_join).collect();
         let newcomers = asking.iter().filter(|peer| {
             let is_new = !peers.contains_key(&peer.member.voter.0);
             is_new

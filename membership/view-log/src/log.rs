@@ -247,7 +247,8 @@ impl Parts {
         };
         let config = config.validate().map_err(|e| StartError::Timing(e.to_string()))?;
         let incarnation = opened.store.begin_life(settings.me.incarnation).map_err(StartError::NotStored)?;
-        let me = Member { voter: opened.voter, incarnation, ..settings.me.clone() };
+        let fingerprint = settings.parameters.fingerprint();
+        let me = Member { voter: opened.voter, incarnation, fingerprint, ..settings.me.clone() };
         Ok(Parts { me, config: Arc::new(config) })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
-use squall_membership::{Layout, Member};
+use squall_membership::{Layout, Member, Parameters};
 
 use crate::wire::Contact;
 
@@ -12,11 +12,13 @@ use crate::wire::Contact;
 pub struct Settings {
     /// The cluster's name. Nodes that name another are refused.
     pub cluster: String,
-    /// This node, as it wants to be known. The log itself chooses `voter`, and raises `incarnation` above what the cluster
+    /// This node, as it wants to be known. The log itself chooses `voter` and `fingerprint`, and raises `incarnation` above what the cluster
     /// remembers of the node: [`Monitor::me`](crate::Monitor::me) says what they are.
     pub me: Member,
     /// How shards are laid out: alike at all nodes.
     pub layout: Layout,
+    /// Whatever else must be alike at all nodes, but witnesses. Members refuse a node of which it differs.
+    pub parameters: Parameters,
     /// How it comes to a group.
     pub start: Start,
     /// Who decides, by configuration; witnesses may be among them. None: as many members as make an odd number up to five, in

@@ -5,7 +5,9 @@
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
-use squall_membership::{Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Report, VoterId};
+use squall_membership::{
+    Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, VoterId,
+};
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
@@ -59,6 +61,7 @@ pub(crate) struct Hello {
     /// The cluster's name.
     pub(crate) cluster: String,
     pub(crate) layout: Layout,
+    pub(crate) parameters: Parameters,
     /// The list that it was configured with, if it was.
     pub(crate) list: Option<Vec<NodeId>>,
     /// What the sender wants.

@@ -5,7 +5,7 @@ mod world;
 use std::{sync::mpsc, time::Duration};
 
 use squall_fabric::NodeId;
-use squall_membership::{Incarnation, Member, ViewEvent, ViewLog};
+use squall_membership::{Incarnation, Member, Parameters, ViewEvent, ViewLog};
 use squall_view_log::{Failure, NotForced, Start, Timing};
 use world::{MS, Trouble, World};
 
@@ -149,6 +149,67 @@ fn what_was_refused_may_be_right_once_a_candidate_is_there() {
     world.run_until(1000 * MS, "a candidate", |world| (1..4).all(|id| world.candidates(id) == [4]));
     world.propose(1, &[1, 2, 3, 4]);
     world.run_until(1000 * MS, "a view", |world| (1..5).all(|id| world.members(id) == [1, 2, 3, 4]));
+}
+
+/// Parameters of which one has this value.
+fn parameters(value: u32) -> Parameters {
+    let mut parameters = Parameters::default();
+    parameters.set("ring_bytes", value);
+    parameters
+}
+
+#[test]
+fn a_node_with_other_parameters_is_refused_before_it_is_a_candidate_and_both_ends_know_why() {
+    for seed in 0..20 {
+        let mut world = World::new(&[1, 2, 3], seed);
+        world.seed = Some(seed);
+        // Now and then the witness leads, which has no parameters to compare.
+        world.witnesses = vec![9];
+        world.voters = Some(vec![NodeId(1), NodeId(2), NodeId(9)]);
+        world.parameters = (1..=3).map(|id| (id, parameters(1))).collect();
+        world.with_disk(3);
+        [1, 2, 3, 9].iter().for_each(|&id| world.start(id));
+        world.run_until(3000 * MS, "a first view", |world| (1..4).all(|id| world.epoch(id) == Some(1)));
+        if seed % 2 == 1 {
+            world.crash(3);
+            world.parameters.insert(3, parameters(2));
+            world.start(3);
+        } else {
+            world.parameters.insert(4, parameters(2));
+            world.start(4);
+        }
+        let other = if seed % 2 == 1 { 3 } else { 4 };
+        world.run_until(3000 * MS, "a refusal", |world| world.nodes[&other].log.as_ref().unwrap().failure().is_some());
+        let Some(Failure::Mismatch { why, .. }) = world.log(other).failure() else { panic!("another failure") };
+        assert!(why.contains("ring_bytes is 1 at node") && why.contains(&format!("2 at node {other}")), "{why}");
+        world.run(2000 * MS);
+        assert!((1..3).all(|id| world.candidates(id).is_empty() && world.epoch(id) == Some(1)), "it cost nothing");
+        let others = [1, 2, 9].into_iter().filter(|&id| world.is_up(id) && world.log(id).failure().is_none());
+        assert_eq!(others.count(), 3, "nobody else has ended");
+        // Configured as the others it is welcome.
+        world.crash(other);
+        world.parameters.insert(other, parameters(1));
+        world.start(other);
+        world.run_until(5000 * MS, "a candidate", |world| world.candidates(1) == [other]);
+    }
+}
+
+#[test]
+fn a_whole_group_may_be_started_again_with_other_parameters() {
+    let mut world = World::new(&[1, 2, 3], 15);
+    (1..=3).for_each(|id| {
+        world.with_disk(id);
+        world.parameters.insert(id, parameters(1));
+        world.start(id);
+    });
+    world.run_until(3000 * MS, "a first view", |world| (1..4).all(|id| world.epoch(id) == Some(1)));
+    (1..=3).for_each(|id| world.crash(id));
+    (1..=3).for_each(|id| {
+        world.parameters.insert(id, parameters(2));
+        world.start(id);
+    });
+    world.run(5000 * MS);
+    assert!((1..=3).all(|id| world.log(id).failure().is_none() && world.epoch(id) == Some(1)));
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Final, Incarnation, Layout, Member, Proposal, Seq, ViewEvent, ViewLog, successor};
+use squall_membership::{
+    Epoch, Final, Incarnation, Layout, Member, Parameters, Proposal, Seq, ViewEvent, ViewLog, successor,
+};
 use squall_view_log::{Contact, Directory, Inlet, Log, Monitor, Settings, Start, Timing, Transport};
 
 /// Hands messages over at once, to those that are there.
@@ -61,6 +63,7 @@ fn start(net: &Arc<Net>, id: u32, list: &[u32], directory: Option<&std::path::Pa
         cluster: "test".into(),
         me: Member::new(node, Incarnation(life)),
         layout: Layout::of_all(["group".into()]),
+        parameters: Parameters::default(),
         start: Start::List { members, witnesses: Vec::new() },
         voters: None,
         timing: Timing::default(),

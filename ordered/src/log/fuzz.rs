@@ -7,7 +7,7 @@ use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Epoch, Seq, ShardId};
 
 use super::{
-    End, Hlc, Log, OpenError, Options, Position, ReadError, Record, SimStorage, ViewRecord, import,
+    End, Hlc, Log, OpenError, Options, Position, ReadError, Record, SchemaText, SimStorage, ViewRecord, import,
     manifest::Manifest,
     record::{HEADER_BYTES, Header},
     segment::{self, RECORDS_AT, name},
@@ -136,8 +136,15 @@ fn disk(records: &[u8]) -> SimStorage {
     file.extend_from_slice(records);
     file.resize(SEGMENT_BYTES as usize, 0);
     let storage = SimStorage::from_image(1, &BTreeMap::from([(name(0), file)]));
-    let manifest =
-        Manifest { cluster: OPTIONS.cluster, shard: OPTIONS.shard, generation: 0, first: 0, next: 1, cut: None };
+    let manifest = Manifest {
+        generation: 0,
+        first: 0,
+        next: 1,
+        cut: None,
+        schema: SchemaText::NONE,
+        cluster: OPTIONS.cluster,
+        shard: OPTIONS.shard,
+    };
     manifest.write(&storage).expect("the disk is well");
     storage
 }

@@ -5,7 +5,7 @@ use std::io;
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    End, Storage,
+    End, SchemaText, Storage,
     block::{self, Block, Fields},
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Manifest {
     pub(crate) next: u64,
     /// A segment that was cut, and where: it counts until the next segment's first block says the same.
     pub(crate) cut: Option<Cut>,
+    /// What the log's payloads are.
+    pub(crate) schema: SchemaText,
 }
 
 /// Where a segment was cut.
@@ -63,7 +65,9 @@ impl Manifest {
                 let (generation, first, next) = (word(), word(), word());
                 let cut = Cut { index: word(), end: word(), at: words.end() };
                 let cut = (cut.end > 0).then_some(cut);
-                Ok(Manifest { cluster, shard, generation, first, next, cut })
+                let schema = SchemaText::from_bytes(words.word(), &words.bytes());
+                let manifest = |schema| Manifest { cluster, shard, generation, first, next, cut, schema };
+                schema.map(manifest).ok_or(NoManifest::Damaged)
             }
         })
     }
@@ -72,6 +76,7 @@ impl Manifest {
     pub(crate) fn write<S: Storage>(&self, storage: &S) -> io::Result<()> {
         let none = Cut { index: 0, end: 0, at: End::START };
         let cut = self.cut.unwrap_or(none);
+        let (schema_bytes, schema) = self.schema.to_bytes();
         let block = Fields::new(MAGIC)
             .word(self.cluster.0)
             .word(u64::from(self.shard.0))
@@ -81,6 +86,8 @@ impl Manifest {
             .word(cut.index)
             .word(cut.end)
             .end(cut.at)
+            .put(&schema_bytes)
+            .put(&schema)
             .finish();
         let file = storage.create(NEW, block.len() as u64)?;
         storage.write_at(&file, 0, &block)?;

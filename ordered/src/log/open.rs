@@ -9,7 +9,7 @@ use std::{
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Damage, End, Log, Options, Position, ReadError, Storage, WriteError,
+    Damage, End, Log, Options, Position, ReadError, SchemaText, Storage, WriteError,
     block::{Copies, VERSION},
     index::{Index, Place},
     manifest::{self, Cut, Manifest, NoManifest},
@@ -417,7 +417,7 @@ fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenErr
         return Err(OpenError::Lost(path));
     }
     let Options { cluster, shard, .. } = *options;
-    let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None };
+    let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None, schema: SchemaText::NONE };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
     Ok(manifest)
 }

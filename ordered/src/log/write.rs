@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Appender, Batch, Damage, End, Position, ReadError, Storage,
+    Appender, Batch, Damage, End, Position, ReadError, SchemaText, Storage,
     index::{Index, Place},
     manifest::Manifest,
     record::{HEADER_BYTES, Header},
@@ -188,6 +188,20 @@ impl<S: Storage> Log<S> {
         self.check_health()?;
         if generation > self.manifest.generation {
             self.put(Manifest { generation, ..self.manifest })?;
+        }
+        Ok(())
+    }
+
+    /// What the log's payloads are, as it was [set](Log::set_schema).
+    pub fn schema(&self) -> SchemaText {
+        self.manifest.schema
+    }
+
+    /// Says what the log's payloads are, durably.
+    pub fn set_schema(&mut self, schema: SchemaText) -> Result<(), WriteError> {
+        self.check_health()?;
+        if schema != self.manifest.schema {
+            self.put(Manifest { schema, ..self.manifest })?;
         }
         Ok(())
     }

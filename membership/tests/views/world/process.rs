@@ -27,7 +27,7 @@ pub(crate) struct Process {
     pub(crate) wedged: bool,
     cleaning: bool,
     /// How far the shards go that are being cleaned up. None: it has not received that, and is to get the state anew.
-    cleaned_to: BTreeMap<ShardId, Option<Seq>>,
+    pub(crate) cleaned_to: BTreeMap<ShardId, Option<Seq>>,
     pub(crate) stalled: bool,
     /// The shards whose state it holds.
     pub(crate) state: BTreeSet<ShardId>,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Incarnation, Member};
 
-use super::{Agent, BUSY, is_same};
+use super::{Agent, BUSY, MANY, is_same};
 use crate::{
     leader::Asking,
-    settings::{Failure, Start},
+    settings::{Failure, Settings, Start},
     types::{Peer, Types},
     wire::{Body, Contact, Hello, Here, Wants},
 };
@@ -125,8 +125,9 @@ impl<C: Types> Agent<C> {
             Start::List { members, .. } => Some(members.iter().filter_map(|contact| contact.node).collect()),
             Start::Join { .. } | Start::Witness { .. } => None,
         };
-        let hello = Hello { cluster: self.settings.cluster.clone(), layout: self.settings.layout.clone(), list, wants };
-        self.network.send(to, Body::Hello(hello));
+        let Settings { cluster, layout, parameters, .. } = &self.settings;
+        let (cluster, layout, parameters) = (cluster.clone(), layout.clone(), parameters.clone());
+        self.network.send(to, Body::Hello(Hello { cluster, layout, parameters, list, wants }));
     }
 
     /// All whom it knows of, but itself.
@@ -146,7 +147,7 @@ impl<C: Types> Agent<C> {
     }
 
     /// What keeps a node from being in one group with this one.
-    pub(crate) fn mismatch(&self, hello: &Hello) -> Option<String> {
+    pub(crate) fn mismatch(&self, from: NodeId, hello: &Hello) -> Option<String> {
         if hello.cluster != self.settings.cluster {
             return Some(format!("it is of cluster {:?}, not of {:?}", hello.cluster, self.settings.cluster));
         }
@@ -154,6 +155,12 @@ impl<C: Types> Agent<C> {
         // A witness knows of no groups, but by what was decided.
         let layout = decided.or_else(|| (!self.is_witness()).then(|| self.settings.layout.clone()));
         let comes_in = matches!(hello.wants, Wants::Found | Wants::Join);
+        if comes_in && self.speaks_for_group(hello.wants) {
+            let (me, parameters) = (self.me().node, &self.settings.parameters);
+            if let Some(why) = parameters.difference(me, &hello.parameters, from) {
+                return Some(why);
+            }
+        }
         if comes_in && layout.is_some_and(|layout| layout != hello.layout) {
             return Some(
                 "its groups are laid out differently: give all nodes the same groups, shards and replicas".into(),
@@ -168,6 +175,31 @@ impl<C: Types> Agent<C> {
             }
         }
         None
+    }
+
+    /// Whether its parameters are the group's: those of a member, or of a node that founds the group with the one that asks.
+    ///
+    /// A node that is no member itself, such as one that was started again, may be the one that is configured wrongly, and one
+    /// that was cut off may be of a group that has begun anew since. A witness has no parameters.
+    fn speaks_for_group(&self, wants: Wants) -> bool {
+        match self.view() {
+            Some(view) => {
+                let is_heard = || self.hears_leader(self.settings.timing.election.1 * 2);
+                self.is_in(&view) && (self.is_leader() || is_heard())
+            }
+            None => wants == Wants::Found && matches!(self.settings.start, Start::List { .. }),
+        }
+    }
+
+    /// Answers a node that does not belong to this one, and says so here, too: once for each of its lives.
+    pub(super) fn turn_away(&mut self, asks: &Member, why: String) -> Here {
+        if self.turned_away.len() >= MANY {
+            self.turned_away.clear();
+        }
+        if self.turned_away.insert(asks.node, asks.incarnation) != Some(asks.incarnation) {
+            tracing::warn!(node = %asks.node, why, "a node is refused");
+        }
+        Here::Mismatch(why)
     }
 
     pub(crate) fn on_hello(&mut self, from: Member, founds: bool, witness: bool) {
@@ -193,7 +225,7 @@ impl<C: Types> Agent<C> {
         match here {
             Here::Forming | Here::OtherLife(_) => {}
             Here::Mismatch(why) => {
-                if self.tells_from.is_none() {
+                if self.tells_from.is_none() || self.wants.is_some() {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });
                 }
             }

@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Final, Incarnation, Layout, Member, Proposal, Seq, View, ViewEvent, ViewLog};
+use squall_membership::{
+    Epoch, Final, Incarnation, Layout, Member, Parameters, Proposal, Seq, View, ViewEvent, ViewLog,
+};
 use squall_view_log::{Contact, Settings, SimDisk, SimLog, Start, Timing};
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -36,6 +38,8 @@ pub struct World {
     pub list: Vec<u32>,
     pub witnesses: Vec<u32>,
     pub voters: Option<Vec<NodeId>>,
+    /// Of nodes that have any.
+    pub parameters: BTreeMap<u32, Parameters>,
     in_flight: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
     /// How many messages there were.
     pub sent: u64,
@@ -71,6 +75,7 @@ impl World {
             list: list.to_vec(),
             witnesses: Vec::new(),
             voters: None,
+            parameters: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             sent: 0,
             decided: BTreeMap::new(),
@@ -115,6 +120,7 @@ impl World {
             cluster: "test".into(),
             me,
             layout: Layout::of_all(["group".into()]),
+            parameters: self.parameters.get(&id).cloned().unwrap_or_default(),
             start,
             voters: self.voters.clone(),
             timing,

@@ -1,0 +1,50 @@
+//! The schema of a log's payloads, as the log's owner names it.
+
+use std::fmt;
+
+/// The longest text, in bytes.
+const MAX_BYTES: usize = 160;
+
+/// The schema of a log's payloads in words, at most 160 bytes of them. To the log it is only a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SchemaText {
+    len: u8,
+    /// Zeros behind the text.
+    bytes: [u8; MAX_BYTES],
+}
+
+impl SchemaText {
+    /// The text of a log to which none was given.
+    pub const NONE: SchemaText = SchemaText { len: 0, bytes: [0; MAX_BYTES] };
+
+    /// A text, cut off at the end of the last character that there is room for.
+    pub fn new(text: &str) -> SchemaText {
+        let len = text.floor_char_boundary(MAX_BYTES);
+        let mut bytes = [0; MAX_BYTES];
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        SchemaText { len: len as u8, bytes }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Checked when it was made.
+        str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+
+    /// As a file holds it.
+    pub(crate) fn to_bytes(self) -> ([u8; 8], [u8; MAX_BYTES]) {
+        (u64::from(self.len).to_le_bytes(), self.bytes)
+    }
+
+    /// From what a file holds; none if that is no text.
+    pub(crate) fn from_bytes(len: u64, bytes: &[u8; MAX_BYTES]) -> Option<SchemaText> {
+        let text = bytes.get(..usize::try_from(len).ok()?)?;
+        str::from_utf8(text).ok().map(SchemaText::new)
+    }
+}
+
+impl fmt::Debug for SchemaText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
