@@ -13,7 +13,8 @@ use sum::Sum;
 const LONG: Duration = Duration::from_secs(60);
 
 fn config(directory: &Path, id: u32) -> Config {
-    let name = directory.file_name().and_then(|name| name.to_str()).expect("it is a word");
+    // The name of a temporary directory begins with a dot, that of a cluster does not.
+    let name = directory.file_name().and_then(|name| name.to_str()).expect("it is a word").trim_start_matches('.');
     let config = Config::builder(name, id).members(1..=3).storage(directory.join(id.to_string()));
     let config = config.group("sum", |group| {
         group.mode(Mode::Durable).snapshot_bytes(64 << 10);
