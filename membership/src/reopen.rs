@@ -31,7 +31,7 @@ impl Reopen {
         self.end(view).map(|_| ())
     }
 
-    /// Where the shard goes on with this copy, if it is one of those that were complete last, and has all that was acknowledged.
+    /// The place where the shard goes on with this copy, if it is one of those that were complete last, and has all that was acknowledged.
     pub(crate) fn end(&self, view: &View) -> Result<End, Refused> {
         let Reopen { member, epoch, shard, held } = self;
         let refuse = |why: String| Err(Refused::Rule(why));

@@ -43,7 +43,7 @@ pub type Ends = BTreeMap<ShardId, End>;
 /// A node's report of its copy of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// How far it goes. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs before it.
+    /// The end of the copy. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs before it.
     pub end: End,
     /// Whether it is the whole state at that place: of a disk, an undamaged log, and the one that it always had; of a process
     /// that has not stopped, the state of a complete member.
@@ -163,7 +163,7 @@ fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
     longest.max(runs.into_iter().filter_map(reach).min())
 }
 
-/// How far a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.
+/// The place up to which a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.
 fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(&last.view) {
@@ -172,7 +172,7 @@ fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
     counted_end(last.view.epoch, shard, &shard.holder(&back.member)?, held)
 }
 
-/// How far a copy on a disk counts that was complete in a shard's last view with a holder, which is of epoch `last`: None if it
+/// The place up to which a copy on a disk counts that a holder had in a shard's last view, which is of epoch `last`. None if it
 /// may lack something that was acknowledged.
 ///
 /// The copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before

@@ -138,7 +138,7 @@ fn suspended<'a>(view: &View, shard: &ShardView, nodes: impl Iterator<Item = &'a
     ShardState::Suspended { after: view.epoch, last_holders: nodes.filter_map(holder).collect() }
 }
 
-/// What a shard can do with these complete members, if it is `suspended` without any.
+/// The state of a shard with these complete members; without any it is `suspended`.
 fn state(group: &GroupLayout, complete: &[NodeId], suspended: Option<ShardState>) -> ShardState {
     if let (true, Some(suspended)) = (complete.is_empty(), suspended) {
         suspended

@@ -28,11 +28,11 @@ pub(crate) struct Group {
     pub(crate) joiners: usize,
     /// How many places each view's order has.
     pub(crate) messages: u64,
-    /// How many views there may be behind the one in which all are members.
+    /// The most views that there may be behind the one in which all are members.
     pub(crate) views: usize,
     /// How many nodes crash, in all.
     pub(crate) crashes: usize,
-    /// How many disks are replaced by empty ones, in all.
+    /// The number of disks that are replaced by empty ones, in all.
     pub(crate) wipes: usize,
     pub(crate) bug: Option<Bug>,
 }
@@ -100,7 +100,7 @@ impl Group {
         world.history.len() < 1 + self.joiners + self.views
     }
 
-    /// What a node may do that has a view.
+    /// The steps of a node that has a view.
     fn inside(&self, world: &World, n: usize, steps: &mut Vec<Step>) {
         let (node, last) = (&world.nodes[n], world.last());
         let is_over = node.epoch < last.view.epoch.0;
@@ -240,7 +240,7 @@ impl Group {
     }
 }
 
-/// What a node may do that has no view.
+/// The steps of a node that has no view.
 fn outside(world: &World, n: usize) -> Option<Step> {
     let (node, view, me) = (&world.nodes[n], &world.last().view, world.me(n));
     if view.members.contains(&me) {

@@ -26,7 +26,7 @@ pub(crate) fn line(log: &[Segment], before: u64) -> Vec<(u64, u64)> {
     ends.map(|segment| (segment.epoch, segment.count)).collect()
 }
 
-/// What two logs have in common.
+/// The common beginning of two logs.
 pub(crate) fn common(log: &[Segment], other: &[Segment]) -> Vec<Segment> {
     let mut common = Vec::new();
     for (&Segment { epoch, count }, other) in log.iter().zip(other) {
@@ -78,7 +78,7 @@ pub(crate) struct World {
     /// By epoch, how much is acknowledged.
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) crashes: usize,
-    /// How many disks are still to be replaced.
+    /// The number of disks that are still to be replaced.
     pub(crate) wipes: usize,
 }
 

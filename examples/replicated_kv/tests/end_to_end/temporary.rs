@@ -1,4 +1,4 @@
-//! What a cluster in memory leaves of the directory of temporary files.
+//! A cluster in memory and the directory of temporary files: nothing that was there is removed or changed.
 
 use std::{
     fs,
