@@ -27,8 +27,8 @@ use squall_membership::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-pub(crate) use self::force::Forcing;
-use self::{asks::Asks, leadership::Leadership, returns::Returns};
+use self::{asks::Asks, formation::Formation, leadership::Leadership, returns::Returns};
+pub(crate) use self::{force::Forcing, formation::Founders};
 use crate::{
     leader::Leading,
     machine::Machine,
@@ -88,13 +88,18 @@ pub(crate) struct Agent<C: Types> {
     started: InstantOf<C>,
     /// When each node was last heard.
     pub(crate) heard: BTreeMap<NodeId, Duration>,
+    /// The latest life of each node that was heard, as a part in the log.
+    lives: BTreeMap<NodeId, (Incarnation, u64)>,
+    formation: Formation,
     pub(crate) leading: Leading,
     /// What an operator wants to force, while it asks whether it may.
     forcing: Option<Forcing>,
     /// What an operator forces, until it is written.
     pub(crate) forced: Option<Entry>,
-    /// The life to go over to, and what is known of it.
-    moves_to: Option<(ClusterId, Began)>,
+    /// The life to go over to, and where it began if an operator forced it.
+    moves_to: Option<(ClusterId, Option<Began>)>,
+    /// Lives that it has left. It has forgotten how it voted there.
+    left: BTreeSet<ClusterId>,
     /// Whom it knew in an earlier life.
     former: Vec<Contact>,
     /// Who has told of another life that this node does not go over to.
@@ -140,6 +145,7 @@ impl<C: Types> Agent<C> {
             Start::Witness { .. } => None,
             Start::List { .. } | Start::Join { .. } => Some(network.me()),
         };
+        let returns_to_log = !store.has_no_log();
         Agent {
             settings,
             shared,
@@ -153,10 +159,13 @@ impl<C: Types> Agent<C> {
             now: Duration::ZERO,
             started: C::now(),
             heard: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            formation: Formation::new(returns_to_log),
             leading: Leading::default(),
             forcing: None,
             forced: None,
             moves_to: None,
+            left: BTreeSet::new(),
             former: Vec::new(),
             other_life: None,
             turned_away: BTreeMap::new(),
@@ -314,6 +323,7 @@ impl<C: Types> Agent<C> {
         self.say_again();
         self.check_quorum();
         self.check_formation();
+        self.check_votes();
         self.publish();
         if !self.is_busy()
             && let Err(e) = self.store.settle()
@@ -378,7 +388,10 @@ impl<C: Types> Agent<C> {
         self.network.learn(&sender);
         if self.heard.len() >= MANY {
             self.heard.retain(|_, heard| self.now - *heard < ALERT);
+            self.lives.clear();
         }
+        let life = self.lives.entry(from).or_insert((sender.incarnation, sender.voter.0));
+        *life = (*life).max((sender.incarnation, sender.voter.0));
         self.heard.insert(from, self.now);
         if self.gone.get(&from).is_some_and(|since| self.now - *since > LAST_WORDS) {
             self.gone.remove(&from);
@@ -387,25 +400,37 @@ impl<C: Types> Agent<C> {
         let reply_to = Contact::from(&sender);
         let lives = mine.zip(cluster).map(|(mine, other)| mine.cmp(&other));
         match (lives, body) {
-            (Some(std::cmp::Ordering::Greater), Body::Hello(_)) => {
+            (Some(order), Body::Hello(hello)) if order.is_ne() => {
                 // A life in which nothing is decided yet may never be.
-                if self.last().is_some() {
+                if self.last().is_some() && (order.is_gt() || !hello.decided) {
                     let began = self.machine.read(Register::began);
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
                 }
             }
-            (Some(std::cmp::Ordering::Less), Body::Here(Here::OtherLife(began))) => {
-                if let Some(cluster) = cluster {
+            (Some(order), Body::Here(Here::OtherLife(began))) if order.is_ne() => {
+                if let Some(cluster) = cluster.filter(|_| order.is_lt() || self.last().is_none()) {
                     self.on_other_life(sender, cluster, began);
                 }
             }
             // Nothing binds it to a life of whose log it has nothing: who began that may be dead, and begin another one.
-            (Some(order), Body::Call { id, to, call }) if order.is_ne() && to == me.voter && self.is_free() => {
+            (Some(order), Body::Call { id, to, call })
+                if order.is_ne()
+                    && to == me.voter
+                    && self.is_free()
+                    && cluster.is_none_or(|life| !self.left.contains(&life)) =>
+            {
                 cluster.into_iter().for_each(|cluster| self.adopt(cluster));
                 self.on_call(reply_to, id, call);
             }
+            // Whoever tries to go on with a life that is over may have nobody else to ask.
+            (Some(std::cmp::Ordering::Greater), Body::Call { .. }) => {
+                if let Some(began) = self.machine.read(Register::began) {
+                    self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
+                }
+            }
             (Some(order), _) if order.is_ne() => {}
             (_, Body::Hello(hello)) => {
+                self.learn_founders(from, &hello);
                 let here = match self.mismatch(from, &hello) {
                     Some(why) => self.turn_away(&sender, why),
                     None => {

@@ -10,8 +10,7 @@ use squall_fabric::NodeId;
 use squall_membership::{Entry, Member, Proposal};
 
 use crate::{
-    agent::{Agent, Input, is_same},
-    settings::Start,
+    agent::{Agent, Founders, Input, is_same},
     types::{Peer, Reply, Request, Types},
     voters::{self, Situation},
     wire::{Body, Contact},
@@ -46,6 +45,8 @@ pub(crate) struct Leading {
     pub(crate) changing: bool,
     /// Candidates that are being written, or withdrawn.
     pub(crate) noting: BTreeSet<NodeId>,
+    /// Since when this node has led a log without a first view.
+    first_since: Option<Duration>,
     /// The proposals that are being written.
     writing: Vec<Proposal>,
     /// Something could not be done now. It is tried again at this time.
@@ -81,6 +82,7 @@ impl<C: Types> Agent<C> {
         if !self.is_leader() {
             self.leading.idle_since.clear();
             self.leading.silent_since.clear();
+            self.leading.first_since = None;
             return;
         }
         if self.now < self.leading.pause_until {
@@ -113,36 +115,36 @@ impl<C: Types> Agent<C> {
         self.lead();
     }
 
-    /// Writes the first view, once all who found the group are in the log.
+    /// Writes the first view: once all who found the group are in the log; or after a while without those who don't come, if they
+    /// are not more than half. A witness that leads knows the founders from what they said.
     fn write_first(&mut self, peers: &BTreeMap<u64, Peer>) {
-        let Start::List { members, witnesses } = &self.settings.start else { return };
+        let Some(Founders { layout, members, witnesses }) = self.founders() else { return };
         let Some(cluster) = self.network.cluster() else { return };
         if self.leading.changing {
             return;
         }
-        let nodes = |contacts: &[Contact]| contacts.iter().filter_map(|contact| contact.node).collect::<Vec<_>>();
-        let (members, witnesses) = (nodes(members), nodes(witnesses));
-        let latest = |node: NodeId| {
+        let in_log = |node: NodeId| {
             let lives = peers.values().map(|peer| &peer.member).filter(|member| member.node == node);
             lives.max_by_key(|member| member.incarnation).cloned()
         };
-        let missing = members.iter().chain(&witnesses).filter(|node| latest(**node).is_none());
-        let missing: Vec<NodeId> = missing.copied().collect();
-        if missing.is_empty() {
-            let members = members.into_iter().filter_map(latest).collect();
-            let first = Entry::First { cluster, layout: self.settings.layout.clone(), members };
-            self.leading.changing = true;
-            self.write(first, Input::Changed);
-            return;
-        }
-        let place = |node: &NodeId| {
-            let mut peer = self.leading.asking.get(node)?.peer.clone();
-            peer.witness = witnesses.contains(node);
-            Some((peer.member.voter.0, peer))
+        let asking = |node: NodeId| self.leading.asking.get(&node).filter(|asking| self.now - asking.heard < RECENT);
+        let place = |&node: &NodeId| {
+            let mut peer = asking(node)?.peer.clone();
+            peer.witness = witnesses.contains(&node);
+            let is_newer = in_log(node).is_none_or(|known| known.incarnation < peer.member.incarnation);
+            // A part that is in the log stays as it was written there.
+            (is_newer && !peers.contains_key(&peer.member.voter.0)).then_some((peer.member.voter.0, peer))
         };
-        let found: BTreeMap<u64, Peer> = missing.iter().filter_map(place).collect();
+        let found: BTreeMap<u64, Peer> = members.iter().chain(&witnesses).filter_map(place).collect();
         if !found.is_empty() {
-            self.change(ChangeMembers::AddNodes(found));
+            return self.change(ChangeMembers::AddNodes(found));
+        }
+        let since = *self.leading.first_since.get_or_insert(self.now);
+        let is_whole = members.iter().chain(&witnesses).all(|&node| in_log(node).is_some());
+        let here: Vec<Member> = members.iter().copied().filter_map(in_log).collect();
+        if is_whole || (2 * here.len() >= members.len() && self.now - since >= self.settings.timing.election.1 * 2) {
+            self.leading.changing = true;
+            self.write(Entry::First { cluster, layout, members: here }, Input::Changed);
         }
     }
 

@@ -122,19 +122,25 @@ pub enum StartError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No group came about in the time that was given.
-    #[error(
-        "no group in {waited_ms} ms: nothing was heard of {missing:?} (are they started, and can they be reached?)"
-    )]
+    #[error("no group in {waited_ms} ms: {}", absent(missing))]
     NotFormed {
         /// How long it waited, in milliseconds.
         waited_ms: u64,
         /// Nodes of the list from which nothing came.
         missing: Vec<NodeId>,
     },
+    /// A group was begun that can't go on without an operator.
+    #[error("the group can't go on, as {with} says: {}", forgotten(nodes))]
+    Forgotten {
+        /// The node that says so.
+        with: NodeId,
+        /// The nodes that vote, and have forgotten how they did.
+        nodes: Vec<NodeId>,
+    },
     /// This node and the others are configured differently.
     #[error("{with} refuses this node: {why}")]
     Mismatch {
-        /// Who says so.
+        /// The node that says so.
         with: NodeId,
         /// What differs.
         why: String,
@@ -144,7 +150,7 @@ pub enum Failure {
         "the group has begun anew without this node ({with} says so): start it again with an empty directory, to join"
     )]
     OtherLife {
-        /// Who says so.
+        /// The node that says so.
         with: NodeId,
     },
     /// Operators have forced two nodes to go on from the same life, each without the other. Only one of the two may.
@@ -153,12 +159,32 @@ pub enum Failure {
          node has accepted since then is not in it; start this node again, to join"
     )]
     Rival {
-        /// Who says so.
+        /// The node that says so.
         with: NodeId,
     },
     /// The log can't be stored any more, or is damaged.
     #[error("the view log can't be kept any more: {0}")]
     Storage(String),
+}
+
+fn listed(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn absent(missing: &[NodeId]) -> String {
+    match missing {
+        [] => "all could be reached, and no first view was decided (is one of them started again and again?)".into(),
+        _ => format!("nothing was heard of {} (are they started, and can they be reached?)", listed(missing)),
+    }
+}
+
+/// A sentence for a group of which too many voters have forgotten their votes: the case, and what to do.
+pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
+    format!(
+        "{} had a vote and were started again without what they had voted, so too few are left who decide, for good: `squall recover \
+         --force` at a member that still runs lets it go on alone, and the others join it; with `storage`, votes outlive a process",
+        listed(nodes)
+    )
 }
 
 /// Why a node does not begin another life of its cluster.

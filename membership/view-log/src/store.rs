@@ -195,6 +195,11 @@ impl Store {
         if inner.committed_is_unwritten { inner.write(Vec::new()) } else { Ok(()) }
     }
 
+    /// Whether it outlives its process.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.lock().disk.is_some()
+    }
+
     /// Whether nothing was ever stored.
     pub(crate) fn is_empty(&self) -> bool {
         let has_vote = self.lock().vote.is_some();

@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x04";
+const PREFIX: [u8; 4] = *b"SqV\x05";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,6 +66,8 @@ pub(crate) struct Hello {
     pub(crate) list: Option<Vec<NodeId>>,
     /// What the sender wants.
     pub(crate) wants: Wants,
+    /// Whether it knows of a view that was decided in the life that it takes part in.
+    pub(crate) decided: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,8 +86,8 @@ pub(crate) enum Wants {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Here {
-    /// There is no group yet.
-    Forming,
+    /// There is no group yet. It waits for these, of whom the sender hears nothing.
+    Forming { missing: Vec<NodeId> },
     /// There is one.
     Group {
         last: Box<Proposal>,
@@ -93,6 +95,8 @@ pub(crate) enum Here {
         leader: Option<Member>,
         /// The asking node can't be a member as it asks: it needs a later incarnation than this one.
         exceed: Option<Incarnation>,
+        /// Nodes that vote and have forgotten how: so many that nothing can be decided any more. Else none.
+        forgot: Vec<NodeId>,
     },
     /// The two don't belong together; a sentence.
     Mismatch(String),

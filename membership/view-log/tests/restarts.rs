@@ -67,7 +67,7 @@ fn whoever_is_back_is_known_to_all_and_one_restart_follows_though_all_propose_it
         assert!(next.restart);
         assert_eq!(next.ends[&SHARD], End { epoch: Epoch::FIRST, seq: Seq(30) });
         assert_eq!(next.view.shards[0].complete, [NodeId(3)]);
-        world.run(1000 * MS);
+        world.run(2000 * MS);
         assert_eq!(world.epoch(1), Some(2));
         assert!(list.iter().all(|&id| backs(&world, id).is_empty()), "that was of the view before");
         assert!(list.iter().all(|&id| world.candidates(id).is_empty()), "all are members");

@@ -17,7 +17,7 @@ use crate::{
 const ASKS_FOR: Duration = Duration::from_secs(1);
 /// How often it asks all, and how often who leads such a life looks for one that began beside it.
 const AGAIN: Duration = Duration::from_millis(200);
-const LOOKS: Duration = Duration::from_secs(1);
+pub(super) const LOOKS: Duration = Duration::from_secs(1);
 
 /// What an operator wants to force.
 pub(crate) struct Forcing {
@@ -152,8 +152,12 @@ impl<C: Types> Agent<C> {
     pub(super) fn on_other_life(&mut self, from: Member, cluster: ClusterId, began: Option<Began>) {
         let with = from.node;
         let Some(began) = began else {
-            // No operator forced it: the two have never been one group.
-            if self.wants.is_some() {
+            // No operator forced it: the two have never been one group. One that was founded beside it, and in which nothing was
+            // decided as far as this node knows, is given up; a disk would have to remember that.
+            if self.last().is_none() && self.forced.is_none() && !self.store.is_durable() {
+                self.former.push(Contact::from(&from));
+                self.moves_to = Some((cluster, None));
+            } else if self.wants.is_some() {
                 self.shared.fail(Failure::OtherLife { with });
             }
             return;
@@ -170,17 +174,27 @@ impl<C: Types> Agent<C> {
         // also known there.
         if self.wants.is_some() || (is_stuck && is_later) {
             self.former.push(Contact::from(&from));
-            self.moves_to = Some((cluster, began));
+            self.moves_to = Some((cluster, Some(began)));
         } else if self.other_life.replace(with) != Some(with) {
             tracing::warn!(%with, epoch = began.epoch.0, "an operator forced the group to begin anew elsewhere: this node stays");
         }
     }
 
     /// Goes over to another life, as one that is in no view of it.
-    pub(super) async fn go_over(&mut self, cluster: ClusterId, began: Began) {
-        tracing::warn!(?cluster, "an operator forced the group to begin anew elsewhere: this node goes over to it");
+    pub(super) async fn go_over(&mut self, cluster: ClusterId, began: Option<Began>) {
+        match began {
+            Some(_) => tracing::warn!(
+                ?cluster,
+                "an operator forced the group to begin anew elsewhere: this node goes over to it"
+            ),
+            None => tracing::warn!(
+                ?cluster,
+                "the group was founded twice, and goes on elsewhere: this node goes over to it"
+            ),
+        }
+        self.left.extend(self.network.cluster());
         if self.begin_anew(cluster, None).await.is_ok() {
-            (self.tells_from, self.told) = (Some(began.epoch), None);
+            (self.tells_from, self.told) = (began.map(|began| began.epoch), None);
             let wants = if self.wants.is_some() { Wants::Join } else { Wants::News };
             self.contacts().iter().for_each(|contact| self.say_hello(contact, wants));
         }

@@ -1,17 +1,49 @@
 //! How a node comes to a group: it founds one with others, or finds one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use openraft::async_runtime::watch::WatchReceiver;
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Incarnation, Member};
+use squall_membership::{ClusterId, Incarnation, Layout, Member};
 
-use super::{Agent, BUSY, MANY, is_same};
+use super::{Agent, BUSY, MANY, force::LOOKS, is_same};
 use crate::{
     leader::Asking,
-    settings::{Failure, Settings, Start},
+    settings::{Failure, Settings, Start, forgotten},
     types::{Peer, Types},
     wire::{Body, Contact, Hello, Here, Wants},
 };
+
+/// A node's knowledge of a group that forms.
+#[derive(Debug, Default)]
+pub(super) struct Formation {
+    /// This process began with a part of a log that an earlier one had: it waits for the others for as long as it takes.
+    returns_to_log: bool,
+    /// It was a member in this process.
+    pub(super) was_member: bool,
+    /// The layout and the founders, as a founder has told a witness.
+    told: Option<(Layout, Vec<NodeId>)>,
+    /// For whom the group waits, by those who form it.
+    missing: Option<Vec<NodeId>>,
+    /// Nodes that vote and have forgotten how, and who says so.
+    forgot: Option<(NodeId, Vec<NodeId>)>,
+    /// Of whom that was said in this node's log.
+    named: Vec<NodeId>,
+}
+
+impl Formation {
+    pub(super) fn new(returns_to_log: bool) -> Formation {
+        Formation { returns_to_log, ..Formation::default() }
+    }
+}
+
+/// Those who found a group.
+pub(crate) struct Founders {
+    pub(crate) layout: Layout,
+    /// By rank.
+    pub(crate) members: Vec<NodeId>,
+    pub(crate) witnesses: Vec<NodeId>,
+}
 
 impl<C: Types> Agent<C> {
     /// The first of the list begins the log, when it has heard of all the others that they are in none.
@@ -112,8 +144,16 @@ impl<C: Types> Agent<C> {
             return;
         }
         match self.leader() {
-            Some(leader) if leader.node == me.node => self.on_hello(me, wants == Wants::Found, is_witness),
-            Some(leader) if self.hears_leader(self.settings.timing.election.1) => {
+            Some(_) if self.is_leader() => {
+                self.on_hello(me, wants == Wants::Found, is_witness);
+                // It may lead a life that is over, which only the others know.
+                if self.now >= self.next_look {
+                    self.next_look = self.now + LOOKS;
+                    contacts.iter().for_each(|contact| self.say_hello(contact, wants));
+                }
+            }
+            // One that led before its process ended takes itself for the leader until another does.
+            Some(leader) if leader.node != me.node && self.hears_leader(self.settings.timing.election.1) => {
                 self.say_hello(&Contact::from(&leader), wants);
             }
             _ => contacts.iter().for_each(|contact| self.say_hello(contact, wants)),
@@ -127,7 +167,8 @@ impl<C: Types> Agent<C> {
         };
         let Settings { cluster, layout, parameters, .. } = &self.settings;
         let (cluster, layout, parameters) = (cluster.clone(), layout.clone(), parameters.clone());
-        self.network.send(to, Body::Hello(Hello { cluster, layout, parameters, list, wants }));
+        let decided = self.last().is_some();
+        self.network.send(to, Body::Hello(Hello { cluster, layout, parameters, list, wants, decided }));
     }
 
     /// All whom it knows of, but itself.
@@ -209,7 +250,7 @@ impl<C: Types> Agent<C> {
     }
 
     pub(crate) fn whereabouts(&self, asks: &Member) -> Here {
-        let Some(last) = self.last() else { return Here::Forming };
+        let Some(last) = self.last() else { return Here::Forming { missing: self.absent() } };
         let exceed = self.machine.read(|register| {
             if last.view.members.iter().chain(register.candidates()).any(|member| is_same(member, asks)) {
                 return None;
@@ -218,19 +259,23 @@ impl<C: Types> Agent<C> {
             let known = others.map(|other| other.incarnation).chain(register.newest(asks.node)).max();
             known.filter(|known| *known >= asks.incarnation)
         });
-        Here::Group { last: Box::new(last), leader: self.leader(), exceed }
+        let forgot = self.forgotten_votes();
+        Here::Group { last: Box::new(last), leader: self.leader(), exceed, forgot }
     }
 
     pub(crate) fn on_here(&mut self, from: &Member, here: Here) {
         match here {
-            Here::Forming | Here::OtherLife(_) => {}
+            Here::Forming { missing } => self.on_forming(from.node, missing),
+            Here::OtherLife(_) => {}
             Here::Mismatch(why) => {
                 if self.tells_from.is_none() || self.wants.is_some() {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });
                 }
             }
-            Here::Group { last, leader, exceed } => {
+            Here::Group { last, leader, exceed, forgot } => {
                 let me = self.network.me();
+                self.formation.missing = None;
+                self.formation.forgot = Some((from.node, forgot)).filter(|(_, nodes)| !nodes.is_empty());
                 if let (Some(wanted), Some(exceed)) = (&self.wants, exceed)
                     && exceed >= wanted.incarnation
                     && !self.is_in(&last.view)
@@ -273,7 +318,97 @@ impl<C: Types> Agent<C> {
         if 2 * (voters.len() - missing.len()) > voters.len() { Vec::new() } else { missing }
     }
 
-    /// A node that has a part in a group waits for it for ever: only those who are missing can decide with it.
+    /// A witness hears from founders who they are: if it leads the log, it writes the first view.
+    pub(super) fn learn_founders(&mut self, from: NodeId, hello: &Hello) {
+        if let Some(list) = hello.list.as_ref().filter(|list| list.contains(&from))
+            && self.is_witness()
+            && hello.cluster == self.settings.cluster
+        {
+            self.formation.told = Some((hello.layout.clone(), list.clone()));
+        }
+    }
+
+    pub(crate) fn founders(&self) -> Option<Founders> {
+        match &self.settings.start {
+            Start::List { members, witnesses } => {
+                let nodes = |contacts: &[Contact]| contacts.iter().filter_map(|contact| contact.node).collect();
+                let (layout, members, witnesses) = (self.settings.layout.clone(), nodes(members), nodes(witnesses));
+                Some(Founders { layout, members, witnesses })
+            }
+            Start::Witness { .. } => {
+                let (layout, members) = self.formation.told.clone()?;
+                Some(Founders { layout, members, witnesses: Vec::new() })
+            }
+            Start::Join { .. } => None,
+        }
+    }
+
+    /// The nodes that it was configured with and of which it hears nothing.
+    fn absent(&self) -> Vec<NodeId> {
+        let (me, recent) = (self.network.me().node, self.settings.timing.hello * 10);
+        let is_heard = |node: &NodeId| self.heard.get(node).is_some_and(|heard| self.now - *heard <= recent);
+        let nodes = self.settings.start.contacts().filter_map(|contact| contact.node);
+        nodes.filter(|node| *node != me && !is_heard(node)).collect()
+    }
+
+    /// The group that this node asks for is being formed.
+    fn on_forming(&mut self, from: NodeId, missing: Vec<NodeId>) {
+        let joins = matches!(self.settings.start, Start::Join { .. });
+        if !joins
+            || self.wants.is_none()
+            || self.tells_from.is_some()
+            || self.formation.missing.as_ref() == Some(&missing)
+        {
+            return;
+        }
+        tracing::info!(by = %from, ?missing, "the group has no first view yet: this node waits for it");
+        self.formation.missing = Some(missing);
+    }
+
+    /// The voters whose nodes were started again as other parts in the log, without what they had voted, if so many are that nothing
+    /// can be decided any more.
+    fn forgotten_votes(&self) -> Vec<NodeId> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let config = &metrics.membership_config;
+        let me = self.network.me();
+        let forgot = |voter: &u64| {
+            let member = &config.get_node(voter)?.member;
+            let (incarnation, is) = match member.node == me.node {
+                true => (me.incarnation, me.voter.0),
+                false => *self.lives.get(&member.node)?,
+            };
+            (is != *voter && incarnation > member.incarnation).then_some(member.node)
+        };
+        let is_lost = |set: &BTreeSet<u64>| 2 * set.iter().filter_map(forgot).count() >= set.len();
+        let sets = config.membership().get_joint_config();
+        let lost: BTreeSet<NodeId> =
+            sets.iter().filter(|set| is_lost(set)).flat_map(|set| set.iter().filter_map(forgot)).collect();
+        lost.into_iter().collect()
+    }
+
+    /// The nodes whose votes are lost, if nothing can be decided without them, and who says so.
+    pub(super) fn forgot(&self) -> Option<(NodeId, Vec<NodeId>)> {
+        let own = self.forgotten_votes();
+        if own.is_empty() {
+            return self.formation.forgot.clone().filter(|_| self.wants.is_some());
+        }
+        Some((self.network.me().node, own))
+    }
+
+    /// Says it at once if too many of those who vote have forgotten their votes.
+    pub(super) fn check_votes(&mut self) {
+        let forgot = self.forgot().map(|(_, nodes)| nodes).unwrap_or_default();
+        if forgot != self.formation.named {
+            if !forgot.is_empty() {
+                tracing::error!(why = forgotten(&forgot), "nothing can be decided any more");
+            }
+            self.formation.named = forgot;
+        }
+    }
+
+    /// A node that comes back with its part of a log waits for the others for as long as it takes: only those who are missing can decide
+    /// with it. All others wait for a first view, or for one that an operator must force, until the time is over.
     pub(crate) fn check_formation(&mut self) {
         let Some(patience) = self.settings.timing.formation else { return };
         if self.now < patience || self.wants.is_none() {
@@ -284,12 +419,20 @@ impl<C: Types> Agent<C> {
             self.next_complaint = self.now + patience;
             tracing::warn!(?waits_for, "nothing can be decided: this node waits for more of those who vote");
         }
-        if self.tells_from.is_some() || !self.store.has_no_log() {
+        // One that was dropped has its owner's work to end, and goes on asking.
+        if self.formation.returns_to_log || self.formation.was_member {
             return;
         }
-        let (me, contacts) = (self.network.me().node, self.settings.start.contacts());
-        let nodes = contacts.filter_map(|contact| contact.node);
-        let missing = nodes.filter(|node| *node != me && !self.heard.contains_key(node)).collect();
+        if let Some((with, nodes)) = self.forgot() {
+            return self.shared.fail(Failure::Forgotten { with, nodes });
+        }
+        if self.tells_from.is_some() || self.last().is_some() {
+            return;
+        }
+        let missing = match &self.formation.missing {
+            Some(missing) if !missing.is_empty() => missing.clone(),
+            _ => self.absent(),
+        };
         self.shared.fail(Failure::NotFormed { waited_ms: patience.as_millis() as u64, missing });
     }
 }

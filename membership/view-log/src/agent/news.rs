@@ -4,7 +4,11 @@ use openraft::async_runtime::watch::WatchReceiver;
 use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
 
 use super::Agent;
-use crate::{settings::NotForced, shared::Status, types::Types};
+use crate::{
+    settings::{NotForced, forgotten},
+    shared::Status,
+    types::Types,
+};
 
 impl<C: Types> Agent<C> {
     pub(super) fn on_applied(&mut self, applied: Applied) {
@@ -51,7 +55,7 @@ impl<C: Types> Agent<C> {
             self.end_forcing(Err(NotForced::Decided));
         }
         if self.is_in(&proposal.view) {
-            self.wants = None;
+            (self.wants, self.formation.was_member) = (None, true);
         }
         self.decided_until(epoch);
         self.returned_until(epoch);
@@ -93,6 +97,7 @@ impl<C: Types> Agent<C> {
             forced,
             other_life: self.other_life,
             waits_for: self.waits_for(),
+            stuck: self.forgot().map(|(_, nodes)| forgotten(&nodes)),
         };
         self.shared.lock().status = status;
     }
