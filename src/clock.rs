@@ -16,15 +16,15 @@ use squall_ordered::log::Hlc;
 pub(crate) enum Now {
     /// The host's.
     Boot,
-    /// A simulated one, in nanoseconds.
-    Virtual(Arc<AtomicU64>),
+    /// Simulated ones, in nanoseconds.
+    Virtual { boot: Arc<AtomicU64>, wall: Arc<AtomicU64> },
 }
 
 impl Now {
     pub(crate) fn get(&self) -> Time {
         match self {
             Now::Boot => Time::boot_clock(),
-            Now::Virtual(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
+            Now::Virtual { boot, .. } => Time::from_nanos(boot.load(Ordering::Relaxed)),
         }
     }
 
@@ -35,7 +35,7 @@ impl Now {
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 Hlc(u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX))
             }
-            Now::Virtual(nanos) => Hlc(nanos.load(Ordering::Relaxed)),
+            Now::Virtual { wall, .. } => Hlc(wall.load(Ordering::Relaxed)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why operations on a group fail.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use squall_fabric::NodeId;
 use squall_membership::{EndReason, Epoch};
@@ -132,6 +132,20 @@ pub enum Unavailable {
     /// This node is new in the group, and has not got its state, or may not send in the view in which it got it.
     #[error("this node is joining the group: try again, or ask another member")]
     Joining,
+    /// This node's clock is further ahead of the other members' than `clock_limit_ms`. What it submits would carry the group's time
+    /// with it, for good. It goes on by itself once the clock is set right.
+    #[error(
+        "this node's clock is {:.1} s ahead of {}, and the group's time would follow it: set it right (with chrony: `chronyc \
+         makestep`), or ask another member; this one goes on by itself then",
+        by.as_secs_f64(),
+        list(ahead_of)
+    )]
+    ClockAhead {
+        /// By how much, measured by the middle one of the others.
+        by: Duration,
+        /// The members whose clocks are behind it.
+        ahead_of: Vec<NodeId>,
+    },
     /// The group has fewer members with its state than its configuration's minimum.
     #[error(
         "the group has fewer members with its state than its `min_replicas`: it refuses work until more have joined"

@@ -21,6 +21,7 @@ use squall_ordered::{
 use crate::{
     blocking::Patience,
     clock::Now,
+    clock_bound::ClockBound,
     config::Config,
     control::transfer::Gift,
     custody::Custody,
@@ -213,6 +214,7 @@ pub(crate) trait GroupSpec: fmt::Debug + Send {
         me: NodeId,
         waker: Waker,
         clock: Now,
+        bound: Arc<ClockBound>,
         journal: Option<Arc<Journal>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>);
 }
@@ -227,6 +229,9 @@ pub(crate) trait GroupControl: Send + Sync {
 
     /// There is more room for bulk messages, and for small ones behind them.
     fn on_freed_bulk(&self);
+
+    /// The other members' clocks are known.
+    fn on_stamps(&self);
 
     /// Whether somebody asked the delivering thread for what it does not notice by itself.
     fn wants_delivery(&self) -> bool;
@@ -321,6 +326,7 @@ impl<S: Service> GroupSpec for Spec<S> {
         me: NodeId,
         waker: Waker,
         clock: Now,
+        bound: Arc<ClockBound>,
         journal: Option<Arc<Journal>>,
     ) -> (Box<dyn Task>, Arc<dyn GroupControl>) {
         let Spec { replica, shared, reads, history, mode } = *self;
@@ -328,7 +334,7 @@ impl<S: Service> GroupSpec for Spec<S> {
         if let Some(journal) = &journal {
             history.start(Arc::clone(journal), Arc::clone(&transfer), waker.clone());
         }
-        shared.intake.start(waker, clock);
+        shared.intake.start(waker, clock, bound);
         let control = Control {
             shared: Arc::clone(&shared),
             reads: Arc::clone(&reads),
@@ -376,6 +382,10 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn on_freed_bulk(&self) {
         self.shared.intake.on_freed_bulk();
+    }
+
+    fn on_stamps(&self) {
+        self.shared.intake.on_stamps();
     }
 
     fn wants_delivery(&self) -> bool {

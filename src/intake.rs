@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll},
@@ -22,6 +22,7 @@ use crate::{
     alarm::Alarms,
     blocking::Patience,
     clock::Now,
+    clock_bound::{ClockBound, Verdict},
     current::{Current, Using},
     encode::{Encoded, TIME_BYTES},
     error::{Outcome, SubmitError, Unavailable},
@@ -54,6 +55,8 @@ pub(crate) struct Around {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
+    /// The bound of its wall clock.
+    pub(crate) bound: Arc<ClockBound>,
 }
 
 /// Whether the group takes messages, and where.
@@ -93,8 +96,8 @@ impl Intake {
         }
     }
 
-    pub(crate) fn start(&self, waker: Waker, clock: Now) {
-        assert!(self.around.set(Around { waker, clock }).is_ok(), "a group starts once");
+    pub(crate) fn start(&self, waker: Waker, clock: Now, bound: Arc<ClockBound>) {
+        assert!(self.around.set(Around { waker, clock, bound }).is_ok(), "a group starts once");
     }
 
     /// None before the node has started.
@@ -152,20 +155,24 @@ impl Intake {
 
     /// A message as it travels: in a durable group, with the time behind it.
     pub(crate) fn outgoing(&self, message: Encoded) -> Outgoing {
-        let Some((latest, around)) = self.latest.as_ref().zip(self.around()) else { return Outgoing(message) };
+        let Some((latest, around)) = self.latest.as_ref().zip(self.around()) else {
+            return Outgoing { message, wall: None };
+        };
         let behind = Hlc(latest.load(Ordering::Relaxed).saturating_add(1));
-        Outgoing(message.with_time(around.clock.wall().max(behind)))
+        let wall = around.clock.wall();
+        Outgoing { message: message.with_time(wall.max(behind)), wall: Some(wall).filter(|&wall| wall > behind) }
     }
 
     /// Accepts a message, if there is room, and wakes the engine.
-    pub(crate) fn accept(&self, message: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
-        let message = &message.0;
+    pub(crate) fn accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
+        let message = &outgoing.message;
         let bytes = message.as_slice().len();
         if self.is_durable() && bytes > MAX_PAYLOAD_BYTES + TIME_BYTES {
             return Err(SubmitError::TooLarge { bytes: bytes - TIME_BYTES, max: MAX_PAYLOAD_BYTES });
         }
         let state = self.state();
         let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
+        self.check_clock(outgoing)?;
         match submitter.submit(message.as_slice(), ticket) {
             Ok(()) => {
                 self.wake();
@@ -177,6 +184,21 @@ impl Intake {
             }
             // Its view is over. Who waits for room is woken in the next, or learns why there is none.
             Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
+        }
+    }
+
+    /// Refuses a message whose time is that of a clock which is too far ahead. A message waits, as for room, while the other members'
+    /// clocks are not known.
+    fn check_clock(&self, outgoing: &Outgoing) -> Result<(), SubmitError> {
+        let Some((wall, around)) = outgoing.wall.zip(self.around()) else { return Ok(()) };
+        let now = around.clock.get();
+        match around.bound.judge(wall, now) {
+            Verdict::Allowed => Ok(()),
+            Verdict::Unknown => Err(SubmitError::Full),
+            Verdict::Ahead => {
+                let why = around.bound.refusal(wall, now);
+                Err(SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
+            }
         }
     }
 
@@ -192,6 +214,14 @@ impl Intake {
         if matches!(&*self.state(), State::Open { submitter, refuses: None } if submitter.is_roomy()) {
             self.room.notify(WOKEN.additional());
         }
+    }
+
+    /// The other members' clocks are known, so messages that waited for that are taken.
+    pub(crate) fn on_stamps(&self) {
+        self.let_resubmit();
+        // Nothing was in the way but that, so no message will leave room behind it that would wake the next.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
     }
 
     /// There is more room for bulk messages, or for small ones behind them.
@@ -230,7 +260,7 @@ impl Intake {
 
     /// What rings when there may be room for a message.
     fn room_for(&self, message: &Outgoing) -> &Event {
-        let bytes = message.0.as_slice().len();
+        let bytes = message.message.as_slice().len();
         let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
         if bulk { &self.bulk_room } else { &self.room }
     }
@@ -250,7 +280,11 @@ fn refusal(state: &State) -> SubmitError {
 
 /// A message as it travels: see [`Intake::outgoing`].
 #[derive(Debug)]
-pub(crate) struct Outgoing(Encoded);
+pub(crate) struct Outgoing {
+    message: Encoded,
+    /// The reading of the wall clock, if that is the message's time.
+    wall: Option<Hlc>,
+}
 
 /// A message that has found no room yet.
 #[derive(Debug)]

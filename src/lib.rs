@@ -80,6 +80,7 @@ mod blocking;
 pub mod bulk;
 pub mod client;
 mod clock;
+mod clock_bound;
 pub mod collectives;
 pub mod config;
 mod control;

@@ -18,6 +18,7 @@ use crate::{
     ask::{Asks, ServedGroup},
     client,
     clock::Now,
+    clock_bound::ClockBound,
     config::Config,
     control::{Caller, ControlError, Server},
     fabric::{FabricError, Learn, Port},
@@ -172,7 +173,11 @@ impl NodeBuilder {
         let names: Vec<String> = groups.iter().map(|group| group.name().to_owned()).collect();
         let group_names = groups.iter().map(|group| (group.name(), group.schema()));
         let pipe_names = desks.iter().map(|desk| desk.name());
-        let plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
+        let mut plan = Plan::new(&config, bulk_path, group_names, pipe_names)?;
+        if let Some(why) = config.confirms_reads() {
+            tracing::info!("{why}");
+            plan.confirm_reads();
+        }
         let caller = Caller::of(&config)?;
         let mut fabric = open(&config)?;
         let waker = fabric.waker();
@@ -182,6 +187,7 @@ impl NodeBuilder {
         let logs = open_logs(&config, &plan, directory.as_mut(), &names)?;
         let bed = Bed::default();
         let (mut held, mut written) = (BTreeMap::new(), Vec::new());
+        let bound = Arc::new(ClockBound::new(config.clock_limit()));
         for ((&shard, spec), opened) in shards.iter().zip(groups).zip(logs) {
             let journal = match opened {
                 None => None,
@@ -195,7 +201,7 @@ impl NodeBuilder {
                     Some(journal)
                 }
             };
-            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, journal);
+            let (task, control) = spec.attach(config.id(), waker.clone(), Now::Boot, Arc::clone(&bound), journal);
             slots.insert(shard, GroupSlot::new(task, control));
         }
         let journals = written.iter().map(|(journal, _)| Arc::clone(journal)).collect();
@@ -230,7 +236,8 @@ impl NodeBuilder {
         fabric.learn(&me);
         desks.iter().for_each(|desk| desk.attach(waker.clone()));
         let desks = plan.pipes.into_iter().zip(desks).collect();
-        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, desks, Box::new(log));
+        let clocks = Arc::clone(&bound);
+        let mut core = NodeCore::new(fabric, me, plan.settings, plan.shards, desks, Box::new(log), bound);
         let mut effects = Vec::new();
         if was_member {
             core.hold(held, &mut effects);
@@ -257,7 +264,11 @@ impl NodeBuilder {
         let engine = Some(thread);
         let node = Node { operator, engine, storage, clients, server: Some(server) };
         match node.operator.outside.wait_view(None, |_| true) {
-            Ok(_) => Ok(node),
+            Ok(_) => {
+                // Else its first submits would wait for that, and later ones might overtake them. Members that never beat are given up.
+                clocks.wait_known(config.failure_timeout() * 2);
+                Ok(node)
+            }
             Err(reason) => Err(StartError::NotFormed(reason)),
         }
     }

@@ -16,13 +16,15 @@ use std::{
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
-    Trims, View, ViewEvent, ViewLog,
+    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Progress, Rank, Seq, Settings, ShardId, ShardState,
+    ShardView, Stall, StallWatch, Trims, View, ViewEvent, ViewLog,
 };
-use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered};
+use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
 
 use self::slots::{HandedOut, Slots};
-use crate::{delivery::Fate, error::Unavailable, fabric::Learn, onepipe::Desk, status::Change};
+use crate::{
+    clock_bound::ClockBound, delivery::Fate, error::Unavailable, fabric::Learn, onepipe::Desk, status::Change,
+};
 
 /// What a node's surroundings must do.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub(crate) enum CoreEffect {
     Freed(ShardId),
     /// So has what the shard keeps for bulk messages.
     FreedBulk(ShardId),
+    /// The other members' clocks are known, so the shard's messages may be stamped.
+    Stamps(ShardId),
     /// This node is no member of the shard, for this reason. What became of what it had not delivered, if it was one before.
     Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
     /// What a durable shard has beyond this is void, in its log and its replica: see to it, and say so ([`NodeCore::cut_done`]). A
@@ -107,8 +111,12 @@ pub(crate) struct NodeCore<F> {
     /// How the view came about, and how far the way to the next one is.
     change: Change,
     changing: Change,
+    bound: Arc<ClockBound>,
     completions: Vec<Completion>,
     effects: Vec<Effect>,
+    watch: StallWatch,
+    /// It is to join, once what it had in the view from which it was dropped is out of its hands.
+    joins: Option<Member>,
 }
 
 impl<F> NodeCore<F> {
@@ -127,9 +135,12 @@ impl<F: Fabric + Learn> NodeCore<F> {
         configs: BTreeMap<ShardId, ShardConfig>,
         desks: BTreeMap<ShardId, Arc<Desk>>,
         view_log: Box<dyn ViewLog>,
+        bound: Arc<ClockBound>,
     ) -> NodeCore<F> {
         NodeCore {
             fabric,
+            watch: StallWatch::new(settings.patience),
+            joins: None,
             membership: Membership::new(me, settings),
             view_log,
             configs,
@@ -147,6 +158,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             now: Time::ZERO,
             change: Change::default(),
             changing: Change::default(),
+            bound,
             completions: Vec::new(),
             effects: Vec::new(),
         }
@@ -167,6 +179,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.change
     }
 
+    /// The bound of this node's wall clock.
+    pub(crate) fn bound(&self) -> &ClockBound {
+        &self.bound
+    }
+
     /// Membership, to look at.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
@@ -185,7 +202,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
-        self.membership.deadline().min(self.view_log.deadline())
+        let watch = if self.membership.is_running() { self.watch.deadline() } else { Time::MAX };
+        self.membership.deadline().min(self.view_log.deadline()).min(watch)
     }
 
     /// Whether all is over.
@@ -264,7 +282,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// Looks at all that came, lets every layer act, and sends what accumulated. Returns whether anything changed, so that
     /// another step may find more to do.
-    pub(crate) fn step(&mut self, now: Time, out: &mut Vec<CoreEffect>) -> bool {
+    pub(crate) fn step(&mut self, now: Time, wall: Hlc, out: &mut Vec<CoreEffect>) -> bool {
         self.now = now;
         let mut completions = std::mem::take(&mut self.completions);
         self.fabric.poll(now, &mut completions);
@@ -297,13 +315,53 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             self.membership.input(Input::ViewLog(event), &mut self.effects);
         }
-        busy |= self.membership.step(&mut self.fabric, now, &mut self.effects);
+        busy |= self.membership.step(&mut self.fabric, now, wall.0, &mut self.effects);
+        self.compare_clocks(wall, out);
         busy |= self.route(out);
         self.note_wedging();
+        self.watch_progress(out);
         self.watch_clean_up();
         busy |= self.route(out);
         busy |= self.turn(out);
         busy
+    }
+
+    /// Members of this node's shards that stand still, though they have something to do.
+    pub(crate) fn stalls(&self, now: Time) -> Vec<Stall> {
+        self.watch.stalls(now).collect()
+    }
+
+    /// Gives up members for which others have waited for too long. Who is one itself leaves that to the others, since its table may be
+    /// what stands still.
+    fn watch_progress(&mut self, out: &mut Vec<CoreEffect>) {
+        let now = self.now;
+        if !self.membership.is_running() || now < self.watch.deadline() {
+            return;
+        }
+        let Some(view) = self.view.clone() else { return };
+        let node = self.fabric.node();
+        let rows = |shard: &ShardView| {
+            let part = self.slots.get(shard.shard)?;
+            let row = |(rank, &node): (usize, &NodeId)| {
+                let Row { delivered, deliverable, logged, persisted, .. } = part.row(Rank(rank as u32));
+                (node, Progress { delivered, deliverable, logged, persisted })
+            };
+            Some((shard.shard, shard.members.iter().enumerate().map(row).collect()))
+        };
+        let rows: Vec<_> = view.shards.iter().filter_map(rows).collect();
+        for stall in self.watch.look(now, &rows).into_iter().filter(|stall| stall.node != node) {
+            self.input(Input::Late { stall, waited: now.since(stall.since) }, out);
+        }
+    }
+
+    /// Bounds this node's clock by what is new of the others'.
+    fn compare_clocks(&mut self, wall: Hlc, out: &mut Vec<CoreEffect>) {
+        let Some(others) = self.membership.take_clocks() else { return };
+        if self.bound.set(others, wall, self.now) {
+            // Messages may have waited for it.
+            let durable = self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable);
+            out.extend(durable.map(|(&shard, _)| CoreEffect::Stamps(shard)));
+        }
     }
 
     /// Passes on whom 1Pipe groups have lost. Returns whether there is anybody.
@@ -397,6 +455,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Propose(proposal) => self.view_log.propose(proposal),
             Effect::Report { to, report } => self.view_log.report(&to, report),
+            // Who can't let go of its part can't take another, and the others would wait for it.
+            Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
             Effect::Join(me) => self.view_log.join(me),
             Effect::Back(back) => self.view_log.back(back),
             Effect::Reopen(reopen) => self.view_log.reopen(reopen),
@@ -506,6 +566,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         // Itself first: where others are depends on where it is.
         let (me, others): (Vec<_>, Vec<_>) = view.members.iter().partition(|member| member.node == node);
         me.into_iter().chain(others).for_each(|member| self.fabric.learn(member));
+        self.watch.forget();
         self.membership.install(&mut self.fabric, &mut self.effects);
         self.own_membership();
         self.view = Some(Arc::clone(&view));
@@ -559,6 +620,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
             out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });
         }
         out.push(CoreEffect::Returns);
+        if let Some(me) = self.joins.take() {
+            self.view_log.join(me);
+        }
     }
 
     /// Closes all endpoints.

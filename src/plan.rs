@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Settings, ShardId};
+use squall_membership::{Counts, GroupLayout, Layout, LayoutError, Parameters, Patience, Settings, ShardId};
 use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use crate::{
@@ -89,6 +89,7 @@ pub(crate) fn shard_config(group: &GroupConfig, bulk_path: BulkPath, read_lease:
         bulk_block_bytes: (block - block % 64).max(64),
         bulk_path,
         read_lease,
+        reads_alone: true,
     }
 }
 
@@ -149,8 +150,14 @@ impl Plan {
             read_lease: config.read_lease(),
             // Nobody who is missing may still read when the others go on.
             restart_wait: config.restart_wait().max(config.read_lease() * 2),
+            patience: Patience { disk: config.disk_timeout(), application: config.apply_timeout() },
         };
         Ok(Plan { settings, parameters, shards, pipes: pipe_shards })
+    }
+
+    /// Lets this node confirm each read with the others.
+    pub(crate) fn confirm_reads(&mut self) {
+        self.shards.values_mut().for_each(|shard| shard.reads_alone = false);
     }
 }
 

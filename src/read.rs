@@ -83,7 +83,7 @@ impl<S> Reads<S> {
     where
         L: FnOnce(&S) -> T,
     {
-        let Some(Around { waker, clock }) = intake.around() else { return Err(look) };
+        let Some(Around { waker, clock, .. }) = intake.around() else { return Err(look) };
         let state = intake.state();
         let IntakeState::Open { submitter, .. } = &*state else { return Err(look) };
         let now = clock.get();

@@ -133,6 +133,9 @@ fn the_doctor_says_whether_a_node_can_run() {
     assert!(possible, "{report}");
     assert_eq!((&report["carrier"], &report["configuration"]["usable"]), (&"tcp".into(), &true.into()));
     assert!(report["configuration"].to_string().contains(&format!("{held}, of node 2, can be reached")), "{report}");
+    let reads =
+        if squall::config::hypervisor().is_some() { "is confirmed by the other members" } else { "local under leases" };
+    assert!(report["configuration"].to_string().contains(reads), "{report}");
 }
 
 #[test]

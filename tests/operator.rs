@@ -266,6 +266,7 @@ fn the_fields_of_a_status_are_these() {
     };
     let top = [
         "candidates",
+        "clock",
         "cluster",
         "epoch",
         "forced",
@@ -275,13 +276,24 @@ fn the_fields_of_a_status_are_these() {
         "members",
         "node",
         "shards",
+        "stalls",
         "standing",
         "version",
         "view_log",
     ];
     assert_eq!(fields(&page), top);
     assert_eq!((&page["node"], &page["epoch"], &page["standing"]), (&1.into(), &1.into(), &"member".into()));
-    let member = ["addresses", "heartbeat_age_ms", "incarnation", "leaving", "node", "rack", "suspected", "wedged"];
+    let member = [
+        "addresses",
+        "clock_ahead_ms",
+        "heartbeat_age_ms",
+        "incarnation",
+        "leaving",
+        "node",
+        "rack",
+        "suspected",
+        "wedged",
+    ];
     assert_eq!(fields(&page["members"][0]), member);
     assert_eq!(fields(&page["shards"][0]), ["condition", "fetching", "group", "log", "rows", "shard"]);
     assert_eq!(page["shards"][0]["condition"], "active");

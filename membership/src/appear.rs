@@ -7,6 +7,7 @@ use squall_fabric::{BreakReason, Fabric, NodeId, Time};
 use crate::{
     end::Cause,
     input::{Effect, Settings},
+    stall::Patience,
     tenure::{Phase, Tenure},
 };
 
@@ -69,9 +70,25 @@ impl Tenure {
                 self.suspect(node, Cause::Missing { node, waited }, out);
             }
         }
+        self.give_up_lingering(now, settings, out);
         if self.board.is_connected() && now >= *self.reached.get_or_insert(now) + waited && self.is_open() {
             self.board.ask();
             self.wedge(Cause::NotConnected { waited }, out);
+        }
+    }
+
+    /// Gives up members that don't come to an end of the view before, as long as most have come.
+    fn give_up_lingering(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
+        let Patience { disk, application } = settings.patience;
+        let (began, limit) = (self.began.unwrap_or(now), settings.connect_timeout.max(disk).max(application));
+        let lingers = |&member: &usize| !self.board.was_reached(member) && self.is_coming(member);
+        let lingering: Vec<usize> = (0..self.board.len()).filter(lingers).collect();
+        if now.since(began) < limit || 2 * lingering.len() > self.board.len() {
+            return;
+        }
+        for member in lingering {
+            let node = self.board.node(member);
+            self.suspect(node, Cause::Lingers { node, waited: limit }, out);
         }
     }
 

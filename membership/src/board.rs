@@ -31,6 +31,9 @@ pub(crate) struct Board {
     remote: Vec<Option<RegionKey>>,
     table: Table,
     heartbeat: Counter,
+    /// The member's wall clock: how far it has gone forward, and how far back, in nanoseconds. Two counters, since a clock may be
+    /// set back, and a counter can't.
+    clock: Counters,
     /// By shard: the final count.
     frozen: Counters,
     /// By shard: 1 once the member holds its state. A counter, so that who sees `wedged` sees it.
@@ -58,6 +61,7 @@ impl Board {
         let nodes = view.nodes();
         let mut layout = Layout::builder();
         let heartbeat = layout.counter("heartbeat");
+        let clock = layout.counters("clock", 2);
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
@@ -84,6 +88,7 @@ impl Board {
             remote,
             table,
             heartbeat,
+            clock,
             frozen,
             complete,
             suspected,
@@ -169,6 +174,20 @@ impl Board {
 
     pub(crate) fn heartbeat(&self, member: usize) -> u64 {
         self.table.get(member, self.heartbeat)
+    }
+
+    /// Sets this node's wall clock in its row, in nanoseconds since 1970.
+    pub(crate) fn tell_clock(&mut self, wall: u64) {
+        let (told, me) = (self.clock(self.me()), self.me());
+        let (column, by) = if wall >= told { (0, wall - told) } else { (1, told - wall) };
+        let column = self.clock.nth(column);
+        self.table.set(column, self.table.get(me, column).saturating_add(by));
+    }
+
+    /// A member's wall clock when it last beat, in nanoseconds since 1970; 0 before its first beat.
+    pub(crate) fn clock(&self, member: usize) -> u64 {
+        let [forward, back] = [0, 1].map(|column| self.table.get(member, self.clock.nth(column)));
+        forward.saturating_sub(back)
     }
 
     pub(crate) fn freeze(&mut self, shard: usize, count: Seq) {

@@ -89,7 +89,7 @@ impl Damping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Layout;
+    use crate::{layout::Layout, stall::Patience};
 
     const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -101,6 +101,7 @@ mod tests {
             connect_timeout: TIMEOUT,
             read_lease: TIMEOUT,
             restart_wait: Duration::ZERO,
+            patience: Patience { disk: Duration::MAX, application: Duration::MAX },
         }
     }
 

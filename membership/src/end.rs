@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use squall_fabric::{BreakReason, NodeId, RegisterError};
 
+use crate::{stall::WaitsFor, view::ShardId};
+
 /// Why this node's part in a group is over, for good.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
@@ -12,7 +14,7 @@ pub enum EndReason {
     NotFormed {
         /// Who was missing, and why if that is known.
         missing: Vec<(NodeId, Option<String>)>,
-        /// How long this node waited.
+        /// The time for which this node waited.
         waited: Duration,
     },
     /// A member can't take part, which waiting does not mend.
@@ -73,13 +75,13 @@ pub enum Cause {
     Missing {
         /// The member.
         node: NodeId,
-        /// How long this node waited.
+        /// The time for which this node waited.
         waited: Duration,
     },
     /// Not all of the shards' connections came up.
     #[error("the shards' connections did not all come up within {waited:?}")]
     NotConnected {
-        /// How long this node waited.
+        /// The time for which this node waited.
         waited: Duration,
     },
     /// A member has begun another life.
@@ -93,6 +95,26 @@ pub enum Cause {
     Operator {
         /// The member.
         node: NodeId,
+    },
+    /// A member beats, and makes no progress.
+    #[error("{node} is given up: in {shard} it has waited for its {waits_for} for {waited:?}")]
+    Late {
+        /// The member.
+        node: NodeId,
+        /// The shard for which others wait.
+        shard: ShardId,
+        /// The disk or the application, for which it waits.
+        waits_for: WaitsFor,
+        /// The time for which it has stood still.
+        waited: Duration,
+    },
+    /// A member took too long to clean up the view before.
+    #[error("{node} has not come from the view before within {waited:?}: its disk or its application hangs")]
+    Lingers {
+        /// The member.
+        node: NodeId,
+        /// The time for which this node waited.
+        waited: Duration,
     },
     /// A member sent what no correct member sends.
     #[error("{node} is faulty: {why}")]

@@ -13,6 +13,7 @@ use crate::{
     layout::Layout,
     reopen::Reopen,
     restart::{Back, End, Held},
+    stall::{Patience, Stall},
     view::{Member, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
@@ -33,6 +34,8 @@ pub struct Settings {
     /// How long members that come back, when they are more than half, wait for the others. No shorter than a lease can last on
     /// any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
     pub restart_wait: Duration,
+    /// The time for which a member may stand still that has something to do.
+    pub patience: Patience,
 }
 
 /// What happened. Whatever it says of shards and endpoints is of the view that was installed last.
@@ -42,6 +45,13 @@ pub enum Input {
     Broken(NodeId, BreakReason),
     /// A member sent what no correct member sends; the sentence says what.
     Faulty(NodeId, String),
+    /// A member has stood still for longer than others have patience.
+    Late {
+        /// The member, and the disk or application for which it waits.
+        stall: Stall,
+        /// The time for which it has stood still.
+        waited: Duration,
+    },
     /// A shard is wedged.
     Frozen {
         /// Which one.

@@ -22,6 +22,7 @@
 mod appear;
 mod ask;
 mod board;
+mod clocks;
 mod damping;
 mod decide;
 mod detector;
@@ -39,6 +40,7 @@ mod reopen;
 mod restart;
 mod returning;
 mod rules;
+mod stall;
 mod tenure;
 mod view;
 mod view_log;
@@ -54,6 +56,7 @@ pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::{Reopen, reopening};
 pub use restart::{Back, End, Ends, Held, check_restart, restart};
 pub use rules::{alone, check, successor};
+pub use stall::{Patience, Progress, Stall, StallWatch, WaitsFor};
 pub use view::{
     Epoch, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
 };

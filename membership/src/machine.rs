@@ -11,7 +11,7 @@ use crate::{
     input::{Effect, Input, Settings},
     lead::staying,
     returning::Returning,
-    tenure::Tenure,
+    tenure::{Phase, Tenure},
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
 };
@@ -84,6 +84,11 @@ impl Membership {
         &self.candidates
     }
 
+    /// Whether the view is connected and goes on as it is.
+    pub fn is_running(&self) -> bool {
+        self.tenure.as_ref().is_some_and(|tenure| tenure.phase == Phase::Running)
+    }
+
     /// The endpoints whose completions belong to this layer. Those of a view stay until the next one is connected.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         self.tenure.iter().flat_map(Tenure::endpoints)
@@ -115,6 +120,20 @@ impl Membership {
             .as_ref()
             .filter(|tenure| member.index() < tenure.board.len())
             .map(|tenure| tenure.signs(member.index()))
+    }
+
+    /// The lead of each other member's wall clock over this node's boot clock, in nanoseconds. None unless one changed since the last
+    /// call, and all are known.
+    pub fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
+        let tenure = self.tenure.as_mut().filter(|_| !self.ended)?;
+        let (me, members) = (tenure.me, tenure.board.len());
+        let is_news = tenure.clocks.take_changed();
+        let others = move || (0..members).filter(move |&member| member != me);
+        if !is_news || others().any(|member| tenure.clocks.offset(member).is_none()) {
+            return None;
+        }
+        let tenure = &*tenure;
+        Some(others().filter_map(move |member| Some((tenure.board.node(member), tenure.clocks.offset(member)?))))
     }
 
     /// Who leads when the view must change, by what this node knows: the lowest-ranked of those who would stay.
@@ -206,6 +225,7 @@ impl Membership {
             (Input::ViewLog(ViewEvent::NoQuorum), Some(tenure)) => tenure.stall(out),
             (Input::Broken(node, reason), Some(tenure)) => tenure.broken(node, reason, out),
             (Input::Faulty(node, why), Some(tenure)) => tenure.suspect(node, Cause::Faulty { node, why }, out),
+            (Input::Late { stall, waited }, Some(tenure)) => tenure.late(stall, waited, out),
             (Input::Suspect(node), Some(tenure)) => tenure.suspect(node, Cause::Operator { node }, out),
             (Input::Frozen { shard, count, leased }, Some(tenure)) => tenure.on_frozen(shard, count, &leased),
             (Input::Complete(shard), Some(tenure)) => tenure.on_complete(shard),
@@ -218,8 +238,9 @@ impl Membership {
         }
     }
 
-    /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
-    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, out: &mut Vec<Effect>) -> bool {
+    /// Looks at the table and the clock, and pushes what changed. Returns whether anything did. `wall` is the wall clock, in
+    /// nanoseconds since 1970; it is only told to the others.
+    pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, wall: u64, out: &mut Vec<Effect>) -> bool {
         for mut tenure in self.retired.drain(..) {
             tenure.disconnect(fabric);
         }
@@ -244,7 +265,7 @@ impl Membership {
             return asks;
         };
         self.damping.is_member(now);
-        let changed = tenure.step(fabric, now, &self.settings, &self.candidates, out);
+        let changed = tenure.step(fabric, (now, wall), &self.settings, &self.candidates, out);
         self.go_on(out);
         changed
     }

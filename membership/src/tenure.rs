@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
@@ -10,6 +11,7 @@ use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use crate::{
     appear::Doubt,
     board::{Board, BoardEvent},
+    clocks::Clocks,
     decide::Decider,
     detector::Detector,
     end::Cause,
@@ -17,6 +19,7 @@ use crate::{
     leases::Leases,
     machine::Signs,
     reopen::Reopen,
+    stall::Stall,
     view::{Member, Seq, ShardId, View},
     view_log::{Final, Proposal, Trims},
 };
@@ -51,6 +54,7 @@ pub(crate) struct Tenure {
     pub(crate) reached: Option<Time>,
     detector: Detector,
     next_beat: Time,
+    pub(crate) clocks: Clocks,
     pub(crate) shards_connected: bool,
     pub(crate) doubts: Vec<Doubt>,
     pub(crate) cause: Option<Cause>,
@@ -89,6 +93,7 @@ impl Tenure {
             reached: None,
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
+            clocks: Clocks::new(members),
             shards_connected: false,
             doubts: Vec::new(),
             cause: None,
@@ -229,6 +234,17 @@ impl Tenure {
         self.wedge(cause, out);
     }
 
+    /// Gives up a member that makes no progress, if at least half of the view is left without it: one that beats is no reason to end
+    /// the own part.
+    pub(crate) fn late(&mut self, stall: Stall, waited: Duration, out: &mut Vec<Effect>) {
+        let Stall { shard, node, waits_for, .. } = stall;
+        let accused = self.board.accused_by(self.me).filter(|&member| self.board.node(member) != node).count();
+        let keeps_half = 2 * (self.board.len() - accused - 1) >= self.board.len();
+        if keeps_half {
+            self.suspect(node, Cause::Late { node, shard, waits_for, waited }, out);
+        }
+    }
+
     pub(crate) fn wedge(&mut self, cause: Cause, out: &mut Vec<Effect>) {
         self.touched = true;
         if !self.is_open() {
@@ -284,12 +300,15 @@ impl Tenure {
     pub(crate) fn step(
         &mut self,
         fabric: &mut impl Fabric,
-        now: Time,
+        (now, wall): (Time, u64),
         settings: &Settings,
         candidates: &[Member],
         out: &mut Vec<Effect>,
     ) -> bool {
         let (changed, mut signal) = self.board.refresh();
+        if changed {
+            self.clocks.look(now, |member| self.board.clock(member));
+        }
         signal |= std::mem::take(&mut self.touched);
         if let Some(previous) = &mut self.previous {
             previous.refresh();
@@ -304,6 +323,7 @@ impl Tenure {
             self.decider.begin(now);
         }
         if now >= self.next_beat {
+            self.board.tell_clock(wall);
             self.beat(now, settings, out);
         }
         if signal && self.is_open() {

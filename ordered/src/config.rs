@@ -58,7 +58,7 @@ impl BulkPath {
     }
 }
 
-/// A shard's configuration. All members must have the same: others are refused when they connect.
+/// A shard's configuration. All members must have the same, but for `reads_alone`: others are refused when they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
     /// The delivery mode.
@@ -81,6 +81,8 @@ pub struct ShardConfig {
     /// How long a member that all others have vouched for answers reads by itself. When a member is dropped, the others wait
     /// as long before they go on. 0 for never.
     pub read_lease: Duration,
+    /// Whether this member reads under its leases; else it confirms each read, for a host whose clock may stop. Others may differ.
+    pub reads_alone: bool,
 }
 
 impl Default for ShardConfig {
@@ -93,6 +95,7 @@ impl Default for ShardConfig {
             bulk_block_bytes: 128 << 10,
             bulk_path: BulkPath::default(),
             read_lease: Duration::from_millis(15),
+            reads_alone: true,
         }
     }
 }

@@ -9,6 +9,9 @@
 //! - *Lease*: until a while after a stamp that all have echoed, reads need no round. Who goes on without this member first
 //!   lets that while pass, since it echoed.
 //!
+//! A clock may stop while those of others go on, as a virtual machine's does that is paused. Such a member takes no lease, and
+//! confirms each read; what it vouches for to others holds all the same, since that ends when they say so.
+//!
 //! A clock that is read before a thread loses its core says nothing of what came in meanwhile. So a lease covers only reads
 //! that were seen before the clock was read.
 

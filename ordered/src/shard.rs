@@ -3,7 +3,7 @@
 mod durable;
 mod ending;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, NodeId, Region, RegionKey, RegionKind, RegisterError,
@@ -119,6 +119,8 @@ enum OrderColumns {
         delivered: Counter,
         /// Durable mode: the version up to which the member has the order on disk; 0 as long as it does not count.
         persisted: Option<Counter>,
+        /// Durable mode: the version up to which the member has given the order to its log; 0 as long as it does not count.
+        logged: Option<Counter>,
         /// The member's clock when it last asked the others whether it is still one of them.
         stamp: Counter,
         /// For each member, its last stamp that this member saw while it was not wedged.
@@ -141,6 +143,7 @@ impl Columns {
                 received: layout.counter("received"),
                 delivered: layout.counter("delivered"),
                 persisted: (mode == Mode::Durable).then(|| layout.counter("persisted")),
+                logged: (mode == Mode::Durable).then(|| layout.counter("logged")),
                 stamp: layout.counter("stamp"),
                 echo: layout.counters("echo", members),
             },
@@ -153,9 +156,10 @@ impl Columns {
         (Columns { sent, order, bulk }, layout.build())
     }
 
-    fn persisted(&self) -> Option<Counter> {
+    /// Those of a durable shard: what is persisted, and what is logged.
+    fn durable(&self) -> Option<(Counter, Counter)> {
         match self.order {
-            OrderColumns::Ordered { persisted, .. } => persisted,
+            OrderColumns::Ordered { persisted, logged, .. } => persisted.zip(logged),
             OrderColumns::Unordered { .. } => None,
         }
     }
@@ -177,7 +181,7 @@ impl Shard {
         let bulk_senders = if config.bulk_reserve_bytes > 0 { senders } else { 0 };
         let (columns, layout) = Columns::declare(config.mode, members.members.len(), senders, bulk_senders);
         let rows = members.members.len();
-        let durable = columns.persisted().map(|column| Durable::new(column, members));
+        let durable = columns.durable().map(|columns| Durable::new(columns, members));
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, rows))?;
         let hello = hello(&layout, members, config);
         let table = Table::new(layout, region, rows, me.index());
@@ -210,7 +214,7 @@ impl Shard {
             faulty: Vec::new(),
             progress,
             durable,
-            reads: Reads::new(config.read_lease),
+            reads: Reads::new(if config.reads_alone { config.read_lease } else { Duration::ZERO }),
             leased: vec![false; rows],
             delivered: 0,
             asked: 0,
@@ -463,20 +467,24 @@ impl Shard {
     /// What a member's row says: for status and traces.
     pub fn row(&self, member: Rank) -> Row {
         let row = member.index();
-        let (received, delivered) = match self.columns.order {
+        let (received, delivered, deliverable) = match self.columns.order {
             OrderColumns::Ordered { received, delivered, .. } => {
-                (self.table.get(row, received), self.table.get(row, delivered))
+                (self.table.get(row, received), self.table.get(row, delivered), self.table.min(received))
             }
             OrderColumns::Unordered { held, taken } => {
                 // Saturates, since the counts come from a peer.
                 let sum = |columns: Counters| {
                     (0..columns.len()).map(|s| self.table.get(row, columns.nth(s))).fold(0, u64::saturating_add)
                 };
-                (sum(held), sum(taken))
+                let own = self.senders.iter().position(|&sender| sender == row);
+                let waits =
+                    own.map_or(0, |s| self.table.get(row, held.nth(s)).saturating_sub(self.table.min(held.nth(s))));
+                (sum(held), sum(taken), sum(held).saturating_sub(waits))
             }
         };
-        let persisted = self.columns.persisted().map_or(0, |column| self.table.get(row, column));
-        Row { sent: self.table.get(row, self.columns.sent), received, delivered, persisted }
+        let get = |(persisted, logged)| (self.table.get(row, persisted), self.table.get(row, logged));
+        let (persisted, logged) = self.columns.durable().map_or((0, 0), get);
+        Row { sent: self.table.get(row, self.columns.sent), received, delivered, deliverable, logged, persisted }
     }
 }
 
@@ -489,6 +497,10 @@ pub struct Row {
     pub received: u64,
     /// Places of the order that it has delivered; in unordered mode, the turns of all senders together.
     pub delivered: u64,
+    /// The number of places that it could have delivered, as far as this node knows.
+    pub deliverable: u64,
+    /// Durable mode: the version up to which it has given the order to its log; 0 as long as it is not complete.
+    pub logged: u64,
     /// Durable mode: the version up to which it has the order on disk; 0 as long as it is not complete.
     pub persisted: u64,
 }

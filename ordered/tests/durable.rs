@@ -16,7 +16,7 @@ const WHILE: Duration = Duration::from_millis(1);
 
 /// Three members, of which the first sends so many messages when the test says so. All can keep ten that are not on disk.
 fn three() -> World {
-    World::new(Plan { messages: vec![0; 3], disk_room: 10, ..Plan::new(3).durable() }, 1)
+    World::new(Plan { messages: vec![0; 3], disk_room: 10, ..Plan::new(3).durable() }, 2)
 }
 
 /// The member with index 2 has not got the state. Disks take it in parts of three messages.

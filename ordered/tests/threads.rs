@@ -100,15 +100,34 @@ fn submit(submitter: &Submitter, thread: usize, is_over: &AtomicBool) -> u32 {
     unreachable!("the view ends")
 }
 
-fn run(mode: Mode, deliveries: usize, seed: u64) {
-    let (node, shard) = (NodeId(1), ShardId(0));
-    let view = View {
+/// The view of one member, with one shard.
+fn alone(node: NodeId, shard: ShardId) -> View {
+    View {
         epoch: Epoch::FIRST,
         members: vec![Member::new(node, Incarnation(1))],
         shards: vec![ShardView::whole(shard, vec![node], vec![node])],
         joined: vec![node],
         left: Vec::new(),
-    };
+    }
+}
+
+/// A member whose host's clock may stop takes no lease, not even where nobody else could go on without it.
+#[test]
+fn a_member_that_does_not_read_alone_has_no_lease() {
+    for reads_alone in [true, false] {
+        let (node, shard) = (NodeId(1), ShardId(0));
+        let config = ShardConfig { reads_alone, ..ShardConfig::default() };
+        let mut fabric = SimNet::new(SimConfig::fast(), 1).fabric(node);
+        let (submitter, mut shard, _deliverer) =
+            squall_ordered::create(&mut fabric, &alone(node, shard), shard, &config).expect("a valid shard");
+        shard.step(&mut fabric, Time::ZERO);
+        assert_eq!(submitter.lease(Time::ZERO).is_some(), reads_alone);
+    }
+}
+
+fn run(mode: Mode, deliveries: usize, seed: u64) {
+    let (node, shard) = (NodeId(1), ShardId(0));
+    let view = alone(node, shard);
     let config = ShardConfig {
         mode,
         ring_bytes: 1024,

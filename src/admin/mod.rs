@@ -28,10 +28,12 @@ pub(crate) use self::serve::{Admin, Farewell, Farewells, serve};
 pub use self::{
     client::{AdminClient, AdminError, Target},
     report::{
-        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport,
-        ViewLogReport,
+        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
+        StatusReport, ViewLogReport,
     },
 };
+pub use squall_membership::WaitsFor;
+
 pub use crate::control::{ControlError, FrameError};
 
 /// The longest question and answer, in bytes.

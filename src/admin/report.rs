@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
+use squall_membership::WaitsFor;
 use squall_view_log::Monitor;
 
 use crate::{
@@ -22,6 +23,8 @@ pub struct StatusReport {
     pub version: String,
     /// How it stands.
     pub standing: Standing,
+    /// A sentence if its wall clock differs from those of most other members by more than its `clock_limit_ms`.
+    pub clock: Option<String>,
     /// The number of its view, from 1; None before its first.
     pub epoch: Option<u64>,
     /// The lowest-ranked member that it does not suspect: who leads when the view must change.
@@ -34,6 +37,8 @@ pub struct StatusReport {
     pub left: Vec<NodeId>,
     /// The shards.
     pub shards: Vec<ShardReport>,
+    /// Members of these that stand still, though they have something to do, so that others wait for them.
+    pub stalls: Vec<StallReport>,
     /// The view log, as its part at this node knows it.
     pub view_log: Option<ViewLogReport>,
     /// Who asks to join, in the order in which they asked.
@@ -80,6 +85,8 @@ pub struct MemberReport {
     pub rack: String,
     /// How long ago its heartbeat moved, in milliseconds; None for who answers.
     pub heartbeat_age_ms: Option<u64>,
+    /// By how much its wall clock is ahead of that of who answers, in milliseconds, negative if it is behind; None if that is not known.
+    pub clock_ahead_ms: Option<i64>,
     /// Who answers suspects it.
     pub suspected: bool,
     /// Its row says that it has wedged.
@@ -163,6 +170,21 @@ pub struct RowReport {
     pub lag: u64,
 }
 
+/// A member that stands still, though it has something to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StallReport {
+    /// The member.
+    pub node: NodeId,
+    /// The shard's number.
+    pub shard: u32,
+    /// Its group's name.
+    pub group: String,
+    /// For what the member waits.
+    pub waits_for: WaitsFor,
+    /// For how long, in milliseconds.
+    pub for_ms: u64,
+}
+
 /// The view log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewLogReport {
@@ -205,12 +227,14 @@ impl StatusReport {
             node,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             standing: Standing::Forming,
+            clock: None,
             epoch: None,
             leader: None,
             members: Vec::new(),
             joined: Vec::new(),
             left: Vec::new(),
             shards: Vec::new(),
+            stalls: Vec::new(),
             view_log: status.cluster.map(|_| ViewLogReport {
                 voters: nodes(&status.voters),
                 learners: nodes(&status.learners),

@@ -128,6 +128,13 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets how far this node's wall clock may be ahead of those of more than half of the other members before it submits nothing
+    /// to durable groups.
+    pub fn clock_limit(mut self, limit: Duration) -> ConfigBuilder {
+        self.draft.clock_limit = built(limit);
+        self
+    }
+
     /// Sets for how long a member must be silent to be suspected; at least 20 ms.
     pub fn failure_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.failure_timeout = built(timeout);
@@ -137,6 +144,18 @@ impl ConfigBuilder {
     /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.
     pub fn restart_wait(mut self, wait: Duration) -> ConfigBuilder {
         self.draft.restart_wait = built(wait);
+        self
+    }
+
+    /// Sets how long the others wait for a member whose disk hangs before they give it up; 0 for ever.
+    pub fn disk_timeout(mut self, timeout: Duration) -> ConfigBuilder {
+        self.draft.disk_timeout = built(timeout);
+        self
+    }
+
+    /// Sets how long the others wait for a member whose application hangs in a call before they give it up; 0 for ever.
+    pub fn apply_timeout(mut self, timeout: Duration) -> ConfigBuilder {
+        self.draft.apply_timeout = built(timeout);
         self
     }
 

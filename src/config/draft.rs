@@ -17,11 +17,18 @@ const MAX_MEMBERS: usize = 64;
 /// The shortest failure timeout: below, a busy host would make members suspect each other.
 const MIN_FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// The lead that a clock may have over most others' where nothing else is said.
+const CLOCK_LIMIT: Duration = Duration::from_secs(5);
+
 /// How long a lease lasts where nothing else is said.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
 /// How long members that come back wait for the others where nothing else is said.
 const RESTART_WAIT: Duration = Duration::from_secs(10);
+
+/// The times for which a member's disk, and its application, may stand still where nothing else is said.
+const DISK_TIMEOUT: Duration = Duration::from_secs(3);
+const APPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most shards of a group: each takes memory, and a turn of its members' threads.
 const MAX_SHARDS: u32 = 1024;
@@ -56,8 +63,11 @@ pub(super) struct Draft {
     pub(super) members: Option<Given<Vec<u32>>>,
     pub(super) formation_timeout: Option<Given<Duration>>,
     pub(super) failure_timeout: Option<Given<Duration>>,
+    pub(super) clock_limit: Option<Given<Duration>>,
     pub(super) read_lease: Option<Given<Duration>>,
     pub(super) restart_wait: Option<Given<Duration>>,
+    pub(super) disk_timeout: Option<Given<Duration>>,
+    pub(super) apply_timeout: Option<Given<Duration>>,
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
     pub(super) client_bytes: Option<Given<usize>>,
@@ -100,8 +110,11 @@ impl Draft {
             members: None,
             formation_timeout: None,
             failure_timeout: None,
+            clock_limit: None,
             read_lease: None,
             restart_wait: None,
+            disk_timeout: None,
+            apply_timeout: None,
             spin: None,
             short_limit: None,
             client_bytes: None,
@@ -156,6 +169,7 @@ impl Draft {
             );
             return Err(given.error("failure_timeout_ms", problem));
         }
+        let clock_limit = positive(&self.clock_limit, "clock_limit_ms", CLOCK_LIMIT)?;
         let restart_wait = positive(&self.restart_wait, "restart_wait_ms", RESTART_WAIT)?;
         let read_lease = self.read_lease.as_ref().map_or(READ_LEASE, |given| given.value);
         if let Some(given) = self.read_lease.as_ref().filter(|given| given.value > failure_timeout) {
@@ -189,8 +203,12 @@ impl Draft {
             membership,
             formation_timeout,
             failure_timeout,
+            clock_limit,
             read_lease,
+            read_lease_given: self.read_lease.is_some(),
             restart_wait,
+            disk_timeout: patience(self.disk_timeout.as_ref(), DISK_TIMEOUT),
+            apply_timeout: patience(self.apply_timeout.as_ref(), APPLY_TIMEOUT),
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
             client_bytes: self.client_bytes.map_or(CLIENT_BYTES, |given| given.value),
@@ -198,6 +216,12 @@ impl Draft {
             groups,
         })
     }
+}
+
+/// A time after which somebody is given up; 0 is never.
+fn patience(given: Option<&Given<Duration>>, otherwise: Duration) -> Duration {
+    let time = given.map_or(otherwise, |given| given.value);
+    if time.is_zero() { Duration::MAX } else { time }
 }
 
 impl GroupDraft {

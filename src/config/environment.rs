@@ -23,8 +23,11 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     let millis = |text: &str| number(text, "a number of milliseconds").map(Duration::from_millis);
     environment.set(&mut draft.formation_timeout, "SQUALL_FORMATION_TIMEOUT_MS", "formation_timeout_ms", millis)?;
     environment.set(&mut draft.failure_timeout, "SQUALL_FAILURE_TIMEOUT_MS", "failure_timeout_ms", millis)?;
+    environment.set(&mut draft.clock_limit, "SQUALL_CLOCK_LIMIT_MS", "clock_limit_ms", millis)?;
     environment.set(&mut draft.read_lease, "SQUALL_READ_LEASE_MS", "read_lease_ms", millis)?;
     environment.set(&mut draft.restart_wait, "SQUALL_RESTART_WAIT_MS", "restart_wait_ms", millis)?;
+    environment.set(&mut draft.disk_timeout, "SQUALL_DISK_TIMEOUT_MS", "disk_timeout_ms", millis)?;
+    environment.set(&mut draft.apply_timeout, "SQUALL_APPLY_TIMEOUT_MS", "apply_timeout_ms", millis)?;
     environment.set(&mut draft.spin, "SQUALL_SPIN", "spin", draft::spin)?;
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)

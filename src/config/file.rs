@@ -39,8 +39,11 @@ struct File {
     security: Option<Spanned<Security>>,
     formation_timeout_ms: Option<Spanned<u64>>,
     failure_timeout_ms: Option<Spanned<u64>>,
+    clock_limit_ms: Option<Spanned<u64>>,
     read_lease_ms: Option<Spanned<u64>>,
     restart_wait_ms: Option<Spanned<u64>>,
+    disk_timeout_ms: Option<Spanned<u64>>,
+    apply_timeout_ms: Option<Spanned<u64>>,
     spin: Option<Spanned<String>>,
     short_limit_us: Option<Spanned<u64>>,
     client_bytes: Option<Spanned<Size>>,
@@ -165,9 +168,12 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.id = file.id.map(|value| given(value, at, |id| id));
     draft.members = file.members.map(|value| given(value, at, |ids| ids));
     draft.formation_timeout = file.formation_timeout_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.clock_limit = file.clock_limit_ms.map(|value| given(value, at, Duration::from_millis));
     draft.failure_timeout = file.failure_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.read_lease = file.read_lease_ms.map(|value| given(value, at, Duration::from_millis));
     draft.restart_wait = file.restart_wait_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.disk_timeout = file.disk_timeout_ms.map(|value| given(value, at, Duration::from_millis));
+    draft.apply_timeout = file.apply_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
     draft.client_bytes = file.client_bytes.map(|value| read_as(value, "client_bytes", at, Size::read)).transpose()?;
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;

@@ -7,10 +7,16 @@
 //! # The rest may be left out; these are the defaults, for members of one host.
 //! formation_timeout_ms = 30000 # how long to wait until all members have appeared
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
-//! read_lease_ms = 15           # how long members that all vouch for read alone, and how long who drops one waits; 0: never,
-//!                              # for virtual machines whose clocks stop while they are paused or moved
+//! clock_limit_ms = 5000        # a node whose wall clock is further ahead of most others' submits nothing to durable groups
+//! # read_lease_ms = 15         # how long members that all vouch for read alone, and how long who drops one waits; 0: never.
+//!                              # Left out, it is 15, and a virtual machine with members on other hosts does not read alone:
+//!                              # see "Leases"
 //! restart_wait_ms = 10000      # after a total failure: how long members that are back, when they are more than half, wait for
 //!                              # the others
+//! disk_timeout_ms = 3000       # a member is given up whose disk finishes nothing for so long while those of the others do: longer
+//!                              # than an fsync may take on a bad disk; 0: never. With the length of the failure timeout,
+//!                              # callers wait little longer for a disk that hangs than for a member that is silent
+//! apply_timeout_ms = 10000     # the same for a call of a group's application: longer than the longest `apply`; 0: never
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
 //! client_bytes = "256MiB"      # what this node holds for clients, over all connections: half for requests that the groups have
@@ -118,13 +124,22 @@
 //! All memory that a device reaches is locked: of each group the rings, and `bulk_reserve` in full, once for each sender. The
 //! limit of a service is `LimitMEMLOCK=`, that of a shell `ulimit -l`.
 //!
+//! # Leases
+//!
+//! A member reads alone for `read_lease_ms` after the others have vouched for it, by its own clock. A virtual machine that is paused or
+//! moved may resume with a clock that did not advance, after the others went on without it; a read under its lease would miss what they
+//! have applied since. So where `read_lease_ms` is left out, and the host shows signs of a hypervisor, a member confirms each read with
+//! the others, unless all members are on this host, and so are paused together. Where the machine is never paused, `read_lease_ms = 15`
+//! makes reads local. Members may differ in this; what they must have alike is the length. `squall doctor` says which holds.
+//!
 //! # The environment
 //!
 //! All nodes of a cluster share one file: what differs, and what a deployment changes, comes from the environment, which
 //! overrides the file: `SQUALL_CLUSTER`, `SQUALL_ID`, `SQUALL_MEMBERS` (as `1,2,3`, or with addresses as
 //! `1=10.0.0.1:7700,2=10.0.0.2:7700+[fd00::2]:7700`; it stands for `members` and `[addresses]` together), `SQUALL_LISTEN`
 //! (as `0.0.0.0:7700,[::]:7700`), `SQUALL_SECURITY` (`none` or `tls`), `SQUALL_CA`, `SQUALL_CERTIFICATE`, `SQUALL_KEY`,
-//! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_READ_LEASE_MS`, `SQUALL_SPIN`,
+//! `SQUALL_FORMATION_TIMEOUT_MS`, `SQUALL_FAILURE_TIMEOUT_MS`, `SQUALL_CLOCK_LIMIT_MS`, `SQUALL_READ_LEASE_MS`,
+//! `SQUALL_DISK_TIMEOUT_MS`, `SQUALL_APPLY_TIMEOUT_MS`, `SQUALL_SPIN`,
 //! `SQUALL_SHORT_LIMIT_US`, `SQUALL_CLIENT_BYTES`, `SQUALL_JOIN` (as `10.0.0.1:7700,10.0.0.2:7700`, or `1,2`), `SQUALL_STORAGE`, `SQUALL_RACK`,
 //! `SQUALL_VOTERS`, `SQUALL_WITNESSES` (as `1,2,3`), `SQUALL_FABRIC`, `SQUALL_VERBS_DEVICE`, `SQUALL_VERBS_PORT` and `SQUALL_VERBS_GID_INDEX`.
 
@@ -135,6 +150,7 @@ mod draft;
 mod environment;
 mod error;
 mod file;
+mod hypervisor;
 mod membership;
 #[cfg(all(test, not(squall_loom)))]
 mod membership_tests;
@@ -160,6 +176,7 @@ pub use self::{
     address::{Address, NoAddress},
     builder::{ConfigBuilder, GroupBuilder},
     error::{ConfigError, Place},
+    hypervisor::hypervisor,
     membership::Contact,
     name::{NameError, check_name},
     security::{KeyFiles, Security},
@@ -222,8 +239,13 @@ pub struct Config {
     membership: Membership,
     formation_timeout: Duration,
     failure_timeout: Duration,
+    clock_limit: Duration,
     read_lease: Duration,
+    /// Whether the lease was chosen, and not left out.
+    read_lease_given: bool,
     restart_wait: Duration,
+    disk_timeout: Duration,
+    apply_timeout: Duration,
     spin: Spin,
     short_limit: Duration,
     client_bytes: usize,
@@ -348,6 +370,11 @@ impl Config {
         self.formation_timeout
     }
 
+    /// A node whose wall clock is further ahead of those of more than half of the other members submits nothing to durable groups.
+    pub fn clock_limit(&self) -> Duration {
+        self.clock_limit
+    }
+
     /// A member that is silent for so long is suspected.
     pub fn failure_timeout(&self) -> Duration {
         self.failure_timeout
@@ -358,10 +385,38 @@ impl Config {
         self.restart_wait
     }
 
+    /// The time for which others wait for a member whose disk hangs, until they give it up; [`Duration::MAX`] for ever.
+    ///
+    /// No message of the group is acknowledged in that time. The default of 3 s lets a sync of a second or two pass, which bad
+    /// disks need at times. A member that was given up rejoins by itself, once its disk works.
+    pub fn disk_timeout(&self) -> Duration {
+        self.disk_timeout
+    }
+
+    /// The time for which others wait for a member whose application hangs in a call, until they give it up; [`Duration::MAX`] for ever.
+    pub fn apply_timeout(&self) -> Duration {
+        self.apply_timeout
+    }
+
     /// How long a member that all others have vouched for answers linearizable reads by itself. When one is dropped, the
     /// others wait as long, unless they know that it reads no more. 0 for never: then each read asks all.
     pub fn read_lease(&self) -> Duration {
         self.read_lease
+    }
+
+    /// The reason for which this node confirms each read with the others, though there are leases: a sentence, with what to do. None if
+    /// it reads under its leases.
+    pub fn confirms_reads(&self) -> Option<String> {
+        if self.read_lease.is_zero() || self.read_lease_given || self.carrier() == Carrier::Shm {
+            return None;
+        }
+        hypervisor().map(|sign| {
+            format!(
+                "this is a virtual machine ({sign}), whose clock may stop while it is paused or moved, so each read is confirmed by the \
+                 other members: if it is never paused or moved, read_lease_ms = {} makes reads local",
+                self.read_lease.as_millis()
+            )
+        })
     }
 
     /// Who spins, who yields and who sleeps.

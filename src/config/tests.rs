@@ -308,3 +308,17 @@ fn the_builder_checks_too() {
     let said = Config::builder("bank", 1).build().unwrap_err().to_string();
     assert!(said.starts_with("configuration built by the program: `members` is missing"), "{said}");
 }
+
+/// Members of one host are paused together; whoever gives the lease has decided.
+#[test]
+fn reads_are_confirmed_where_the_clock_of_this_host_alone_may_stop() {
+    let several = format!("{MINIMAL}security = \"none\"\n");
+    let addresses = "[addresses]\n1 = \"10.0.0.1:7700\"\n2 = \"10.0.0.2:7700\"\n3 = \"10.0.0.3:7700\"\n";
+    let why = |text: String| Config::from_toml(&text).unwrap().confirms_reads();
+    let silent = why(several.replace("members = [3, 1, 2]\n", "") + addresses);
+    assert_eq!(silent.is_some(), hypervisor().is_some());
+    assert!(silent.is_none_or(|why| why.contains("read_lease_ms = 15")), "it says what to do");
+    let given = several.replace("members = [3, 1, 2]\n", "read_lease_ms = 15\n") + addresses;
+    assert_eq!(why(given), None);
+    assert_eq!(why(MINIMAL.to_owned()), None);
+}

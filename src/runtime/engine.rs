@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     admin::StatusReport,
+    clock::Now,
     control::Caller,
     delivery::{Installed, Task},
     error::Unavailable,
@@ -210,7 +211,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
 
     /// One look at everything. Returns whether there was something to do, and whether the thread shall end.
     fn turn(&mut self, now: Time, run_delay: &RunDelay) -> (bool, bool) {
-        let mut busy = self.core.step(now, &mut self.effects);
+        let mut busy = self.core.step(now, Now::Boot.wall(), &mut self.effects);
         busy |= self.carry_out();
         busy |= self.deliver(now, run_delay);
         self.look_after_states();
@@ -297,6 +298,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 CoreEffect::FreedBulk(shard) => {
                     if let Some(group) = self.groups.get(&shard) {
                         group.control.on_freed_bulk();
+                    }
+                }
+                CoreEffect::Stamps(shard) => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.on_stamps();
                     }
                 }
                 CoreEffect::End { shard, undelivered, reason } => {
@@ -458,7 +464,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let until = Time::boot_clock() + Duration::from_secs(1);
         while !self.core.is_ended() && Time::boot_clock() < until {
             let now = Time::boot_clock();
-            self.core.step(now, &mut self.effects);
+            self.core.step(now, Now::Boot.wall(), &mut self.effects);
             self.carry_out();
             self.deliver(now, run_delay);
             std::thread::yield_now();
@@ -471,7 +477,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         self.core.end_desks(&EndReason::ShutDown);
         self.core.disconnect();
         let now = Time::boot_clock();
-        self.core.step(now, &mut self.effects);
+        self.core.step(now, Now::Boot.wall(), &mut self.effects);
     }
 }
 

@@ -2,13 +2,15 @@
 
 use crossbeam::channel::Sender;
 use squall_fabric::{Fabric, NodeId, Time, Wait};
-use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, View};
+use squall_membership::{Epoch, Member, Proposal, Rank, ShardId, ShardState, ShardView, Stall, View};
 
 use super::{Engine, GroupSlot, returning::waits_for};
 use crate::{
     admin::{
-        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport,
+        CandidateReport, EmptiedShard, MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing,
+        StatusReport,
     },
+    clock::Now,
     fabric::Learn,
 };
 
@@ -26,17 +28,30 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         report.leader = membership.leader();
         report.members = view.members.iter().enumerate().map(|(rank, member)| self.member(member, rank, now)).collect();
         (report.joined, report.left) = (view.joined.clone(), view.left.clone());
+        report.clock = self.core.bound().warning(Now::Boot.wall(), now);
         let is_of_group = |shard: &&ShardView| self.groups.contains_key(&shard.shard);
         report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard)).collect();
+        report.stalls = self.core.stalls(now).into_iter().map(|stall| self.stall(stall, now)).collect();
         report
+    }
+
+    fn stall(&self, stall: Stall, now: Time) -> StallReport {
+        let group = self.groups.get(&stall.shard).map(|group| group.control.name().to_owned()).unwrap_or_default();
+        let for_ms = now.since(stall.since).as_millis() as u64;
+        StallReport { node: stall.node, shard: stall.shard.0, group, waits_for: stall.waits_for, for_ms }
     }
 
     fn standing(&self, me: NodeId, now: Time) -> Standing {
         if let Some(reason) = self.outside.end_reason() {
             return Standing::Ended(reason.to_string());
         }
+        let log = self.monitor.status();
+        // A member whose view needs no decision goes on.
+        if let Some(why) = log.stuck.filter(|_| self.stalled.is_some() || self.core.view().is_none()) {
+            return Standing::Stalled(why);
+        }
         if let Some(why) = &self.stalled {
-            let elsewhere = self.monitor.status().other_life.map_or_else(String::new, |node| {
+            let elsewhere = log.other_life.map_or_else(String::new, |node| {
                 format!(
                     "; an operator forced the group to begin anew at {node}, from an earlier view than this node's: to give up \
                      what it has delivered since, and join, start it again"
@@ -47,7 +62,6 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         if let Some(at) = self.core.membership().rejoins_at() {
             return Standing::Waiting { rejoins_in_ms: at.since(now).as_millis() as u64 };
         }
-        let log = self.monitor.status();
         if self.core.view().is_none() && !log.waits_for.is_empty() {
             return Standing::Stalled(waits_for(&log.waits_for));
         }
@@ -69,6 +83,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             addresses: member.addresses.clone(),
             rack: member.rack.clone(),
             heartbeat_age_ms: signs.filter(|_| is_other).map(|signs| now.since(signs.heartbeat).as_millis() as u64),
+            clock_ahead_ms: self.core.bound().ahead_ms(member.node, Now::Boot.wall(), now),
             suspected: signs.is_some_and(|signs| signs.suspected),
             wedged: signs.is_some_and(|signs| signs.wedged),
             leaving: signs.is_some_and(|signs| signs.leaving),
@@ -119,14 +134,35 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
+    /// Why this node is not forced to go on while it does not stand still, and what to do instead.
+    fn not_forced(&self) -> String {
+        let log = self.monitor.status();
+        let me = self.monitor.me().node;
+        let others: Vec<String> =
+            log.voters.iter().filter(|(node, _)| *node != me).map(|(node, _)| node.to_string()).collect();
+        let (others, epoch) = (others.join(", "), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
+        match self.core.view() {
+            None => format!(
+                "it is in no view: the others went on without it{epoch}, and it asks to join them. Force one that was left ({others} \
+                 decide), once `squall status` says of it that it can't go on. If all of these are lost for ever, so is what they \
+                 held: end this node, and start it together with new ones"
+            ),
+            Some(view) if view.rank_of(me).is_some_and(|rank| self.core.membership().is_wedged(rank)) => format!(
+                "it waits for those who decide ({others}), which may still answer: try again once `squall status` says that it \
+                 can't go on, which takes a few seconds"
+            ),
+            Some(view) => format!(
+                "it can go on: it is a member of {}, and the others have not been lost to it. Only a node of which `squall status` \
+                 says that it can't go on may be forced to",
+                view.epoch
+            ),
+        }
+    }
+
     /// What an operator forces, the shards that start empty, and why it is done, for the record.
     fn forced(&self, mut reason: String) -> Result<(Proposal, Vec<EmptiedShard>, String), String> {
         if self.stalled.is_none() {
-            return Err(
-                "it can go on, or waits for those who decide, which may still answer: only a node of which `squall \
-                        status` says that it can't go on may be forced to"
-                    .into(),
-            );
+            return Err(self.not_forced());
         }
         if self.core.view().is_none() {
             return Err("it was started again, and is in no view yet: start those for whom it waits, too".into());

@@ -12,12 +12,12 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sim::SimNet};
 use squall_membership::{EndReason, Incarnation, Layout, Member, ShardId, View, VoterId};
-use squall_ordered::BulkPath;
+use squall_ordered::{BulkPath, log::Hlc};
 
 use super::{
     clock::Clock,
     disks::Disks,
-    node::{Act, Launch, Node, State},
+    node::{Act, Launch, Node, State, true_time},
     options::{Decider, Options},
     raft::Raft,
     view_log::{Pace, Script},
@@ -83,6 +83,8 @@ pub struct Cluster {
     look_at: Time,
     /// Which nodes were started before.
     known: Vec<NodeId>,
+    /// By how much wall clocks are ahead, in nanoseconds.
+    walls: BTreeMap<NodeId, i64>,
     /// What nodes had installed in lives that are over.
     past: Vec<(NodeId, Arc<View>)>,
     ready: Vec<NodeId>,
@@ -114,6 +116,7 @@ impl Cluster {
             fallen: Vec::new(),
             look_at: Time::MAX,
             known: Vec::new(),
+            walls: BTreeMap::new(),
             past: Vec::new(),
             ready: Vec::new(),
             effects: Vec::new(),
@@ -176,7 +179,7 @@ impl Cluster {
             self.launch(node)?;
         }
         let limit = self.config.formation_timeout() + Duration::from_secs(1);
-        let came = |node: &Node| node.installed.is_some() || node.ended.is_some();
+        let came = |node: &Node| node.installed.is_some() && node.core.bound().is_known() || node.ended.is_some();
         let formed = self.run_until(limit, |cluster| cluster.nodes.values().all(came));
         match self.nodes.values().find_map(|node| node.ended.clone()) {
             Some(reason) => Err(NotStarted::NotFormed(reason)),
@@ -227,7 +230,20 @@ impl Cluster {
                 return Err(NotStarted::Disk { node: id, why: error.to_string() });
             }
         };
-        let node = Node::launch(Launch { fabric, now, clock, me, plan, view_log, specs, desks, logs });
+        let (wall_ahead, clock_limit) = (self.walls.get(&id).copied().unwrap_or(0), self.config.clock_limit());
+        let node = Node::launch(Launch {
+            fabric,
+            now,
+            clock,
+            wall_ahead,
+            clock_limit,
+            me,
+            plan,
+            view_log,
+            specs,
+            desks,
+            logs,
+        });
         self.nodes.insert(id, node);
         // Nodes don't start at the same moment.
         self.step_within(id, Duration::from_micros(100));
@@ -254,6 +270,21 @@ impl Cluster {
         assert!(!self.nodes.contains_key(&node), "{node} runs");
         self.raft.wipe(node);
         self.disks.wipe(node);
+    }
+
+    /// Sets a node's wall clock ahead of the true time by so many nanoseconds, or behind it. Every node's is right at first.
+    pub fn set_wall_clock(&mut self, node: NodeId, ahead: i64) {
+        self.walls.insert(node, ahead);
+        let now = self.net.now();
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.wall_ahead = ahead;
+            node.set_clock(now);
+        }
+    }
+
+    /// The true time of day.
+    pub fn true_time(&self) -> Hlc {
+        Hlc(true_time(self.net.now()))
     }
 
     /// Virtual time.
@@ -470,6 +501,10 @@ impl Cluster {
             Act::Step if node.step_at > self.net.now() => {}
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
+            // These wait for what they ask of the log.
+            Act::Fetch(_) | Act::Restore(_) | Act::Cut(_) if self.disks.hangs(id) => {
+                self.put(self.net.now() + Duration::from_millis(1), id, act);
+            }
             Act::Fetch(shard) => self.fetch(id, shard),
             Act::Restore(shard) => self.restore(id, shard),
             Act::Log => self.run_log(id),

@@ -96,7 +96,7 @@ impl Disks {
         self.0.get(&node).map_or(PACE, |disk| disk.pace)
     }
 
-    fn hangs(&self, node: NodeId) -> bool {
+    pub(super) fn hangs(&self, node: NodeId) -> bool {
         self.0.get(&node).is_some_and(|disk| disk.hangs)
     }
 }

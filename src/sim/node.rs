@@ -11,10 +11,12 @@ use std::{
 
 use squall_fabric::{NodeId, Time, Waker, sim::SimFabric};
 use squall_membership::{End, EndReason, Held, Member, ShardId, View, ViewLog};
+use squall_ordered::log::Hlc;
 
 use super::{clock::Clock, cluster::Cluster, disks::Logging, transfer::Cargo};
 use crate::{
     clock::Now,
+    clock_bound::ClockBound,
     delivery::{Installed, Task},
     error::Unavailable,
     group::{GroupControl, GroupSpec},
@@ -61,6 +63,8 @@ pub(super) struct Node {
     /// Somebody woke its engine from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: State,
+    /// The calls of its applications, which have threads of their own, don't return.
+    hangs: bool,
     /// What it would have done while it was paused.
     pub(super) missed: Vec<Act>,
     /// When its next step is on the agenda, at the latest.
@@ -73,6 +77,10 @@ pub(super) struct Node {
     pub(super) clock: Clock,
     /// What its clock says, for the threads of its applications.
     reads: Arc<AtomicU64>,
+    /// Its wall clock's reading.
+    wall: Arc<AtomicU64>,
+    /// By how much that is ahead of the true time, in nanoseconds.
+    pub(super) wall_ahead: i64,
     /// What its engine read from the clock just before it was paused.
     stale: Option<Time>,
     /// Callers were told that it can't serve: it was dropped, leaves, or nothing could be decided.
@@ -115,6 +123,8 @@ pub(super) struct Launch {
     pub(super) fabric: SimFabric,
     pub(super) now: Time,
     pub(super) clock: Clock,
+    pub(super) wall_ahead: i64,
+    pub(super) clock_limit: Duration,
     pub(super) me: Member,
     pub(super) plan: Plan,
     pub(super) view_log: Box<dyn ViewLog>,
@@ -126,11 +136,18 @@ pub(super) struct Launch {
     pub(super) logs: BTreeMap<ShardId, Found>,
 }
 
+/// The time of day in a simulated world, in nanoseconds since 1970: it begins in 2026.
+pub(super) fn true_time(now: Time) -> u64 {
+    1_795_000_000_000_000_000 + now.as_nanos()
+}
+
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
-        let Launch { fabric, now, clock, me, plan, view_log, specs, desks, mut logs } = launch;
+        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, specs, desks, mut logs } = launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
+        let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
+        let bound = Arc::new(ClockBound::new(clock_limit));
         let poked = Arc::new(AtomicBool::new(false));
         let waker = {
             let poked = Arc::clone(&poked);
@@ -144,7 +161,8 @@ impl Node {
                 Logging::new(found.log, &found.rebuilt, found.is_kept, waker.clone())
             });
             let journal = logging.as_ref().map(|logging| Arc::clone(&logging.journal));
-            let (task, control) = spec.attach(me.node, waker.clone(), Now::Virtual(Arc::clone(&reads)), journal);
+            let clock = Now::Virtual { boot: Arc::clone(&reads), wall: Arc::clone(&wall) };
+            let (task, control) = spec.attach(me.node, waker.clone(), clock, Arc::clone(&bound), journal);
             let home = Home {
                 task,
                 control,
@@ -163,7 +181,8 @@ impl Node {
         let groups = plan.shards.keys().zip(specs).map(attach).collect();
         desks.iter().for_each(|desk| desk.attach(waker.clone()));
         let desks = plan.pipes.into_iter().zip(desks).collect();
-        let mut core = NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, desks, view_log);
+        let mut core =
+            NodeCore::new(fabric, me.clone(), plan.settings, plan.shards, desks, view_log, Arc::clone(&bound));
         if has_disk {
             core.hold(held, &mut Vec::new());
         }
@@ -173,6 +192,7 @@ impl Node {
             has_disk,
             poked,
             state: State::Running,
+            hangs: false,
             missed: Vec::new(),
             step_at: Time::MAX,
             installed: None,
@@ -180,6 +200,8 @@ impl Node {
             ended: None,
             clock,
             reads,
+            wall,
+            wall_ahead,
             stale: None,
             disturbed: false,
         }
@@ -212,6 +234,12 @@ impl Node {
 
     pub(super) fn set_clock(&self, now: Time) {
         self.reads.store(self.clock.at(now).as_nanos(), Ordering::Relaxed);
+        self.wall.store(self.wall(now).0, Ordering::Relaxed);
+    }
+
+    /// Its wall clock's reading.
+    fn wall(&self, now: Time) -> Hlc {
+        Hlc(true_time(now).saturating_add_signed(self.wall_ahead))
     }
 
     fn carry_out(&mut self, effects: &mut Vec<CoreEffect>) {
@@ -229,6 +257,7 @@ impl Node {
                 CoreEffect::Deliver(_) => {}
                 CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
+                CoreEffect::Stamps(shard) => self.groups[&shard].control.on_stamps(),
                 CoreEffect::Dropped => (self.disturbed, self.installed) = (true, None),
                 CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
@@ -312,7 +341,8 @@ impl Cluster {
             node.step_at = Time::MAX;
         }
         let mut effects = std::mem::take(&mut self.effects);
-        let mut busy = node.core.step(node.stale.take().unwrap_or(node.clock.at(now)), &mut effects);
+        let (read, wall) = (node.stale.take().unwrap_or(node.clock.at(now)), node.wall(now));
+        let mut busy = node.core.step(read, wall, &mut effects);
         busy |= !effects.is_empty();
         node.carry_out(&mut effects);
         node.watch_disks(&mut effects);
@@ -348,7 +378,9 @@ impl Cluster {
                 let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
                 puts.push((now + Duration::from_nanos(delay), Act::Fetch(shard)));
             }
-            let at = if group.task.is_due() {
+            let at = if node.hangs {
+                continue;
+            } else if group.task.is_due() {
                 now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
             } else if let Some(deadline) = group.task.deadline() {
                 node.clock.when(deadline).max(now)
@@ -366,6 +398,14 @@ impl Cluster {
         self.schedule_writes(id);
     }
 
+    /// Lets no call of a node's applications return, from now on until it is said otherwise; its engine goes on.
+    pub fn hang_application(&mut self, id: NodeId, hangs: bool) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.hangs = hangs;
+            self.schedule_deliveries(id);
+        }
+    }
+
     pub(super) fn deliver(&mut self, id: NodeId, shard: ShardId) {
         let now = self.net.now();
         // Mostly few turns at a time, so that the node acts while its application is behind.
@@ -374,6 +414,9 @@ impl Cluster {
         let Some(group) = node.groups.get_mut(&shard).filter(|group| !group.over) else { return };
         if group.due_at.is_some_and(|due| due <= now) {
             group.due_at = None;
+        }
+        if node.hangs {
+            return;
         }
         if let Err(error) = group.task.step(node.clock.at(now), max) {
             group.over = true;

@@ -44,7 +44,13 @@ impl Pair {
         let shard_config = crate::plan::shard_config(&config.group("ledger"), BulkPath::Network, config.read_lease());
         let half = |node| {
             let (group, spec) = new_group("ledger", Ledger::default(), &config);
-            let (task, control) = spec.attach(node, Waker::new(|| ()), Now::Virtual(Arc::default()), None);
+            let (task, control) = spec.attach(
+                node,
+                Waker::new(|| ()),
+                Now::Virtual { boot: Arc::default(), wall: Arc::default() },
+                Arc::default(),
+                None,
+            );
             Half { fabric: net.fabric(node), shard: None, task, control, group, delivers: true }
         };
         let (old, new) = (half(OLD), half(NEW));

@@ -204,7 +204,13 @@ impl<S: Service> Solo<S> {
         let clock = Arc::new(AtomicU64::new(0));
         let log = (options.mode == Mode::Durable).then(durable::log);
         let journal = log.as_ref().map(|(journal, ..)| Arc::clone(journal));
-        let (mut task, control) = spec.attach(NodeId(1), waker, Now::Virtual(Arc::clone(&clock)), journal);
+        let (mut task, control) = spec.attach(
+            NodeId(1),
+            waker,
+            Now::Virtual { boot: Arc::clone(&clock), wall: Arc::clone(&clock) },
+            Arc::default(),
+            journal,
+        );
         let mut fabric = Alone::default();
         let shard = install(&mut fabric, &view, &shard_config, &mut *task, Vec::new());
         woken.store(0, Ordering::SeqCst);

@@ -13,7 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall::{Config, Group, Mode, Node, NodeId, client::ClientConfig, config::Backend};
+use squall::{
+    Config, Group, Mode, Node, NodeId,
+    client::ClientConfig,
+    config::{Backend, ConfigBuilder},
+};
 use squall_fabric::net::Security;
 use tempfile::TempDir;
 
@@ -34,7 +38,12 @@ const ANSWER: &str = "> ";
 /// output, until the input ends: `add N` with the sum, `read` with the sum as it is read linearizably, `view` with the
 /// members who may send.
 pub(crate) fn node() {
-    let mut node = Node::builder(config("sum"));
+    node_of(config("sum"));
+}
+
+/// As [`node`], configured otherwise.
+pub(crate) fn node_of(config: Config) {
+    let mut node = Node::builder(config);
     let group = node.group("sum", Sum::default());
     let node = node.start().expect("it becomes a member");
     say("ready").expect("the test listens");
@@ -48,6 +57,11 @@ pub(crate) fn node() {
 
 /// The configuration of such a process, with one group, of this name.
 pub(crate) fn config(group: &str) -> Config {
+    builder(group).build().expect("the configuration is valid")
+}
+
+/// As [`config`], to be added to.
+pub(crate) fn builder(group: &str) -> ConfigBuilder {
     let given = env::var(NODE).expect("it is started by another test");
     let [id, backend, cluster, addresses, directory] = given.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{given:?}")
@@ -64,13 +78,12 @@ pub(crate) fn config(group: &str) -> Config {
             config.group(group, |group| _ = group.mode(Mode::Durable))
         }
     };
-    let config = match backend {
+    match backend {
         "shm" => config.members(members).backend(Backend::Shm),
         _ => members
             .zip(addresses.split(','))
             .fold(config.backend(Backend::Tcp), |config, (id, at)| config.addresses(id, [at])),
-    };
-    config.build().expect("the configuration is valid")
+    }
 }
 
 /// Answers whoever started this process.
@@ -271,6 +284,14 @@ impl Process {
             assert!(Instant::now() < deadline, "node {} does not stop", self.id);
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// The thread of this name, as the kernel knows it.
+    pub(crate) fn thread(&self, name: &str) -> u32 {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
+        let is_named = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
+        let path = threads.flatten().map(|thread| thread.path()).find(is_named).expect("it has such a thread");
+        path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("its number")
     }
 
     fn is_stopped(&self) -> bool {

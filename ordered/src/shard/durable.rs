@@ -9,20 +9,25 @@ use crate::persisted::Versions;
 #[derive(Debug)]
 pub(super) struct Durable {
     column: Counter,
+    /// The version up to which a member has given the order to its log, so that others can tell a disk that hangs from one that has nothing to do.
+    logged: Counter,
     /// By member: whether it counts whatever its row says, since it was complete when the view began.
     counts: Vec<bool>,
 }
 
 impl Durable {
-    pub(super) fn new(column: Counter, members: &ShardView) -> Durable {
+    pub(super) fn new((column, logged): (Counter, Counter), members: &ShardView) -> Durable {
         let counts = members.members.iter().map(|&node| members.is_complete(node)).collect();
-        Durable { column, counts }
+        Durable { column, logged, counts }
     }
 
     /// Returns whether the deliverer has more to do.
     pub(super) fn step(&mut self, table: &mut Table, versions: &Versions) -> bool {
         if let Some(persisted) = versions.to_publish() {
             table.set(self.column, persisted);
+        }
+        if self.counts[table.me()] || versions.to_publish().is_some() {
+            table.set(self.logged, versions.applied());
         }
         // A member that becomes complete counts from when its row says something.
         let told = |(row, &counts): (usize, &bool)| {

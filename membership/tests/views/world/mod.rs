@@ -16,8 +16,8 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{
-    Counts, End, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Proposal, Seq, Settings, ShardId,
-    View,
+    Counts, End, EndReason, Epoch, GroupLayout, Incarnation, Input, Layout, Member, Patience, Proposal, Seq, Settings,
+    ShardId, View,
 };
 
 pub(crate) use self::{disk::DiskLog, log::Log, process::Process};
@@ -55,6 +55,7 @@ pub(crate) fn settings() -> Settings {
         connect_timeout: CONNECT_TIMEOUT,
         read_lease: READ_LEASE,
         restart_wait: RESTART_WAIT,
+        patience: Patience { disk: Duration::MAX, application: Duration::MAX },
     }
 }
 

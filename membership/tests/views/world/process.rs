@@ -186,7 +186,7 @@ impl Process {
         while let Some(event) = self.inbox.pop_front() {
             self.input(Input::ViewLog(event));
         }
-        self.membership.step(&mut self.fabric, now, &mut self.effects);
+        self.membership.step(&mut self.fabric, now, now.as_nanos(), &mut self.effects);
         while !self.effects.is_empty() && self.ended.is_none() {
             for effect in std::mem::take(&mut self.effects) {
                 self.carry_out(effect, now, log, received, delivered);

@@ -11,7 +11,7 @@ use std::{
 
 use squall::{
     Carrier, Config, ConfigError, FabricError, NodeId,
-    config::{Address, KeyFiles, Security},
+    config::{Address, KeyFiles, Security, hypervisor},
     keys::describe,
     log_keys,
 };
@@ -42,6 +42,7 @@ pub(super) fn look(config: Result<Config, ConfigError>) -> Area {
         config.carrier()
     ));
     look_at_signing(&mut area, &config);
+    look_at_reads(&mut area, &config);
     if config.carrier() == Carrier::Shm {
         area.good("all members are on this host, so no port is opened and no keys are used");
         return area;
@@ -54,6 +55,20 @@ pub(super) fn look(config: Result<Config, ConfigError>) -> Area {
     look_at_port(&mut area, &config);
     look_at_members(&mut area, &config);
     area
+}
+
+/// Whether the node reads under leases.
+fn look_at_reads(area: &mut Area, config: &Config) {
+    let lease = config.read_lease().as_millis();
+    match (lease, config.confirms_reads()) {
+        (0, _) => area.good("each read is confirmed by the other members (read_lease_ms = 0)"),
+        (_, Some(why)) => area.good(why),
+        (_, None) if config.carrier() != Carrier::Shm && hypervisor().is_some() => area.warn(
+            format!("this is a virtual machine with read_lease_ms = {lease}: if it is paused or moved, a read may miss the newest writes"),
+            "if that can happen, leave read_lease_ms out, so that each read is confirmed here",
+        ),
+        (_, None) => area.good(format!("reads are local under leases of {lease} ms")),
+    }
 }
 
 /// Whether the node can sign its logs.

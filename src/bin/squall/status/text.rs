@@ -8,7 +8,7 @@ use std::{
 use bytesize::ByteSize;
 use squall::{
     Fetching, LogStatus, NodeId,
-    admin::{MemberReport, RowReport, ShardCondition, ShardReport, Standing, StatusReport, ViewLogReport},
+    admin::{MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing, StatusReport, ViewLogReport},
 };
 use time::OffsetDateTime;
 
@@ -22,6 +22,9 @@ pub(super) fn of(report: &StatusReport) -> String {
 fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     let epoch = report.epoch.map_or("no view yet".to_owned(), |epoch| format!("epoch {epoch}"));
     writeln!(page, "cluster {:?}, {epoch}; {} {}", report.cluster, report.node, standing(&report.standing))?;
+    if let Some(clock) = &report.clock {
+        writeln!(page, "WRONG CLOCK: {clock}")?;
+    }
     if !report.joined.is_empty() || !report.left.is_empty() {
         writeln!(page, "joined in this view: {}; left: {}", ids(&report.joined), ids(&report.left))?;
     }
@@ -40,6 +43,13 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
             writeln!(page, "{}", self::log(log))?;
         }
         table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))?;
+    }
+    for StallReport { node, shard, group, waits_for, for_ms } in &report.stalls {
+        let seconds = Duration::from_millis(*for_ms).as_secs_f64();
+        writeln!(
+            page,
+            "\n{node} STANDS STILL in shard {shard} of {group:?}: it has waited for its {waits_for} for {seconds:.1} s"
+        )?;
     }
     if let Some(log) = &report.view_log {
         writeln!(page, "\n{}", view_log(log))?;
@@ -174,7 +184,7 @@ fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Vec<[String; 
 
 #[cfg(test)]
 mod tests {
-    use squall::admin::CandidateReport;
+    use squall::admin::{CandidateReport, WaitsFor};
 
     use super::*;
 
@@ -188,6 +198,7 @@ mod tests {
             addresses,
             rack,
             heartbeat_age_ms,
+            clock_ahead_ms: None,
             suspected,
             wedged,
             leaving,
@@ -211,6 +222,7 @@ mod tests {
             node: NodeId(1),
             version: "0.1.0".into(),
             standing: Standing::Member,
+            clock: Some("this node's clock is 7.0 s ahead".into()),
             epoch: Some(4),
             leader: Some(NodeId(1)),
             members: vec![member(1, None), member(3, Some(120))],
@@ -237,6 +249,13 @@ mod tests {
                 }),
                 rows: vec![row(1, true, 12, 0), row(3, false, 5, 7)],
             }],
+            stalls: vec![StallReport {
+                node: NodeId(3),
+                shard: 0,
+                group: "accounts".into(),
+                waits_for: WaitsFor::Disk,
+                for_ms: 1400,
+            }],
             view_log: Some(ViewLogReport {
                 voters: vec![NodeId(1), NodeId(3)],
                 learners: vec![],
@@ -250,6 +269,7 @@ mod tests {
         };
         let expected = "\
 cluster \"bank\", epoch 4; node 1 is a member
+WRONG CLOCK: this node's clock is 7.0 s ahead
 joined in this view: 3; left: 2
 MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 1       10.0.0.1:7700  7            itself      leads
@@ -261,6 +281,8 @@ log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have
 MEMBER  ROLE            SENT  RECEIVED  DELIVERED  PERSISTED  LAG
 1       sends           4     12        12         3          0
 3       gets the state  4     12        5          3          7
+
+node 3 STANDS STILL in shard 0 of \"accounts\": it has waited for its disk for 1.4 s
 
 view log: no leader is known, term 2; voters 1, 3; learners none, 9 entries applied; kept in memory
 node 5 asks to join

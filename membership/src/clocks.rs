@@ -1,0 +1,40 @@
+//! The members' wall clocks, as seen from one node.
+
+use squall_fabric::Time;
+
+/// By member: how far its wall clock is ahead of this node's boot clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Clocks {
+    /// By member: its last reading, and the difference when that was first seen, in nanoseconds.
+    seen: Vec<(u64, i64)>,
+    changed: bool,
+}
+
+impl Clocks {
+    pub(crate) fn new(members: usize) -> Clocks {
+        // A member that is alone has no others to hear of: that is news, once.
+        Clocks { seen: vec![(0, 0); members], changed: members == 1 }
+    }
+
+    /// Takes note of what members said since the last look. A message that is late makes a clock look slow, never fast.
+    pub(crate) fn look(&mut self, now: Time, says: impl Fn(usize) -> u64) {
+        for (member, (said, offset)) in self.seen.iter_mut().enumerate() {
+            let says = says(member);
+            if says != *said {
+                let difference = i128::from(says) - i128::from(now.as_nanos());
+                (*said, *offset) = (says, difference.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+                self.changed = true;
+            }
+        }
+    }
+
+    /// The lead of a member's wall clock over this node's boot clock, in nanoseconds, if the member has told any reading.
+    pub(crate) fn offset(&self, member: usize) -> Option<i64> {
+        self.seen.get(member).filter(|(said, _)| *said > 0).map(|(_, offset)| *offset)
+    }
+
+    /// Whether anything is new since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+}

@@ -1,0 +1,279 @@
+//! Noticing members that beat and make no progress: their disk, or their application, hangs.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use squall_fabric::{NodeId, Time};
+
+use crate::view::ShardId;
+
+/// The divisor of the time after which a member is given up: one that stands still for that part is reported, and counts against
+/// giving up others.
+const STANDS_AFTER: u32 = 4;
+
+/// The longest time until that.
+const REPORTED_AFTER: Duration = Duration::from_secs(1);
+
+/// The time for which others wait for a member that stands still, until they give it up; [`Duration::MAX`] for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For its disk.
+    pub disk: Duration,
+    /// For its application.
+    pub application: Duration,
+}
+
+impl Patience {
+    fn with(&self, what: WaitsFor) -> Duration {
+        match what {
+            WaitsFor::Disk => self.disk,
+            WaitsFor::Application => self.application,
+        }
+    }
+
+    fn reports(&self, what: WaitsFor) -> Duration {
+        (self.with(what) / STANDS_AFTER).min(REPORTED_AFTER)
+    }
+}
+
+/// The thing that keeps a member from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// A write or a sync of its log.
+    Disk,
+    /// A call of its application.
+    Application,
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WaitsFor::Disk => "disk",
+            WaitsFor::Application => "application",
+        })
+    }
+}
+
+/// A member's progress in a shard, as its row says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Places of the order that it has delivered.
+    pub delivered: u64,
+    /// Places that it could have delivered.
+    pub deliverable: u64,
+    /// Versions that it has given to its log.
+    pub logged: u64,
+    /// Versions that its log has on disk.
+    pub persisted: u64,
+}
+
+impl Progress {
+    /// The next thing that it must do, and how far that has come. A log that takes no more keeps its application waiting, too.
+    fn waits_for(&self) -> Option<(WaitsFor, u64)> {
+        if self.logged > self.persisted {
+            return Some((WaitsFor::Disk, self.persisted));
+        }
+        (self.deliverable > self.delivered).then_some((WaitsFor::Application, self.delivered))
+    }
+}
+
+/// A member that stands still, though it has something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Of which shard.
+    pub shard: ShardId,
+    /// The member.
+    pub node: NodeId,
+    /// For what it waits.
+    pub waits_for: WaitsFor,
+    /// Since when.
+    pub since: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    waits_for: WaitsFor,
+    at: u64,
+    since: Time,
+    is_told: bool,
+}
+
+/// Watches how far the members of shards are, in one view.
+///
+/// A member is late that has something to do and stands still for as long as others have patience. It is given up only while at
+/// most half of the shard's members stand still: where most do, as when they share a disk, that is no fault of one of them. Time in
+/// which this node did not look does not count.
+#[derive(Clone, Debug)]
+pub struct StallWatch {
+    patience: Patience,
+    looked: Option<Time>,
+    seen: BTreeMap<(ShardId, NodeId), Seen>,
+}
+
+impl StallWatch {
+    /// Watches with this patience.
+    pub fn new(patience: Patience) -> StallWatch {
+        StallWatch { patience, looked: None, seen: BTreeMap::new() }
+    }
+
+    /// The time from one look to the next.
+    fn interval(&self) -> Duration {
+        let shortest = self.patience.reports(WaitsFor::Disk).min(self.patience.reports(WaitsFor::Application));
+        (shortest / 2).max(Duration::from_millis(1))
+    }
+
+    /// When to look next.
+    pub fn deadline(&self) -> Time {
+        self.looked.map_or(Time::ZERO, |looked| looked + self.interval())
+    }
+
+    /// Forgets what was seen: another view has begun.
+    pub fn forget(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Those that stand still, each for long enough to be told.
+    pub fn stalls(&self, now: Time) -> impl Iterator<Item = Stall> + '_ {
+        let stands = move |seen: &&Seen| now.since(seen.since) >= self.patience.reports(seen.waits_for);
+        let stall = |&(shard, node): &(ShardId, NodeId), seen: &Seen| Stall {
+            shard,
+            node,
+            waits_for: seen.waits_for,
+            since: seen.since,
+        };
+        self.seen.iter().filter(move |(_, seen)| stands(seen)).map(move |(key, seen)| stall(key, seen))
+    }
+
+    /// Looks at all members of each shard. Returns those that are to be given up.
+    pub fn look(&mut self, now: Time, shards: &[(ShardId, Vec<(NodeId, Progress)>)]) -> Vec<Stall> {
+        // This node stood still, and what it saw before is of then.
+        if self.looked.is_some_and(|looked| now.since(looked) > self.interval() * 4) {
+            self.forget();
+        }
+        self.looked = Some(now);
+        for (shard, members) in shards {
+            for (node, progress) in members {
+                self.note(now, (*shard, *node), progress.waits_for());
+            }
+        }
+        let mut late: Vec<Stall> = self.stalls(now).collect();
+        self.tell(now, &late);
+        let stands = late.clone();
+        late.retain(|stall| {
+            let members =
+                shards.iter().find(|(shard, _)| *shard == stall.shard).map_or(0, |(_, members)| members.len());
+            let standing = stands.iter().filter(|other| other.shard == stall.shard).count();
+            let most_stand = 2 * standing > members;
+            now.since(stall.since) >= self.patience.with(stall.waits_for) && !most_stand
+        });
+        late
+    }
+
+    fn note(&mut self, now: Time, key: (ShardId, NodeId), waits: Option<(WaitsFor, u64)>) {
+        let Some((waits_for, at)) = waits else {
+            self.seen.remove(&key);
+            return;
+        };
+        let is_same = |seen: &Seen| seen.waits_for == waits_for && seen.at == at;
+        if !self.seen.get(&key).is_some_and(is_same) {
+            self.seen.insert(key, Seen { waits_for, at, since: now, is_told: false });
+        }
+    }
+
+    /// Logs who stands still, once for each time.
+    fn tell(&mut self, now: Time, stalls: &[Stall]) {
+        for stall in stalls {
+            let Some(seen) = self.seen.get_mut(&(stall.shard, stall.node)).filter(|seen| !seen.is_told) else {
+                continue;
+            };
+            seen.is_told = true;
+            let (shard, node, waits_for, waited) = (stall.shard, stall.node, stall.waits_for, now.since(stall.since));
+            tracing::warn!(%shard, %node, %waits_for, ?waited, "a member stands still, though it has something to do");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARD: ShardId = ShardId(0);
+    const PATIENCE: Duration = Duration::from_millis(400);
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn watch() -> StallWatch {
+        StallWatch::new(Patience { disk: PATIENCE, application: PATIENCE * 2 })
+    }
+
+    fn hung() -> Progress {
+        Progress { delivered: 9, deliverable: 9, logged: 9, persisted: 5 }
+    }
+
+    fn applies() -> Progress {
+        Progress { delivered: 5, deliverable: 9, logged: 5, persisted: 5 }
+    }
+
+    /// The members that are to be given up at a time, of those that say this from `from` on.
+    fn looks(watch: &mut StallWatch, from: u64, to: u64, of: impl Fn(u64) -> Vec<Progress>) -> Vec<(u32, u64)> {
+        let mut late = Vec::new();
+        for ms in (from..=to).step_by(25) {
+            let members = of(ms).into_iter().enumerate().map(|(i, row)| (NodeId(i as u32 + 1), row)).collect();
+            late.extend(watch.look(at(ms), &[(SHARD, members)]).into_iter().map(|stall| (stall.node.0, ms)));
+        }
+        late
+    }
+
+    #[test]
+    fn a_member_whose_disk_hangs_is_given_up_after_the_patience_and_told_before() {
+        let mut watch = watch();
+        assert_eq!(looks(&mut watch, 0, 375, |_| vec![Progress::default(), hung(), Progress::default()]), []);
+        let told: Vec<_> = watch.stalls(at(375)).map(|stall| (stall.node.0, stall.waits_for)).collect();
+        assert_eq!(told, [(2, WaitsFor::Disk)]);
+        let late = looks(&mut watch, 400, 400, |_| vec![Progress::default(), hung(), Progress::default()]);
+        assert_eq!(late, [(2, 400)]);
+    }
+
+    #[test]
+    fn an_application_has_its_own_patience() {
+        assert_eq!(looks(&mut watch(), 0, 800, |_| vec![Progress::default(), applies()]), [(2, 800)]);
+    }
+
+    #[test]
+    fn who_goes_on_slowly_or_has_nothing_to_do_is_not_late() {
+        let slow = |ms: u64| Progress { persisted: ms / 300, logged: 100, delivered: 100, deliverable: 100 };
+        let done = Progress { delivered: 9, deliverable: 9, logged: 9, persisted: 9 };
+        assert_eq!(looks(&mut watch(), 0, 3000, |ms| vec![done, slow(ms)]), []);
+    }
+
+    #[test]
+    fn where_most_stand_still_nobody_is_given_up() {
+        // One of them a little earlier than the others.
+        let of = |ms| vec![if ms < 200 { Progress::default() } else { hung() }, hung(), Progress::default()];
+        let mut watch = watch();
+        assert_eq!(looks(&mut watch, 0, 3000, of), []);
+        assert_eq!(watch.stalls(at(3000)).count(), 2, "they are told all the same");
+    }
+
+    #[test]
+    fn of_two_the_one_that_stands_still_is_given_up() {
+        assert_eq!(looks(&mut watch(), 0, 400, |_| vec![hung(), Progress::default()]), [(1, 400)]);
+    }
+
+    #[test]
+    fn own_stalls_accuse_nobody() {
+        let mut watch = watch();
+        looks(&mut watch, 0, 100, |_| vec![hung(), Progress::default()]);
+        assert_eq!(looks(&mut watch, 60_000, 60_300, |_| vec![hung(), Progress::default()]), []);
+    }
+
+    #[test]
+    fn who_is_never_given_up_is_told() {
+        let mut watch = StallWatch::new(Patience { disk: Duration::MAX, application: Duration::MAX });
+        assert_eq!(looks(&mut watch, 0, 5000, |_| vec![hung(), Progress::default()]), []);
+        assert_eq!(watch.stalls(at(5000)).count(), 1);
+    }
+}

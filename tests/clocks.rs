@@ -1,0 +1,141 @@
+//! One wall clock that is wrong: it does not carry the group's time with it, and the other members go on.
+
+use std::{io, time::Duration};
+
+use rkyv::rend::u64_le;
+use squall::{
+    Applied, Config, Group, Hlc, Mode, NodeId, Outcome, Replicated, Snapshot, SubmitError, Unavailable,
+    sim::{Cluster, Decider, Options},
+};
+
+/// The time of the last command.
+#[derive(Default)]
+struct Last(u64);
+
+impl Replicated for Last {
+    type Command = u64;
+    type Reply = u64;
+
+    fn apply(&mut self, _command: &u64_le, at: &Applied) -> u64 {
+        let time = at.logged.expect("the group is durable").time.0;
+        assert!(time > self.0, "the group's time goes on");
+        self.0 = time;
+        time
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.to_le_bytes())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes)?;
+        self.0 = u64::from_le_bytes(bytes);
+        Ok(())
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+const HOUR: i64 = 3600 * SECOND;
+const WITHIN: Duration = Duration::from_secs(5);
+/// The limit where nothing else is said.
+const LIMIT: i64 = 5 * SECOND;
+
+fn config(members: u32) -> Config {
+    let config = Config::builder("demo", 1).members(1..=members).storage("simulated");
+    config.group("last", |group| _ = group.mode(Mode::Durable)).build().expect("it is valid")
+}
+
+fn cluster(members: u32, seed: u64) -> Cluster {
+    Cluster::new(config(members), Options { view_log: Decider::RaftOnDisks, ..Options::default() }, seed)
+}
+
+/// Submits, and checks the command's time against the true one.
+fn submit(seed: u64, cluster: &mut Cluster, group: &Group<Last>) -> Result<u64, SubmitError> {
+    let time = cluster.wait(WITHIN, group.submit(&1)).expect("it is answered")?;
+    let Hlc(now) = cluster.true_time();
+    assert!(time <= now + LIMIT as u64, "seed {seed}: the group's time is {} s ahead", (time - now) as f64 / 1e9);
+    Ok(time)
+}
+
+fn is_refused(answer: Result<u64, SubmitError>) -> bool {
+    match answer {
+        Err(
+            error @ SubmitError::Unavailable { why: Unavailable::ClockAhead { .. }, outcome: Outcome::NotAccepted },
+        ) => {
+            let sentence = error.to_string();
+            assert!(sentence.contains("s ahead of node") && sentence.contains("chrony"), "{sentence}");
+            true
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_is_refused_until_it_is_right_and_the_others_go_on() {
+    for seed in 0..20 {
+        let members = 3 + seed as u32 % 3;
+        let mut cluster = cluster(members, seed);
+        let groups = cluster.group("last", |_| Last::default());
+        cluster.start().expect("it forms");
+        for group in &groups {
+            submit(seed, &mut cluster, group).expect("all clocks are right");
+        }
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let wrong = rng.usize(..members as usize);
+        let node = NodeId(wrong as u32 + 1);
+        cluster.run_for(Duration::from_micros(rng.u64(..500_000)));
+        cluster.set_wall_clock(node, HOUR);
+        for (number, group) in groups.iter().enumerate() {
+            let answer = submit(seed, &mut cluster, group);
+            assert_eq!(is_refused(answer.clone()), number == wrong, "seed {seed}: {answer:?}");
+        }
+        // It serves reads meanwhile, and is a member.
+        cluster.run_for(Duration::from_secs(1));
+        assert!(is_refused(submit(seed, &mut cluster, &groups[wrong])), "seed {seed}");
+        let last = submit(seed, &mut cluster, &groups[(wrong + 1) % groups.len()]).expect("its clock is right");
+        let seen = cluster.wait(WITHIN, groups[wrong].read(|last| last.0)).expect("it is answered");
+        assert_eq!(seen, Ok(last), "seed {seed}");
+        cluster.set_wall_clock(node, 0);
+        submit(seed, &mut cluster, &groups[wrong]).expect("its clock is right again");
+        cluster.set_wall_clock(node, -HOUR);
+        assert!(submit(seed, &mut cluster, &groups[wrong]).expect("a clock may be behind") > last, "seed {seed}");
+    }
+}
+
+#[test]
+fn who_starts_with_a_clock_that_is_ahead_stamps_nothing() {
+    for seed in 0..20 {
+        let mut cluster = cluster(3, seed);
+        let wrong = seed as usize % 3;
+        let node = NodeId(wrong as u32 + 1);
+        cluster.set_wall_clock(node, HOUR);
+        let mut groups = cluster.group("last", |_| Last::default());
+        cluster.start().expect("it forms");
+        for (number, group) in groups.iter().enumerate() {
+            let answer = submit(seed, &mut cluster, group);
+            assert_eq!(is_refused(answer.clone()), number == wrong, "seed {seed}: {answer:?}");
+        }
+        // So does a member that comes back, with a submit that waits for its first view.
+        cluster.crash(node);
+        groups[wrong] = cluster.declare(node, "last", Last::default());
+        cluster.launch(node).expect("it starts");
+        let back = |cluster: &Cluster| cluster.view(node).is_some_and(|view| view.members.len() == 3);
+        assert!(cluster.run_until(WITHIN, back), "seed {seed}");
+        let answer = submit(seed, &mut cluster, &groups[wrong]);
+        assert!(answer.is_err(), "seed {seed}: {answer:?}");
+        submit(seed, &mut cluster, &groups[(wrong + 1) % 3]).expect("its clock is right");
+    }
+}
+
+#[test]
+fn of_two_the_clock_that_is_behind_counts() {
+    let seed = 7;
+    let mut cluster = cluster(2, seed);
+    let groups = cluster.group("last", |_| Last::default());
+    cluster.start().expect("it forms");
+    cluster.set_wall_clock(NodeId(2), -HOUR);
+    cluster.run_for(Duration::from_secs(1));
+    assert!(is_refused(submit(seed, &mut cluster, &groups[0])));
+    submit(seed, &mut cluster, &groups[1]).expect("its clock is the one that is behind");
+}
