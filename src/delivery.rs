@@ -420,7 +420,7 @@ impl<S: Service> Task for Delivery<S> {
         };
         let mut part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
         match &part.stage {
-            Stage::Complete { .. } => part.begin(&self.desk),
+            Stage::Complete { .. } => part.begin(&self.desk, is_listed),
             Stage::Incomplete { .. } => self.desk.held.iter().for_each(|held| held.journal.tell_nobody()),
         }
         self.desk.transfer.set_standing(part.standing(&self.errands));

@@ -326,10 +326,10 @@ impl Journal {
         Appending { journal: self, filling: self.filling(), appended: false }
     }
 
-    /// From now on, who is told how far the log persists, once all that was appended so far does.
-    pub(crate) fn tell(&self, persisted: Persisted) {
+    /// From now on, who is told how far the log persists, once all that was appended so far does, and it reaches this place.
+    pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
         let mut filling = self.filling();
-        let from = filling.appender.end().position;
+        let from = filling.appender.end().position.max(from);
         if self.failure().is_none() && filling.on_disk.position >= from {
             persisted.set(filling.on_disk.version);
         }

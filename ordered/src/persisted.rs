@@ -38,7 +38,7 @@ pub(crate) struct Versions {
     began_at: AtomicU64,
     /// By the delivering thread: what was persisted when the log had no room; [`NONE`] if it has.
     full_at: AtomicU64,
-    /// By the thread that writes the log.
+    /// By the thread that writes the log: one more than what it has said; 0 until it has said anything.
     persisted: CachePadded<AtomicU64>,
     /// By the node's thread: what all members that count have persisted.
     safe: CachePadded<AtomicU64>,
@@ -75,20 +75,21 @@ impl Versions {
     }
 
     fn set_persisted(&self, version: u64) {
-        if version > self.persisted.load(Ordering::Relaxed) {
+        if version >= self.persisted.load(Ordering::Relaxed) {
             // Release: who sees it sees the room that it made.
-            self.persisted.store(version, Ordering::Release);
+            self.persisted.store(version.saturating_add(1), Ordering::Release);
         }
     }
 
     pub(crate) fn persisted(&self) -> u64 {
-        self.persisted.load(Ordering::Acquire)
+        self.persisted.load(Ordering::Acquire).saturating_sub(1)
     }
 
     /// What this member may tell the others: nothing before all that it was given is on disk, from when on it counts.
     pub(crate) fn to_publish(&self) -> Option<u64> {
-        let (began_at, persisted) = (self.began_at.load(Ordering::Acquire), self.persisted());
-        (persisted >= began_at).then_some(persisted)
+        let (began_at, said) = (self.began_at.load(Ordering::Acquire), self.persisted.load(Ordering::Acquire));
+        // Also in an empty log nothing counts before the disk was heard of.
+        (said > began_at).then(|| said - 1)
     }
 
     /// Whether all that was delivered is on disk. Whose versions are not counted keeps no log.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use squall_membership::{Epoch, ShardState, ShardView};
-use squall_ordered::{Deliver, Deliverer, Message, Mode, Payload, Submitter, Undelivered};
+use squall_membership::{Epoch, Seq, ShardState, ShardView};
+use squall_ordered::{Deliver, Deliverer, Message, Mode, Payload, Submitter, Undelivered, log::Position};
 
 use super::{
     Fate,
@@ -120,15 +120,19 @@ impl Part {
             ahead = None;
         }
         self.stage = Stage::Complete { ahead, changes: Vec::new() };
-        self.begin(desk);
+        self.begin(desk, false);
         true
     }
 
     /// In a durable group, once the replica is as far as the deliverer: the log goes on from here.
-    pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>) {
+    ///
+    /// If the view does not list it as complete, this member says that it is once its disk has the view's record, too. So its log
+    /// reaches the place from which it is complete.
+    pub(super) fn begin<S: Service>(&mut self, desk: &Desk<S>, is_listed: bool) {
         if let Some(held) = &desk.held {
             self.deliverer.begin(held.journal.end().version);
-            held.journal.tell(self.deliverer.persisted());
+            let from = if is_listed { Position::START } else { Position { epoch: self.epoch, seq: Seq(0) } };
+            held.journal.tell(self.deliverer.persisted(), from);
         }
     }
 }
