@@ -40,11 +40,12 @@ impl<S: Storage> Log<S> {
             });
             self.end = place.end;
             self.index.cut(place.segment, place.offset);
-        } else if self.open_damage.is_none() {
+        } else if self.open_damage.is_none() && self.missing().is_none() {
             return Ok(self.end);
         }
         // Until the manifest says so, nothing may be appended.
         self.open_damage = None;
+        self.acknowledged = self.acknowledged.min(self.end.version);
         self.seal_last()?;
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.
@@ -119,6 +120,7 @@ impl<S: Storage> Log<S> {
             begin: at,
             previous_id: 0,
             previous_end: 0,
+            acknowledged: self.acknowledged.min(at.version),
         };
         self.sign_beginning(&header, chain)?;
         let bytes = self.options.segment_bytes;
@@ -130,6 +132,7 @@ impl<S: Storage> Log<S> {
             Ok(file)
         });
         let file = made.map_err(|source| self.poison("making a segment", &path, source))?;
+        self.acknowledged = header.acknowledged;
         self.put(Manifest { first: next, next: next + 1, cut: None, ..self.manifest })?;
         self.spare = None;
         self.open_damage = None;

@@ -9,10 +9,11 @@ use std::{
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Damage, End, Log, Options, Position, ReadError, SchemaText, Storage, WriteError,
+    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Storage, WriteError,
     block::{Copies, VERSION},
     index::{Index, Place},
     manifest::{self, Cut, Manifest, NoManifest},
+    mark,
     record::HEADER_BYTES,
     scan::{Bad, Found, Scanner},
     segment::{Begun, RECORDS_AT, index_of, name, read_header},
@@ -117,6 +118,8 @@ pub struct Opened<S: Storage> {
     pub torn: Option<Torn>,
     /// What is damaged in the last segment. The others are not read now: that is for [`Log::verify`], or whoever reads them.
     pub damage: Vec<Damage>,
+    /// Records behind the log's end that were acknowledged: see [`Log::missing`].
+    pub missing: Option<Missing>,
     /// Files of whose first block one copy was damaged, and was made good from the other.
     pub healed: Vec<PathBuf>,
 }
@@ -188,6 +191,7 @@ impl<S: Storage> Log<S> {
             index: Index::new(),
             begin: End::START,
             end: End::START,
+            acknowledged: manifest.acknowledged,
             poisoned: None,
             open_damage: None,
             signing: None,
@@ -210,7 +214,8 @@ impl<S: Storage> Log<S> {
             self.take_in(index, &mut healed)?;
         }
         let (torn, damage) = self.find_end()?;
-        Ok(Opened { log: self, torn, damage, healed })
+        let missing = self.missing();
+        Ok(Opened { log: self, torn, damage, missing, healed })
     }
 
     /// Takes a segment in behind the last one, if it has begun.
@@ -251,6 +256,7 @@ impl<S: Storage> Log<S> {
             self.begin = header.begin;
         }
         self.end = header.begin;
+        self.acknowledged = self.acknowledged.max(header.acknowledged);
         self.index.push(Place { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         Ok(())
@@ -272,7 +278,10 @@ impl<S: Storage> Log<S> {
             let mut damages = Vec::new();
             while let Some(step) = walk.next(&self.storage)? {
                 match step {
-                    Step::Record { place, .. } => self.index.push(place),
+                    Step::Record { header, place } => {
+                        self.acknowledged = self.acknowledged.max(header.acknowledged);
+                        self.index.push(place);
+                    }
                     Step::Damage(damage) => damages.push(damage),
                 }
             }
@@ -291,6 +300,7 @@ impl<S: Storage> Log<S> {
                 Found::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
                     self.index.push(Place { segment: last.header.index, offset: last.at, end, record: last.records });
                     (self.end, lost) = (header.reached(), false);
+                    self.acknowledged = self.acknowledged.max(header.acknowledged);
                     last.records += 1;
                     continue;
                 }
@@ -311,11 +321,17 @@ impl<S: Storage> Log<S> {
                 }
             }
             let record = last.records + 1;
-            if is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)? {
+            let looks_torn = is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)?;
+            let next = next_good(&mut scanner, &self.storage, offset, why, end).map_err(failed)?;
+            if looks_torn || next.is_none() {
+                let behind = mark::highest_behind(&mut scanner, &self.storage, offset).map_err(failed)?;
+                self.acknowledged = self.acknowledged.max(behind);
+            }
+            // What was acknowledged was not being written.
+            if looks_torn && self.acknowledged <= end.version {
                 torn = Some(Torn { path: path.clone(), offset, record, after: end.position });
                 break;
             }
-            let next = next_good(&mut scanner, &self.storage, offset, why, end).map_err(failed)?;
             let (to, before) = next.unzip();
             let damage = Damage {
                 path: path.clone(),
@@ -328,7 +344,8 @@ impl<S: Storage> Log<S> {
             };
             damages.push(damage.clone());
             let Some(to) = to else {
-                self.open_damage = Some(damage);
+                // What looks torn would not keep the log from going on; it is missing.
+                self.open_damage = (!looks_torn).then_some(damage);
                 break;
             };
             last.records += 1;
@@ -417,7 +434,17 @@ fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenErr
         return Err(OpenError::Lost(path));
     }
     let Options { cluster, shard, .. } = *options;
-    let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None, schema: SchemaText::NONE };
+    let manifest = Manifest {
+        cluster,
+        shard,
+        generation: 0,
+        first: 0,
+        next: 0,
+        cut: None,
+        acknowledged: 0,
+        asides: 0,
+        schema: SchemaText::NONE,
+    };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
     Ok(manifest)
 }

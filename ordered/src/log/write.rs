@@ -135,6 +135,8 @@ pub struct Log<S: Storage> {
     pub(crate) index: Index,
     pub(crate) begin: End,
     pub(crate) end: End,
+    /// The acknowledged mark. Above the log's end only if records are [missing](Log::missing) there.
+    pub(crate) acknowledged: u64,
     pub(crate) poisoned: Option<String>,
     /// A damage behind which nothing good follows.
     pub(crate) open_damage: Option<Damage>,
@@ -228,6 +230,7 @@ impl<S: Storage> Log<S> {
         if batch.begin() != self.end {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
+        self.accept_end()?;
         let end = batch.end();
         if self.signing.as_ref().is_some_and(|signing| signing.chain().is_none()) {
             self.catch_up()?;
@@ -260,6 +263,7 @@ impl<S: Storage> Log<S> {
                 break;
             }
             header.batch = batch;
+            header.acknowledged = self.acknowledged;
             header.payload_checksum = crc32c::crc32c(&records[run + HEADER_BYTES..next]);
             records[run..run + HEADER_BYTES].copy_from_slice(&header.encode(last.header.id, offset));
             let payload = run + HEADER_BYTES..run + HEADER_BYTES + header.payload_bytes as usize;
@@ -344,6 +348,7 @@ impl<S: Storage> Log<S> {
             begin: self.end,
             previous_id: self.last.as_ref().map_or(0, |last| last.header.id),
             previous_end: self.last.as_ref().map_or(0, |last| last.at),
+            acknowledged: self.acknowledged,
         };
         self.sync_signatures()?;
         let written = self.storage.write_at(&file, 0, &header.encode());
@@ -353,8 +358,9 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Puts a manifest into force.
+    /// Puts a manifest into force, with the mark as it is.
     pub(crate) fn put(&mut self, manifest: Manifest) -> Result<(), WriteError> {
+        let manifest = Manifest { acknowledged: self.acknowledged, ..manifest };
         let written = manifest.write(&self.storage);
         written.map_err(|source| self.poison("replacing it", super::manifest::NAME, source))?;
         self.manifest = manifest;

@@ -5,6 +5,8 @@
 mod crashes;
 mod damage;
 mod files;
+mod marks;
+
 mod model;
 mod readers;
 mod refusals;
