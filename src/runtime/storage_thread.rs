@@ -59,8 +59,16 @@ impl StorageThread {
         let stopped = Arc::clone(&stop);
         let body = move || {
             let mut logs = Guard(logs);
-            let note =
-                |logs: &mut Guard| logs.0.iter_mut().fold(false, |more, (journal, log)| more | journal.note_safe(log));
+            let note = |logs: &mut Guard| {
+                let mut is_behind = false;
+                for (journal, log) in &mut logs.0 {
+                    is_behind |= journal.note_safe(log);
+                    if journal.failure().is_some() {
+                        engine.wake();
+                    }
+                }
+                is_behind
+            };
             let mut is_behind = true;
             loop {
                 // Looked at first, so that what was appended before is written.

@@ -52,12 +52,8 @@ impl<S: Storage> Log<S> {
             return Ok(false);
         }
         let manifest = Manifest { acknowledged: self.acknowledged, ..self.manifest };
-        match manifest.write(&self.storage) {
-            Err(source) if source.kind() == io::ErrorKind::StorageFull => {
-                return Err(WriteError::Io { action: "replacing it", path: self.storage.path(NAME), source });
-            }
-            written => written.map_err(|source| self.poison("replacing it", NAME, source))?,
-        }
+        let written = manifest.write(&self.storage);
+        written.map_err(|source| self.poison_unless_full("replacing it", NAME, source))?;
         self.manifest = manifest;
         Ok(true)
     }
@@ -93,7 +89,7 @@ impl<S: Storage> Log<S> {
         }
         self.acknowledged = self.end.version;
         match self.last {
-            Some(_) => self.seal_last(),
+            Some(_) => self.seal_last(None),
             None => self.put(self.manifest),
         }
     }

@@ -49,6 +49,7 @@
 //!   64 KiB of signatures while they are checked.
 
 mod append;
+mod aside;
 mod block;
 mod chain;
 mod cut;
@@ -78,7 +79,9 @@ mod walk;
 mod write;
 
 pub use append::{AppendError, Appender, Batch};
+pub use aside::{Aside, asides};
 pub use chain::ChainValue;
+pub use cut::Cut;
 pub use files::{DirectoryError, Files};
 pub use mark::Missing;
 pub use open::{OpenError, Opened, Torn};

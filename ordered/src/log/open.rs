@@ -9,10 +9,10 @@ use std::{
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Storage, WriteError,
+    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Storage, WriteError, aside,
     block::{Copies, VERSION},
     index::{Index, Place},
-    manifest::{self, Cut, Manifest, NoManifest},
+    manifest::{self, Manifest, NoManifest},
     mark,
     record::HEADER_BYTES,
     scan::{Bad, Found, Scanner},
@@ -137,7 +137,7 @@ pub struct Torn {
     pub after: Position,
 }
 
-impl<S: Storage> Log<S> {
+impl<S: Storage + Clone> Log<S> {
     /// Opens the log in a directory, or begins one there. Segments' ids are drawn from `rng`.
     ///
     /// Reads the first block of each segment, and all of the last one. What was written and not synced is synced first: what is
@@ -161,7 +161,7 @@ impl<S: Storage> Log<S> {
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let manifest = match read_manifest(&storage, &names)? {
             Some(manifest) => check_manifest(&storage, manifest, &options)?,
-            None => begin(&storage, &options)?,
+            None => begin(&storage, &options, &names)?,
         };
         remove_leftovers(&storage, &manifest, &names)?;
         Log::new(storage, options, rng.fork(), manifest, None).take_all_in(&names)
@@ -197,11 +197,6 @@ impl<S: Storage> Log<S> {
             signing: None,
             look,
         }
-    }
-
-    /// Whether somebody else may be writing to it.
-    pub(crate) fn is_live(&self) -> bool {
-        self.look.is_some_and(|look| look.is_live)
     }
 
     fn take_all_in(mut self, names: &[String]) -> Result<Opened<S>, OpenError> {
@@ -354,24 +349,9 @@ impl<S: Storage> Log<S> {
         }
         if torn.is_some() && self.look.is_none() {
             // Never to be judged again, nor written over: some of what follows may be whole.
-            self.seal_last()?;
+            self.seal_last(None)?;
         }
         Ok((torn, damages))
-    }
-
-    /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
-    /// segment.
-    pub(crate) fn seal_last(&mut self) -> Result<(), WriteError> {
-        let Some(last) = &mut self.last else { return Ok(()) };
-        last.bytes = last.at;
-        let index = last.header.index;
-        let cut = Some(Cut { index, end: last.at, at: self.end });
-        let was = self.manifest.next;
-        self.spare = None;
-        self.put(Manifest { next: index + 1, cut, ..self.manifest })?;
-        self.remove_segments(index + 1..was)?;
-        // So that their numbers can be given again.
-        self.storage.sync_directory().map_err(|source| self.poison("syncing the directory", "", source))
     }
 }
 
@@ -428,7 +408,7 @@ fn check_manifest<S: Storage>(storage: &S, found: Manifest, options: &Options) -
     Ok(found)
 }
 
-fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenError> {
+fn begin<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result<Manifest, OpenError> {
     let path = storage.path(manifest::NAME);
     if options.generation > 0 {
         return Err(OpenError::Lost(path));
@@ -442,7 +422,7 @@ fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenErr
         next: 0,
         cut: None,
         acknowledged: 0,
-        asides: 0,
+        asides: aside::newest(names),
         schema: SchemaText::NONE,
     };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
@@ -461,7 +441,9 @@ fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Option
 }
 
 /// Removes files that are not part of the log any more, or not yet.
-fn remove_leftovers<S: Storage>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+    aside::finish(storage, manifest, names)
+        .map_err(|source| OpenError::Io { path: storage.path(manifest::NAME), source })?;
     let live = manifest.first..manifest.next;
     let index = |name: &str| index_of(name).or_else(|| signatures::index_of(name));
     for name in names {

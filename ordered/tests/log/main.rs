@@ -2,6 +2,7 @@
 //!
 //! What is random comes from seeds, which a failure prints: `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
 
+mod asides;
 mod crashes;
 mod damage;
 mod files;

@@ -259,7 +259,7 @@ fn a_cut_takes_the_mark_along() {
     let (storage, options, all) = acknowledged();
     let mut log = open(&storage, options).log;
     log.set_acknowledged(u64::MAX);
-    let end = log.cut_to(all[6].end()).expect("the disk is well");
+    let end = log.cut_to(all[6].end()).expect("the disk is well").end;
     assert_eq!(log.acknowledged(), end.version);
     let opened = open(&storage, options);
     assert_eq!((opened.missing, opened.log.acknowledged()), (None, end.version));
