@@ -66,7 +66,7 @@ impl<S: Storage> Reader<S> {
 }
 
 /// Puts a record behind others.
-fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
+pub(crate) fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
     let at = bytes.len();
     bytes.extend_from_slice(&Header { batch: 0, acknowledged: 0, ..header }.encode(0, at as u64));
     bytes.extend_from_slice(payload);

@@ -231,6 +231,11 @@ impl<S: Storage> Log<S> {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
         self.accept_end()?;
+        self.write(batch)
+    }
+
+    /// Writes a batch that comes next, and syncs it.
+    pub(crate) fn write(&mut self, batch: &mut Batch) -> Result<End, WriteError> {
         let end = batch.end();
         if self.signing.as_ref().is_some_and(|signing| signing.chain().is_none()) {
             self.catch_up()?;
@@ -352,7 +357,7 @@ impl<S: Storage> Log<S> {
             begin: self.end,
             previous_id: self.last.as_ref().map_or(0, |last| last.header.id),
             previous_end: self.last.as_ref().map_or(0, |last| last.at),
-            acknowledged: self.acknowledged,
+            acknowledged: self.acknowledged.min(self.end.version),
         };
         self.sync_signatures()?;
         let written = self.storage.write_at(&file, 0, &header.encode());

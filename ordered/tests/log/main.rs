@@ -9,6 +9,7 @@ mod files;
 mod marks;
 
 mod model;
+mod offline;
 mod readers;
 mod refusals;
 mod signatures;
