@@ -7,7 +7,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, io,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -433,6 +433,20 @@ impl Journal {
 }
 
 impl Journal {
+    /// Notes in a log to which nothing is written how far it was acknowledged. Returns whether there will be more to note.
+    pub(crate) fn note_safe(&self, log: &mut DiskLog) -> bool {
+        if self.failure().is_some() {
+            return false;
+        }
+        log.set_acknowledged(self.safe());
+        match log.save_acknowledged() {
+            Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {}
+            Err(error) => self.fail(error.to_string()),
+            Ok(_) => {}
+        }
+        log.acknowledged() < log.persisted().version
+    }
+
     fn note_begin(&self, log: &mut DiskLog) {
         if log.begin() != self.begin() {
             let held = (log.bytes_behind(Position::START).unwrap_or_default(), self.counts().bytes);
@@ -450,6 +464,7 @@ impl Journal {
         let ready = filling.ready.take();
         let Some(mut batch) = ready.or_else(|| filling.appender.take_batch()) else { return false };
         drop(filling);
+        log.set_acknowledged(self.safe());
         let end = match log.commit(&mut batch) {
             Ok(end) => end,
             Err(error) => {

@@ -114,7 +114,7 @@ pub(crate) fn open(
         }
         opened => opened,
     };
-    let Opened { mut log, torn, damage, healed } = opened?;
+    let Opened { mut log, torn, damage, missing, healed } = opened?;
     let tag = tag(voter);
     let found = log.generation();
     if found != 0 && found >> 32 != tag {
@@ -125,6 +125,9 @@ pub(crate) fn open(
         tracing::info!(%path, record, "a batch that was being written was cut off; it was not acknowledged");
     }
     damage.iter().for_each(|damage| tracing::error!(%damage, "the log is damaged"));
+    if let Some(missing) = missing {
+        tracing::error!(%missing, "the log's end is damaged");
+    }
     healed
         .iter()
         .for_each(|path| tracing::warn!(path = %path.display(), "the first block was damaged, and was made good"));

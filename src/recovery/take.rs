@@ -12,7 +12,8 @@ use squall_membership as membership;
 use squall_ordered::{
     Message, Payload,
     log::{
-        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, WriteError, import,
+        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Storage,
+        WriteError, import,
     },
 };
 
@@ -200,9 +201,13 @@ impl<S: Service> Taker<'_, S> {
         let end = remote.change_end(move |log| {
             if to < log.begin().position {
                 // It began with a state that is void, so nothing in it counts.
-                return log.begin_anew(End::START).map(|()| None);
+                let aside = log.begin_anew(End::START)?;
+                say_set_aside(log, aside);
+                return Ok(None);
             }
-            log.cut_to(to).map(|_| view)
+            let cut = log.cut_to(to)?;
+            say_set_aside(log, cut.aside);
+            Ok(view)
         })?;
         if end != was {
             tracing::warn!(%was, %end, "the log is cut: the group goes on from an earlier place");
@@ -227,7 +232,11 @@ impl<S: Service> Taker<'_, S> {
             return Err(RestoreError::NotNeeded);
         };
         self.journal.set_stale(true);
-        remote.change_end(move |log| log.begin_anew_with(at, chain).map(|()| view))?;
+        remote.change_end(move |log| {
+            let aside = log.begin_anew_with(at, chain)?;
+            say_set_aside(log, aside);
+            Ok(view)
+        })?;
         let mut image = remote.shelf.open(at.position)?;
         match catch_unwind(AssertUnwindSafe(|| held.restore(&mut image))) {
             Ok(restored) => restored?,
@@ -315,6 +324,14 @@ impl<S: Service> Taker<'_, S> {
             return Err(RestoreError::Differs(end));
         }
         Ok(())
+    }
+}
+
+/// Tells operators what became of the records that a log has no more.
+fn say_set_aside(log: &DiskLog, aside: Option<String>) {
+    if let Some(name) = aside {
+        let directory = log.storage().path("");
+        tracing::warn!(name, directory = %directory.display(), "the records that the log had there are set aside");
     }
 }
 

@@ -7,12 +7,16 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use crossbeam::sync::{Parker, Unparker};
 use squall_fabric::Waker;
 
 use crate::journal::{DiskLog, Journal};
+
+/// How long a log rests before it notes by itself how far it was acknowledged.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Writes what is appended to all durable groups' logs, until it is dropped: then all that was appended is written first.
 #[derive(Debug)]
@@ -55,6 +59,17 @@ impl StorageThread {
         let stopped = Arc::clone(&stop);
         let body = move || {
             let mut logs = Guard(logs);
+            let note = |logs: &mut Guard| {
+                let mut is_behind = false;
+                for (journal, log) in &mut logs.0 {
+                    is_behind |= journal.note_safe(log);
+                    if journal.failure().is_some() {
+                        engine.wake();
+                    }
+                }
+                is_behind
+            };
+            let mut is_behind = true;
             loop {
                 // Looked at first, so that what was appended before is written.
                 let stops = stopped.load(Ordering::Acquire);
@@ -65,10 +80,18 @@ impl StorageThread {
                         engine.wake();
                     }
                 }
+                let since = Instant::now();
                 match any {
-                    true => {}
-                    false if stops => return,
+                    true => is_behind = true,
+                    false if stops => {
+                        note(&mut logs);
+                        return;
+                    }
+                    false if is_behind => parker.park_timeout(QUIET),
                     false => parker.park(),
+                }
+                if !any && is_behind && since.elapsed() >= QUIET {
+                    is_behind = note(&mut logs);
                 }
             }
         };

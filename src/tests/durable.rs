@@ -212,7 +212,7 @@ fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
     solo.write();
     solo.settle();
     assert_eq!((poll(&mut submit), journal.safe()), (Poll::Ready(Ok(5)), 1));
-    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|()| None));
+    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
     solo.write();
     assert_eq!(begun.try_recv().map(|end| end.version), Ok(0));
     assert_eq!(journal.safe(), 0);
@@ -227,7 +227,7 @@ fn a_log_of_an_epoch_that_has_not_begun_is_of_another_life() {
     assert!(!journal.is_foreign());
     journal.joins(Epoch(7));
     assert!(journal.is_foreign(), "nothing of this epoch has come to the node");
-    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|()| None));
+    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
     journal.write(&mut log);
     assert!(begun.try_recv().is_ok() && !journal.is_foreign(), "it has another one now");
 }

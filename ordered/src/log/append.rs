@@ -182,6 +182,7 @@ impl Appender {
             version,
             sender,
             batch: 0,
+            acknowledged: 0,
             payload_checksum: 0,
         };
         if !header.may_follow(end) {

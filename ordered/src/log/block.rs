@@ -13,7 +13,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 const COPIES: [usize; 2] = [0, 2048];
 
 /// The version of the formats of all files.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 const CHECKSUM_AT: usize = SECTOR_BYTES - 4;
 

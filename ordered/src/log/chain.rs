@@ -87,11 +87,12 @@ mod tests {
             version: 5,
             sender: NodeId(4),
             batch: 4096,
+            acknowledged: 0,
             payload_checksum: 1,
         };
         let next = begin.behind(&header, b"abc");
         assert_eq!(next.to_string(), "153db5a22725714ac1f254a5cbc5370ebfed8b07382e7641acd343758b527ad7");
-        let elsewhere = Header { batch: 8192, payload_checksum: 2, ..header };
+        let elsewhere = Header { batch: 8192, acknowledged: 4, payload_checksum: 2, ..header };
         assert_eq!(begin.behind(&elsewhere, b"abc"), next, "where it lies is no matter");
     }
 }

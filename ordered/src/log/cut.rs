@@ -4,28 +4,42 @@ use std::{io, ops::Range};
 
 use super::{
     ChainValue, End, Log, Position, ReadError, Storage, WriteError,
+    aside::{self, SetAside},
     index::{Index, Place},
-    manifest::Manifest,
+    manifest::{self, Manifest},
     segment::{self, RECORDS_AT, name},
     signatures,
     walk::{Step, Walk, open_segment},
     write::{Last, NEW},
 };
 
-impl<S: Storage> Log<S> {
-    /// Cuts the log, durably: messages at and behind `to` go, and views that begin behind it. Returns where the log ends now: at
-    /// `to`, or before, where it has nothing nearer.
+/// What a cut has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Where the log ends now: at the place that was asked for, or before, where it has nothing nearer.
+    pub end: End,
+    /// The name under which the records that went are [kept](super::Aside). None if nothing that is good went.
+    pub aside: Option<String>,
+}
+
+impl<S: Storage + Clone> Log<S> {
+    /// Cuts the log, durably: messages at and behind `to` go, and views that begin behind it. The acknowledged mark goes down with
+    /// it. What goes is set aside.
     ///
     /// A crash leaves either log. Where nothing lies behind `to`, this only ends what is unclear about the log's end: see
     /// [`WriteError::Damaged`].
-    pub fn cut_to(&mut self, to: Position) -> Result<End, WriteError> {
+    pub fn cut_to(&mut self, to: Position) -> Result<Cut, WriteError> {
         self.check_health()?;
         if to < self.begin.position {
             return Err(WriteError::BeforeBegin { to, begin: self.begin.position });
         }
+        let mut aside = None;
         if to < self.end.position
-            && let Some(place) = self.place_of_cut(to)?
+            && let Some((place, has_records)) = self.place_of_cut(to)?
         {
+            if has_records {
+                aside = self.prepare_aside(Some(place))?;
+            }
             let (file, header) = open_segment(&self.storage, place.segment)?;
             // First, so that none is about what is not there any more.
             let cut = signatures::cut(&self.storage, place.segment, place.end.position);
@@ -40,36 +54,43 @@ impl<S: Storage> Log<S> {
             });
             self.end = place.end;
             self.index.cut(place.segment, place.offset);
-        } else if self.open_damage.is_none() {
-            return Ok(self.end);
+        } else if self.open_damage.is_none() && self.missing().is_none() {
+            return Ok(Cut { end: self.end, aside: None });
         }
         // Until the manifest says so, nothing may be appended.
         self.open_damage = None;
-        self.seal_last()?;
+        self.acknowledged = self.acknowledged.min(self.end.version);
+        self.seal_last(aside.as_ref())?;
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.
-            Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => Ok(self.end),
-            Err(error) => Err(error),
+            Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => {}
+            Err(error) => return Err(error),
         }
+        let (end, aside) = (self.end, aside.map(|aside| aside.name()));
+        Ok(Cut { end, aside })
     }
 
-    /// The place of the first record that a cut takes away, if there is one.
-    fn place_of_cut(&self, to: Position) -> Result<Option<Place>, ReadError> {
+    /// The place of the first record that a cut takes away, if there is one, and whether a good one is among those that go.
+    fn place_of_cut(&self, to: Position) -> Result<Option<(Place, bool)>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(to)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
         loop {
             let before = walk.place();
             let place = match walk.next(&self.storage)? {
                 Some(Step::Record { header, .. }) if header.end() <= to => continue,
-                Some(Step::Record { place, .. }) => place,
-
+                Some(Step::Record { place, .. }) => return Ok(Some((place, true))),
                 Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= to) => continue,
                 // Nobody knows what of it would stay.
                 Some(Step::Damage(damage)) if damage.after < to => return Err(ReadError::Damaged(Box::new(damage))),
                 Some(Step::Damage(damage)) => Place { segment: damage.segment, offset: damage.from, ..before },
                 None => return Ok(None),
             };
-            return Ok(Some(place));
+            while let Some(step) = walk.next(&self.storage)? {
+                if let Step::Record { .. } = step {
+                    return Ok(Some((place, true)));
+                }
+            }
+            return Ok(Some((place, false)));
         }
     }
 
@@ -94,21 +115,23 @@ impl<S: Storage> Log<S> {
         self.put(Manifest { first, ..self.manifest })?;
         self.begin = header.begin;
         self.index.trim(Place { segment: first, offset: RECORDS_AT, end: header.begin, record: 0 });
-        self.remove_segments(was..first)?;
+        self.remove_segments(was..first, None)?;
         Ok(self.begin)
     }
 
-    /// Removes everything, and begins anew behind a state that came from elsewhere. Durable; a crash leaves either log.
+    /// Sets everything aside, and begins anew behind a state that came from elsewhere. Durable; a crash leaves either log. Returns
+    /// the name under which the records are [kept](super::Aside), if there were any.
     ///
     /// If it is signed, its chain begins anew, too: see [`begin_anew_with`](Log::begin_anew_with).
-    pub fn begin_anew(&mut self, at: End) -> Result<(), WriteError> {
+    pub fn begin_anew(&mut self, at: End) -> Result<Option<String>, WriteError> {
         self.begin_anew_with(at, None)
     }
 
     /// As [`begin_anew`](Log::begin_anew), but a log that is signed goes on with the chain that another member's has
     /// [there](Log::chain_at), so that it is the same in both.
-    pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<(), WriteError> {
+    pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<Option<String>, WriteError> {
         self.check_health()?;
+        let aside = if self.end == self.begin { None } else { self.prepare_aside(None)? };
         let Manifest { first, next, .. } = self.manifest;
         let path = name(next);
         let header = segment::Header {
@@ -119,6 +142,7 @@ impl<S: Storage> Log<S> {
             begin: at,
             previous_id: 0,
             previous_end: 0,
+            acknowledged: self.acknowledged.min(at.version),
         };
         self.sign_beginning(&header, chain)?;
         let bytes = self.options.segment_bytes;
@@ -130,6 +154,8 @@ impl<S: Storage> Log<S> {
             Ok(file)
         });
         let file = made.map_err(|source| self.poison("making a segment", &path, source))?;
+        self.acknowledged = header.acknowledged;
+        self.manifest.asides += u64::from(aside.is_some());
         self.put(Manifest { first: next, next: next + 1, cut: None, ..self.manifest })?;
         self.spare = None;
         self.open_damage = None;
@@ -137,21 +163,47 @@ impl<S: Storage> Log<S> {
         (self.begin, self.end) = (at, at);
         self.index = Index::new();
         self.index.push(Place { segment: next, offset: RECORDS_AT, end: at, record: 0 });
-        self.remove_segments(first..next)
+        self.remove_segments(first..next, aside.as_ref())?;
+        Ok(aside.map(|aside| aside.name()))
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
+    /// segment.
+    pub(crate) fn seal_last(&mut self, aside: Option<&SetAside>) -> Result<(), WriteError> {
+        let Some(last) = &mut self.last else { return Ok(()) };
+        last.bytes = last.at;
+        let index = last.header.index;
+        let cut = Some(manifest::Cut { index, end: last.at, at: self.end });
+        let was = self.manifest.next;
+        self.spare = None;
+        self.manifest.asides += u64::from(aside.is_some());
+        self.put(Manifest { next: index + 1, cut, ..self.manifest })?;
+        self.remove_segments(index + 1..was, aside)?;
+        // So that their numbers can be given again.
+        self.storage.sync_directory().map_err(|source| self.poison("syncing the directory", "", source))
     }
 
-    /// Removes segments that the manifest does not list any more. Need not be durable: leftovers go when the log is opened.
-    pub(crate) fn remove_segments(&mut self, segments: Range<u64>) -> Result<(), WriteError> {
+    /// Removes segments that the manifest does not list any more, or sets them aside. Need not be durable: it is finished when the
+    /// log is opened.
+    fn remove_segments(&mut self, segments: Range<u64>, aside: Option<&SetAside>) -> Result<(), WriteError> {
         for index in segments {
             let removed = signatures::remove(&self.storage, index);
             removed.map_err(|source| self.poison("removing it", &signatures::name(index), source))?;
-            match self.storage.remove(&name(index)) {
+            let gone = match aside.filter(|aside| aside.takes(index)) {
+                Some(aside) => aside.take(&self.storage, index),
+                None => self.storage.remove(&name(index)),
+            };
+            match gone {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
                     return Err(self.poison("removing a segment", &name(index), e));
                 }
                 _ => {}
             }
         }
-        Ok(())
+        let Some(aside) = aside else { return Ok(()) };
+        let bounded = aside::remove_oldest(&self.storage, aside);
+        bounded.map_err(|source| self.poison("removing what was set aside", &aside.name(), source))
     }
 }

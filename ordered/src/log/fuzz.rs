@@ -131,6 +131,7 @@ fn disk(records: &[u8]) -> SimStorage {
         begin: End::START,
         previous_id: 0,
         previous_end: 0,
+        acknowledged: 0,
     };
     let mut file = header.encode();
     file.extend_from_slice(records);
@@ -141,6 +142,8 @@ fn disk(records: &[u8]) -> SimStorage {
         first: 0,
         next: 1,
         cut: None,
+        acknowledged: 0,
+        asides: 0,
         schema: SchemaText::NONE,
         cluster: OPTIONS.cluster,
         shard: OPTIONS.shard,

@@ -27,6 +27,10 @@ pub(crate) struct Manifest {
     pub(crate) next: u64,
     /// A segment that was cut, and where: it counts until the next segment's first block says the same.
     pub(crate) cut: Option<Cut>,
+    /// The acknowledged mark when it was written.
+    pub(crate) acknowledged: u64,
+    /// The highest number of what was ever set aside.
+    pub(crate) asides: u64,
     /// What the log's payloads are.
     pub(crate) schema: SchemaText,
 }
@@ -66,7 +70,9 @@ impl Manifest {
                 let cut = Cut { index: word(), end: word(), at: words.end() };
                 let cut = (cut.end > 0).then_some(cut);
                 let schema = SchemaText::from_bytes(words.word(), &words.bytes());
-                let manifest = |schema| Manifest { cluster, shard, generation, first, next, cut, schema };
+                let (acknowledged, asides) = (words.word(), words.word());
+                let manifest =
+                    |schema| Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, schema };
                 schema.map(manifest).ok_or(NoManifest::Damaged)
             }
         })
@@ -88,6 +94,8 @@ impl Manifest {
             .end(cut.at)
             .put(&schema_bytes)
             .put(&schema)
+            .word(self.acknowledged)
+            .word(self.asides)
             .finish();
         let file = storage.create(NEW, block.len() as u64)?;
         storage.write_at(&file, 0, &block)?;

@@ -12,6 +12,7 @@
 //! - A [`Reader`] is for any thread, and sees the log as it was when it was [asked for](Log::read).
 //! - Somebody else [looks](Log::look) at a log, which may be in use, without changing it, and [verifies](Log::verify_signed) what was
 //!   [signed](Log::sign_with).
+//! - An operator [reads](read), [cuts](cut) and [repairs](repair) a log that no node has; what a cut took away is an [`Aside`].
 //! - A [`SnapshotWriter`] and a [`Snapshot`] are for states that let old segments go.
 //!
 //! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`] a disk that
@@ -44,11 +45,14 @@
 //! - What a commit returned is there after any crash; after it, at most a prefix of the records that were on their way.
 //! - A record is read as it was written, or is named as [`Damage`], with its file, its offset and its number; it is never shown
 //!   otherwise, nor cut off by itself. [`Log::replace_damaged`] puts another member's copy in its place.
+//! - A log knows how far it was [acknowledged](Log::acknowledged). If it ends before, what was there is named as [`Missing`].
+//! - Good records that a cut or a new beginning takes away are [set aside](asides).
 //! - A sync that failed is not tried again: the log takes nothing more.
 //! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each reader, or its largest record;
 //!   64 KiB of signatures while they are checked.
 
 mod append;
+mod aside;
 mod block;
 mod chain;
 mod cut;
@@ -58,10 +62,13 @@ mod files;
 pub mod fuzz;
 mod index;
 mod manifest;
+mod mark;
+mod offline;
 mod open;
 mod position;
 mod read;
 mod record;
+mod refill;
 mod repair;
 mod scan;
 mod schema;
@@ -77,12 +84,17 @@ mod walk;
 mod write;
 
 pub use append::{AppendError, Appender, Batch};
+pub use aside::{Aside, asides};
 pub use chain::ChainValue;
+pub use cut::Cut;
 pub use files::{DirectoryError, Files};
+pub use mark::Missing;
+pub use offline::{CutAt, OfflineError, Part, cut, read, repair};
 pub use open::{OpenError, Opened, Torn};
 pub use position::{End, Hlc, Position};
 pub use read::{Reader, Tip};
 pub use record::{Body, MAX_PAYLOAD_BYTES, Record, ViewRecord};
+pub use refill::Repaired;
 pub use repair::{Export, ImportError, import};
 pub use schema::SchemaText;
 pub use sign::{KeyError, PublicKey, SigningKey};

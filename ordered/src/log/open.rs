@@ -9,10 +9,11 @@ use std::{
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Damage, End, Log, Options, Position, ReadError, SchemaText, Storage, WriteError,
+    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Storage, WriteError, aside,
     block::{Copies, VERSION},
     index::{Index, Place},
-    manifest::{self, Cut, Manifest, NoManifest},
+    manifest::{self, Manifest, NoManifest},
+    mark,
     record::HEADER_BYTES,
     scan::{Bad, Found, Scanner},
     segment::{Begun, RECORDS_AT, index_of, name, read_header},
@@ -117,6 +118,8 @@ pub struct Opened<S: Storage> {
     pub torn: Option<Torn>,
     /// What is damaged in the last segment. The others are not read now: that is for [`Log::verify`], or whoever reads them.
     pub damage: Vec<Damage>,
+    /// Records behind the log's end that were acknowledged: see [`Log::missing`].
+    pub missing: Option<Missing>,
     /// Files of whose first block one copy was damaged, and was made good from the other.
     pub healed: Vec<PathBuf>,
 }
@@ -134,7 +137,7 @@ pub struct Torn {
     pub after: Position,
 }
 
-impl<S: Storage> Log<S> {
+impl<S: Storage + Clone> Log<S> {
     /// Opens the log in a directory, or begins one there. Segments' ids are drawn from `rng`.
     ///
     /// Reads the first block of each segment, and all of the last one. What was written and not synced is synced first: what is
@@ -158,7 +161,7 @@ impl<S: Storage> Log<S> {
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let manifest = match read_manifest(&storage, &names)? {
             Some(manifest) => check_manifest(&storage, manifest, &options)?,
-            None => begin(&storage, &options)?,
+            None => begin(&storage, &options, &names)?,
         };
         remove_leftovers(&storage, &manifest, &names)?;
         Log::new(storage, options, rng.fork(), manifest, None).take_all_in(&names)
@@ -188,16 +191,12 @@ impl<S: Storage> Log<S> {
             index: Index::new(),
             begin: End::START,
             end: End::START,
+            acknowledged: manifest.acknowledged,
             poisoned: None,
             open_damage: None,
             signing: None,
             look,
         }
-    }
-
-    /// Whether somebody else may be writing to it.
-    pub(crate) fn is_live(&self) -> bool {
-        self.look.is_some_and(|look| look.is_live)
     }
 
     fn take_all_in(mut self, names: &[String]) -> Result<Opened<S>, OpenError> {
@@ -210,7 +209,8 @@ impl<S: Storage> Log<S> {
             self.take_in(index, &mut healed)?;
         }
         let (torn, damage) = self.find_end()?;
-        Ok(Opened { log: self, torn, damage, healed })
+        let missing = self.missing();
+        Ok(Opened { log: self, torn, damage, missing, healed })
     }
 
     /// Takes a segment in behind the last one, if it has begun.
@@ -251,6 +251,7 @@ impl<S: Storage> Log<S> {
             self.begin = header.begin;
         }
         self.end = header.begin;
+        self.acknowledged = self.acknowledged.max(header.acknowledged);
         self.index.push(Place { segment: index, offset: RECORDS_AT, end: header.begin, record: 0 });
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });
         Ok(())
@@ -272,7 +273,10 @@ impl<S: Storage> Log<S> {
             let mut damages = Vec::new();
             while let Some(step) = walk.next(&self.storage)? {
                 match step {
-                    Step::Record { place, .. } => self.index.push(place),
+                    Step::Record { header, place } => {
+                        self.acknowledged = self.acknowledged.max(header.acknowledged);
+                        self.index.push(place);
+                    }
                     Step::Damage(damage) => damages.push(damage),
                 }
             }
@@ -291,6 +295,7 @@ impl<S: Storage> Log<S> {
                 Found::Record { header, .. } if header.may_follow(end) || lost && header.is_behind(end) => {
                     self.index.push(Place { segment: last.header.index, offset: last.at, end, record: last.records });
                     (self.end, lost) = (header.reached(), false);
+                    self.acknowledged = self.acknowledged.max(header.acknowledged);
                     last.records += 1;
                     continue;
                 }
@@ -311,11 +316,17 @@ impl<S: Storage> Log<S> {
                 }
             }
             let record = last.records + 1;
-            if is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)? {
+            let looks_torn = is_torn(&mut scanner, &self.storage, offset, why).map_err(failed)?;
+            let next = next_good(&mut scanner, &self.storage, offset, why, end).map_err(failed)?;
+            if looks_torn || next.is_none() {
+                let behind = mark::highest_behind(&mut scanner, &self.storage, offset).map_err(failed)?;
+                self.acknowledged = self.acknowledged.max(behind);
+            }
+            // What was acknowledged was not being written.
+            if looks_torn && self.acknowledged <= end.version {
                 torn = Some(Torn { path: path.clone(), offset, record, after: end.position });
                 break;
             }
-            let next = next_good(&mut scanner, &self.storage, offset, why, end).map_err(failed)?;
             let (to, before) = next.unzip();
             let damage = Damage {
                 path: path.clone(),
@@ -328,7 +339,8 @@ impl<S: Storage> Log<S> {
             };
             damages.push(damage.clone());
             let Some(to) = to else {
-                self.open_damage = Some(damage);
+                // What looks torn would not keep the log from going on; it is missing.
+                self.open_damage = (!looks_torn).then_some(damage);
                 break;
             };
             last.records += 1;
@@ -337,24 +349,9 @@ impl<S: Storage> Log<S> {
         }
         if torn.is_some() && self.look.is_none() {
             // Never to be judged again, nor written over: some of what follows may be whole.
-            self.seal_last()?;
+            self.seal_last(None)?;
         }
         Ok((torn, damages))
-    }
-
-    /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
-    /// segment.
-    pub(crate) fn seal_last(&mut self) -> Result<(), WriteError> {
-        let Some(last) = &mut self.last else { return Ok(()) };
-        last.bytes = last.at;
-        let index = last.header.index;
-        let cut = Some(Cut { index, end: last.at, at: self.end });
-        let was = self.manifest.next;
-        self.spare = None;
-        self.put(Manifest { next: index + 1, cut, ..self.manifest })?;
-        self.remove_segments(index + 1..was)?;
-        // So that their numbers can be given again.
-        self.storage.sync_directory().map_err(|source| self.poison("syncing the directory", "", source))
     }
 }
 
@@ -411,13 +408,23 @@ fn check_manifest<S: Storage>(storage: &S, found: Manifest, options: &Options) -
     Ok(found)
 }
 
-fn begin<S: Storage>(storage: &S, options: &Options) -> Result<Manifest, OpenError> {
+fn begin<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result<Manifest, OpenError> {
     let path = storage.path(manifest::NAME);
     if options.generation > 0 {
         return Err(OpenError::Lost(path));
     }
     let Options { cluster, shard, .. } = *options;
-    let manifest = Manifest { cluster, shard, generation: 0, first: 0, next: 0, cut: None, schema: SchemaText::NONE };
+    let manifest = Manifest {
+        cluster,
+        shard,
+        generation: 0,
+        first: 0,
+        next: 0,
+        cut: None,
+        acknowledged: 0,
+        asides: aside::newest(names),
+        schema: SchemaText::NONE,
+    };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
     Ok(manifest)
 }
@@ -434,7 +441,9 @@ fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Option
 }
 
 /// Removes files that are not part of the log any more, or not yet.
-fn remove_leftovers<S: Storage>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+    aside::finish(storage, manifest, names)
+        .map_err(|source| OpenError::Io { path: storage.path(manifest::NAME), source })?;
     let live = manifest.first..manifest.next;
     let index = |name: &str| index_of(name).or_else(|| signatures::index_of(name));
     for name in names {

@@ -144,6 +144,8 @@ pub(crate) struct Header {
     pub(crate) sender: NodeId,
     /// Where the batch that it was written with begins in the segment, in bytes: all before that was synced earlier.
     pub(crate) batch: u64,
+    /// The acknowledged mark that was known when it was written: this version at most, 0 if there was none.
+    pub(crate) acknowledged: u64,
     pub(crate) payload_checksum: u32,
 }
 
@@ -207,9 +209,19 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..SHARED_BYTES].copy_from_slice(&self.shared());
         bytes[48..52].copy_from_slice(&((self.batch / ALIGN as u64) as u32).to_le_bytes());
+        bytes[52..56].copy_from_slice(&self.behind_mark().to_le_bytes());
         bytes[56..60].copy_from_slice(&self.payload_checksum.to_le_bytes());
         Header::set_checksum(&mut bytes, segment, offset);
         bytes
+    }
+
+    /// The acknowledged mark as four bytes hold it: one more than the versions by which it lies behind this record's. 0 for no
+    /// mark, or one that lies too far behind.
+    fn behind_mark(&self) -> u32 {
+        match self.acknowledged {
+            0 => 0,
+            mark => u32::try_from(self.version.saturating_sub(mark).saturating_add(1)).unwrap_or(0),
+        }
     }
 
     /// Sets the checksum of a header's bytes right.
@@ -229,14 +241,16 @@ impl Header {
             (VIEW, 0) => Kind::View,
             (kind, flags) => return Err(NoHeader::Unknown { kind, flags }),
         };
+        let (version, behind) = (u64_at(bytes, 32), u64::from(u32_at(bytes, 52)));
         let header = Header {
             kind,
             payload_bytes: u32_at(bytes, 0),
             position: Position { epoch: Epoch(u64_at(bytes, 8)), seq: Seq(u64_at(bytes, 16)) },
             time: Hlc(u64_at(bytes, 24)),
-            version: u64_at(bytes, 32),
+            version,
             sender: NodeId(u32_at(bytes, 40)),
             batch: u64::from(u32_at(bytes, 48)) * ALIGN as u64,
+            acknowledged: if behind == 0 { 0 } else { version.saturating_sub(behind - 1) },
             payload_checksum: u32_at(bytes, 56),
         };
         let fits = match header.kind {
@@ -303,6 +317,7 @@ mod tests {
             version: 11,
             sender: NodeId(2),
             batch: 4096,
+            acknowledged: 9,
             payload_checksum: 0x0102_0304,
         }
     }
@@ -333,7 +348,7 @@ mod tests {
         drawn.extend_from_slice(&[100, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         drawn.extend_from_slice(&[17, 0, 0, 0, 0, 0, 0, 0, 5, 0, 42, 54, 254, 156, 151, 23]);
         drawn.extend_from_slice(&[11, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-        drawn.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1]);
+        drawn.extend_from_slice(&[0, 1, 0, 0, 3, 0, 0, 0, 4, 3, 2, 1]);
         assert_eq!(bytes[..60], drawn);
         let (one, four) = (NodeId(1), NodeId(4));
         let view = ViewRecord {
@@ -348,6 +363,18 @@ mod tests {
         bytes.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0]);
         assert_eq!(view.encode(), bytes);
         assert_eq!(ViewRecord::decode(&bytes), view);
+    }
+
+    #[test]
+    fn a_header_has_the_mark_unless_it_lies_too_far_behind() {
+        let far = u64::from(u32::MAX);
+        let marks =
+            [(11, 0, 0), (11, 11, 11), (11, 1, 1), (far + 9, 10, 10), (far + 9, 9, 0), (u64::MAX, u64::MAX, u64::MAX)];
+        for (version, acknowledged, read) in marks {
+            let bytes = Header { version, acknowledged, ..header() }.encode(7, 8192);
+            let found = Header::decode(&bytes, 7, 8192).map(|header| header.acknowledged);
+            assert_eq!(found, Ok(read), "{acknowledged} at version {version}");
+        }
     }
 
     #[test]

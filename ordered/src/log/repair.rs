@@ -66,9 +66,9 @@ impl<S: Storage> Reader<S> {
 }
 
 /// Puts a record behind others.
-fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
+pub(crate) fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
     let at = bytes.len();
-    bytes.extend_from_slice(&Header { batch: 0, ..header }.encode(0, at as u64));
+    bytes.extend_from_slice(&Header { batch: 0, acknowledged: 0, ..header }.encode(0, at as u64));
     bytes.extend_from_slice(payload);
     bytes.resize(at + header.record_bytes(), 0);
 }
@@ -121,7 +121,8 @@ impl<S: Storage> Log<S> {
         for (at, header) in &records {
             let offset = damage.from + *at as u64;
             // All before it was synced long ago.
-            let header = Header { batch: offset, ..*header };
+            let acknowledged = self.acknowledged.min(header.version);
+            let header = Header { batch: offset, acknowledged, ..*header };
             bytes[*at..at + HEADER_BYTES].copy_from_slice(&header.encode(segment.id, offset));
         }
         let path = name(damage.segment);

@@ -28,6 +28,8 @@ pub(crate) struct Header {
     /// The segment before, and where that one's records end in its file. 0 for the first of a log.
     pub(crate) previous_id: u64,
     pub(crate) previous_end: u64,
+    /// The acknowledged mark when it began.
+    pub(crate) acknowledged: u64,
 }
 
 impl Header {
@@ -40,6 +42,7 @@ impl Header {
             .end(self.begin)
             .word(self.previous_id)
             .word(self.previous_end)
+            .word(self.acknowledged)
             .finish()
     }
 }
@@ -68,6 +71,7 @@ pub(crate) fn read_header<S: Storage>(storage: &S, file: &S::File) -> io::Result
                 begin: words.end(),
                 previous_id: words.word(),
                 previous_end: words.word(),
+                acknowledged: words.word(),
             };
             Begun::Yes(header, copies)
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use squall_fabric::NodeId;
 
 use super::{
-    ChainValue, Damage, End, Log, PublicKey, ReadError, Storage,
+    ChainValue, Damage, End, Log, Missing, PublicKey, ReadError, Storage,
     block::VERSION,
     index::Place,
     record,
@@ -35,6 +35,8 @@ pub struct Verified {
     pub bytes: u64,
     /// What is damaged, in the order of the log: the first thousand.
     pub damage: Vec<Damage>,
+    /// What was acknowledged, and is missing at the log's end.
+    pub missing: Option<Missing>,
     /// The chain at the log's end; it began with the log where that is not signed. None if it was not asked for, or if damage leaves
     /// it unknown.
     pub chain: Option<ChainValue>,
@@ -230,6 +232,7 @@ impl<S: Storage> Log<S> {
             (found.chain, found.signed, found.flaws) = (check.chain, check.signed, check.flaws);
             found.flaws.truncate(MAX_LISTED);
         }
+        found.missing = self.missing();
         progress(found.bytes);
         Ok(found)
     }

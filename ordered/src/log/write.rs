@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Appender, Batch, Damage, End, Position, ReadError, SchemaText, Storage,
+    Appender, Batch, Damage, End, Position, ReadError, SchemaText, Storage, aside,
     index::{Index, Place},
     manifest::Manifest,
     record::{HEADER_BYTES, Header},
@@ -50,8 +50,8 @@ pub(crate) const NEW: &str = "segment.new";
 /// Why a log did not take a change.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The system says no. Unless it was [`prepare`](Log::prepare) that could not make a file, the log takes nothing more: what
-    /// a failed write or sync has left on disk shows only when the log is opened again.
+    /// The system says no. Unless a file could not be made for want of space, ahead of time or for what is set aside, the log takes
+    /// nothing more: what a failed write or sync has left on disk shows only when the log is opened again.
     #[error("{} can't be written: {action}: {source}", path.display())]
     Io {
         /// What was attempted.
@@ -135,6 +135,8 @@ pub struct Log<S: Storage> {
     pub(crate) index: Index,
     pub(crate) begin: End,
     pub(crate) end: End,
+    /// The acknowledged mark. Above the log's end only if records are [missing](Log::missing) there.
+    pub(crate) acknowledged: u64,
     pub(crate) poisoned: Option<String>,
     /// A damage behind which nothing good follows.
     pub(crate) open_damage: Option<Damage>,
@@ -228,6 +230,12 @@ impl<S: Storage> Log<S> {
         if batch.begin() != self.end {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
+        self.accept_end()?;
+        self.write(batch)
+    }
+
+    /// Writes a batch that comes next, and syncs it.
+    pub(crate) fn write(&mut self, batch: &mut Batch) -> Result<End, WriteError> {
         let end = batch.end();
         if self.signing.as_ref().is_some_and(|signing| signing.chain().is_none()) {
             self.catch_up()?;
@@ -260,6 +268,7 @@ impl<S: Storage> Log<S> {
                 break;
             }
             header.batch = batch;
+            header.acknowledged = self.acknowledged;
             header.payload_checksum = crc32c::crc32c(&records[run + HEADER_BYTES..next]);
             records[run..run + HEADER_BYTES].copy_from_slice(&header.encode(last.header.id, offset));
             let payload = run + HEADER_BYTES..run + HEADER_BYTES + header.payload_bytes as usize;
@@ -307,11 +316,15 @@ impl<S: Storage> Log<S> {
         let path = name(index);
         self.spare = None;
         // Under another name first, so that the one that is replaced is whole until this one is.
-        let file = self.storage.create(NEW, bytes).map_err(|source| WriteError::Io {
-            action: "making a segment",
-            path: self.storage.path(&path),
-            source,
-        })?;
+        let failed = |source| WriteError::Io { action: "making a segment", path: self.storage.path(&path), source };
+        let file = loop {
+            match self.storage.create(NEW, bytes) {
+                // What was set aside must not keep the log from going on.
+                Err(e)
+                    if e.kind() == io::ErrorKind::StorageFull && aside::make_room(&self.storage).map_err(failed)? => {}
+                made => break made.map_err(failed)?,
+            }
+        };
         let made = self.storage.sync(&file).and_then(|()| self.storage.rename(NEW, &path));
         let made = made.and_then(|()| self.storage.sync_directory());
         made.map_err(|source| self.poison("making it durable", &path, source))?;
@@ -344,6 +357,7 @@ impl<S: Storage> Log<S> {
             begin: self.end,
             previous_id: self.last.as_ref().map_or(0, |last| last.header.id),
             previous_end: self.last.as_ref().map_or(0, |last| last.at),
+            acknowledged: self.acknowledged.min(self.end.version),
         };
         self.sync_signatures()?;
         let written = self.storage.write_at(&file, 0, &header.encode());
@@ -353,8 +367,14 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Puts a manifest into force.
+    /// Whether somebody else may be writing to it.
+    pub(crate) fn is_live(&self) -> bool {
+        self.look.is_some_and(|look| look.is_live)
+    }
+
+    /// Puts a manifest into force, with the mark as it is.
     pub(crate) fn put(&mut self, manifest: Manifest) -> Result<(), WriteError> {
+        let manifest = Manifest { acknowledged: self.acknowledged, ..manifest };
         let written = manifest.write(&self.storage);
         written.map_err(|source| self.poison("replacing it", super::manifest::NAME, source))?;
         self.manifest = manifest;
@@ -372,6 +392,14 @@ impl<S: Storage> Log<S> {
         let error = WriteError::Io { action, path: self.storage.path(file), source };
         self.poisoned = Some(error.to_string());
         error
+    }
+
+    /// As [`poison`](Log::poison), unless it was for want of space that something could not be made.
+    pub(crate) fn poison_unless_full(&mut self, action: &'static str, file: &str, source: io::Error) -> WriteError {
+        match source.kind() {
+            io::ErrorKind::StorageFull => WriteError::Io { action, path: self.storage.path(file), source },
+            _ => self.poison(action, file, source),
+        }
     }
 
     /// What a reader may see.

@@ -44,7 +44,7 @@ impl World {
     }
 
     fn act(&mut self) -> Result<(), WriteError> {
-        match self.rng.u32(..100) {
+        match self.rng.u32(..101) {
             0..55 => self.append(),
             55..80 => self.commit()?,
             80..90 => self.log.prepare()?,
@@ -52,6 +52,9 @@ impl World {
             93..95 => self.check_time(),
             95..97 => self.cut()?,
             97..99 => self.trim()?,
+            99 => {
+                self.log.save_acknowledged()?;
+            }
             _ => self.log.raise_generation(self.log.generation() + 1)?,
         }
         Ok(())
@@ -72,6 +75,7 @@ impl World {
             let persisted = self.log.commit(&mut batch)?;
             assert_eq!((persisted, self.log.persisted()), (batch.end(), batch.end()));
             self.acknowledged = persisted.position;
+            self.log.set_acknowledged(self.rng.u64(..=persisted.version + 3));
             self.appender.give_back(batch);
         }
         Ok(())
@@ -193,7 +197,8 @@ impl World {
     fn reopen(&mut self) {
         let generation = self.log.generation();
         let opened = open(&self.storage, Options { generation, ..self.options });
-        assert_eq!((&opened.damage, &opened.healed), (&vec![], &vec![]));
+        assert_eq!((&opened.damage, &opened.missing, &opened.healed), (&vec![], &None, &vec![]));
+        assert!(opened.log.acknowledged() <= opened.log.persisted().version);
         self.log = opened.log;
         let (found, damage) = read_all(&self.log);
         assert_eq!(damage, []);

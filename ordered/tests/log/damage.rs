@@ -110,7 +110,7 @@ fn repair(log: &mut Log<SimStorage>, damage: &Damage, other: &Log<SimStorage>) {
     let error =
         log.commit(&mut appender.take_batch().expect("a record")).expect_err("it would be written over what was");
     assert!(matches!(error, WriteError::Damaged(_)), "{error}");
-    assert_eq!(log.cut_to(damage.after).expect("the disk is well").position, damage.after);
+    assert_eq!(log.cut_to(damage.after).expect("the disk is well").end.position, damage.after);
     write(log, &missing, 10);
 }
 

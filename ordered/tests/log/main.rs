@@ -2,10 +2,14 @@
 //!
 //! What is random comes from seeds, which a failure prints: `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
 
+mod asides;
 mod crashes;
 mod damage;
 mod files;
+mod marks;
+
 mod model;
+mod offline;
 mod readers;
 mod refusals;
 mod signatures;

@@ -64,13 +64,13 @@ fn a_later_versions() {
         let storage = changed(&storage, |image| {
             let bytes = image.get_mut(file).expect("it is there");
             for copy in [0, 2048] {
-                bytes[copy + 8] = 3;
+                bytes[copy + 8] = 4;
                 let checksum = crc32c::crc32c(&bytes[copy..copy + 508]);
                 bytes[copy + 508..copy + 512].copy_from_slice(&checksum.to_le_bytes());
             }
         });
         let error = refusal(&storage, options);
-        assert!(matches!(error, OpenError::Version { found: 3, .. }), "{error}");
+        assert!(matches!(error, OpenError::Version { found: 4, .. }), "{error}");
     }
 }
 

@@ -56,7 +56,7 @@ fn check(
         }
     });
     let found = found.map_err(|error| CommandError::Failed(format!("{shown}: {error}")))?;
-    let Verified { records, bytes, damage, chain, signed, flaws } = found;
+    let Verified { records, bytes, damage, missing, chain, signed, flaws } = found;
     let (first, last) = (log.begin().version + 1, log.persisted());
     let mut lines = vec![format!("versions {first} to {}: {records} records, {}", last.version, HumanBytes(bytes))];
     lines.extend(chain.map(|chain| format!("digest of all records (SHA-256, chained): {chain}")));
@@ -70,6 +70,7 @@ fn check(
     }
     let damage = damage.iter().map(|damage| damage.to_string());
     let mut wrong: Vec<String> = damage.chain(flaws.iter().map(ToString::to_string)).collect();
+    wrong.extend(missing.map(|missing| missing.to_string()));
     // What is not signed by any of them proves nothing.
     if keys.is_some() && !signed.iter().any(|signed| signed.is_known) {
         wrong.push(format!("{shown}: nobody whose key was given has signed it"));

@@ -1,0 +1,265 @@
+//! Records that a cut or a new beginning took from a log, kept beside it: each time as a log of its own, to be looked at.
+
+use std::{collections::BTreeMap, io, ops::Range, path::PathBuf};
+
+use super::{
+    Log, ReadError, Storage, WriteError,
+    index::Place,
+    manifest::{self, Manifest, NoManifest},
+    segment::{index_of, name},
+    walk::open_segment,
+};
+
+/// How many are kept at most.
+const MAX_ASIDES: usize = 4;
+
+/// How much is copied at once, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The directory of a log that was set aside: the files of another directory whose names begin with the name of what was set
+/// aside, and a dot.
+#[derive(Clone, Debug)]
+pub struct Aside<S> {
+    storage: S,
+    prefix: String,
+}
+
+impl<S: Storage> Aside<S> {
+    /// The one that was named `name`, in the directory of the log from which it was taken.
+    pub fn new(storage: S, name: &str) -> Aside<S> {
+        Aside { storage, prefix: format!("{name}.") }
+    }
+}
+
+impl<S: Storage> Storage for Aside<S> {
+    type File = S::File;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = self.storage.list()?;
+        Ok(names.iter().filter_map(|name| name.strip_prefix(&self.prefix)).map(str::to_owned).collect())
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<S::File> {
+        self.storage.create(&format!("{}{name}", self.prefix), bytes)
+    }
+
+    fn open(&self, name: &str) -> io::Result<S::File> {
+        self.storage.open(&format!("{}{name}", self.prefix))
+    }
+
+    fn size(&self, file: &S::File) -> io::Result<u64> {
+        self.storage.size(file)
+    }
+
+    fn read_at(&self, file: &S::File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.storage.read_at(file, offset, into)
+    }
+
+    fn read_through(&self, file: &S::File) {
+        self.storage.read_through(file);
+    }
+
+    fn write_at(&self, file: &S::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.storage.write_at(file, offset, bytes)
+    }
+
+    fn sync(&self, file: &S::File) -> io::Result<()> {
+        self.storage.sync(file)
+    }
+
+    fn reload(&self, file: &S::File) -> io::Result<()> {
+        self.storage.reload(file)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.storage.sync_directory()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.storage.rename(&format!("{}{from}", self.prefix), &format!("{}{to}", self.prefix))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.storage.remove(&format!("{}{name}", self.prefix))
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        self.storage.free()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.storage.path(&format!("{}{name}", self.prefix))
+    }
+}
+
+/// The names of what was set aside in a log's directory, the oldest first.
+pub fn asides<S: Storage>(storage: &S) -> io::Result<Vec<String>> {
+    Ok(files_of(&storage.list()?).into_keys().map(aside_name).collect())
+}
+
+fn aside_name(number: u64) -> String {
+    format!("aside-{number}")
+}
+
+fn full_name(number: u64, file: &str) -> String {
+    format!("{}.{file}", aside_name(number))
+}
+
+/// Of each number, the names of its files without their beginning.
+fn files_of(names: &[String]) -> BTreeMap<u64, Vec<&str>> {
+    let mut files: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        let parts = name.strip_prefix("aside-").and_then(|rest| rest.split_once('.'));
+        if let Some((number, file)) = parts.and_then(|(number, file)| number.parse().ok().zip(Some(file))) {
+            files.entry(number).or_default().push(file);
+        }
+    }
+    files
+}
+
+/// The highest number that a file in the directory has.
+pub(crate) fn newest(names: &[String]) -> u64 {
+    files_of(names).into_keys().next_back().unwrap_or(0)
+}
+
+/// What is about to be set aside.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    number: u64,
+    /// The segments that get other names instead of being removed, once the log's manifest has the number.
+    segments: Range<u64>,
+    /// The log's size when it was whole, in bytes.
+    log_bytes: u64,
+}
+
+impl SetAside {
+    pub(crate) fn name(&self) -> String {
+        aside_name(self.number)
+    }
+
+    /// Whether a segment that the log does not list any more is to be kept.
+    pub(crate) fn takes(&self, segment: u64) -> bool {
+        self.segments.contains(&segment)
+    }
+
+    /// Gives a segment its new name.
+    pub(crate) fn take<S: Storage>(&self, storage: &S, segment: u64) -> io::Result<()> {
+        storage.rename(&name(segment), &full_name(self.number, &name(segment)))
+    }
+}
+
+impl<S: Storage + Clone> Log<S> {
+    /// Prepares, durably, to set aside what a cut at `place` takes away, or all segments: the segment that is cut is copied, and a
+    /// manifest for what goes is written. The rest follows once the log's own manifest has the number. None if nothing is there.
+    pub(crate) fn prepare_aside(&mut self, place: Option<Place>) -> Result<Option<SetAside>, WriteError> {
+        let Some(last) = self.last.as_ref().map(|last| last.header.index) else { return Ok(None) };
+        let number = self.manifest.asides + 1;
+        let aside = Aside::new(self.storage.clone(), &aside_name(number));
+        let first = place.map_or(self.manifest.first, |place| place.segment);
+        let mut log_bytes = 0;
+        for index in self.manifest.first..=last {
+            let (file, _) = open_segment(&self.storage, index)?;
+            let size = self.storage.size(&file);
+            log_bytes += size.map_err(|source| ReadError::Io { path: self.storage.path(&name(index)), source })?;
+        }
+        let copied = match place {
+            Some(place) => self.copy_segment(&aside, place.segment),
+            None => Ok(()),
+        };
+        let manifest = Manifest {
+            first,
+            next: last + 1,
+            cut: self.manifest.cut.filter(|cut| cut.index == last),
+            acknowledged: self.acknowledged,
+            asides: 0,
+            ..self.manifest
+        };
+        let prepared = copied.and_then(|()| manifest.write(&aside));
+        if let Err(source) = prepared {
+            // If it can't be removed, opening the log does it.
+            let _ = place.map(|place| aside.remove(&name(place.segment)));
+            return Err(self.poison_unless_full("setting aside what goes", &full_name(number, manifest::NAME), source));
+        }
+        let segments = first + u64::from(place.is_some())..last + 1;
+        Ok(Some(SetAside { number, segments, log_bytes }))
+    }
+
+    /// Copies a segment up to where its records end, synced.
+    fn copy_segment(&self, aside: &Aside<S>, index: u64) -> io::Result<()> {
+        let (file, _) = open_segment(&self.storage, index).map_err(io::Error::other)?;
+        let end = match &self.last {
+            Some(last) if last.header.index == index => last.at,
+            _ => open_segment(&self.storage, index + 1).map_err(io::Error::other)?.1.previous_end,
+        };
+        let copy = aside.create(&name(index), end)?;
+        let (mut at, mut chunk) = (0, vec![0; CHUNK_BYTES.min(end as usize)]);
+        while at < end {
+            let part = &mut chunk[..CHUNK_BYTES.min((end - at) as usize)];
+            self.storage.read_at(&file, at, part)?;
+            aside.write_at(&copy, at, part)?;
+            at += part.len() as u64;
+        }
+        aside.sync(&copy)
+    }
+}
+
+/// Removes the oldest of what was set aside: more than four, or more together than the log that the newest was taken from.
+pub(crate) fn remove_oldest<S: Storage>(storage: &S, newest: &SetAside) -> io::Result<()> {
+    let names = storage.list()?;
+    let (mut kept, mut bytes) = (0, 0);
+    for (number, files) in files_of(&names).into_iter().rev() {
+        for file in files.iter().filter(|file| index_of(file).is_some()) {
+            bytes += storage.size(&storage.open(&full_name(number, file))?)?;
+        }
+        kept += 1;
+        if kept > MAX_ASIDES || kept > 1 && bytes > newest.log_bytes {
+            remove(storage, number, &files)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the oldest if there is one, for want of space. Returns whether there was.
+pub(crate) fn make_room<S: Storage>(storage: &S) -> io::Result<bool> {
+    let names = storage.list()?;
+    let Some((number, files)) = files_of(&names).into_iter().next() else { return Ok(false) };
+    remove(storage, number, &files)?;
+    Ok(true)
+}
+
+/// Removes one: first what says that it is there, durably.
+fn remove<S: Storage>(storage: &S, number: u64, files: &[&str]) -> io::Result<()> {
+    if files.contains(&manifest::NAME) {
+        storage.remove(&full_name(number, manifest::NAME))?;
+        storage.sync_directory()?;
+    }
+    let mut others = files.iter().filter(|file| **file != manifest::NAME);
+    others.try_for_each(|file| storage.remove(&full_name(number, file)))
+}
+
+/// Finishes, when a log is opened, what a crash left half done: what the log's manifest does not know of goes, and segments that
+/// were to get another name get it.
+pub(crate) fn finish<S: Storage + Clone>(storage: &S, log: &Manifest, names: &[String]) -> io::Result<()> {
+    for (number, files) in files_of(names) {
+        let aside = Aside::new(storage.clone(), &aside_name(number));
+        let manifest = match Manifest::read(&aside)? {
+            Ok(manifest) if number <= log.asides => manifest,
+            Ok(_) | Err(NoManifest::Absent) => {
+                remove(storage, number, &files)?;
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let is_there = |index: u64| files.contains(&name(index).as_str());
+        let is_left = |index: u64| !(log.first..log.next).contains(&index) && names.contains(&name(index));
+        let missing: Vec<u64> = (manifest.first..manifest.next).filter(|&index| !is_there(index)).collect();
+        if missing.iter().all(|&index| is_left(index)) {
+            let to = |index| full_name(number, &name(index));
+            missing.into_iter().try_for_each(|index| storage.rename(&name(index), &to(index)))?;
+        } else {
+            // It was being removed.
+            remove(storage, number, &files)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! A log that no node has, in the hands of an operator: it is read as far as that goes, repaired from copies, or cut.
+
+use super::{
+    Cut, Damage, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, Storage, WriteError,
+    index::Place,
+    segment::RECORDS_AT,
+    walk::{Step, Walk},
+};
+
+/// Why an operator's work on a log was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// It can't be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It can't be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It can't be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// It does not reach the version at which it should end.
+    #[error("the log holds versions {first} to {last}, so it can't be cut at version {version}: give one of these")]
+    NotThere {
+        /// The version that was asked for.
+        version: u64,
+        /// The one behind which the log begins.
+        first: u64,
+        /// The last that can be read.
+        last: u64,
+    },
+    /// Damaged records lie before the version at which it should end.
+    #[error("{damage}, before version {version}: repair it from another member's log, or cut at version {after}")]
+    DamagedBefore {
+        /// The version that was asked for.
+        version: u64,
+        /// The version before the damage.
+        after: u64,
+        /// The first damage.
+        damage: Box<Damage>,
+    },
+}
+
+/// Where a log is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutAt {
+    /// Behind the message that has this version, and the views behind it.
+    Version(u64),
+    /// Before the first damaged record; if there is none, at the log's end, which then is one.
+    Damage,
+}
+
+/// What is found in a log, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A record that is good.
+    Record(Record<'a>),
+    /// Records that are damaged.
+    Damage(Damage),
+    /// Records that were acknowledged, and are missing at the log's end.
+    Missing(Missing),
+}
+
+/// Shows all that can be read of a log, of whichever cluster and shard it is, and names what can't. Nothing is changed. `is_live` as
+/// for [`Log::look`].
+pub fn read<S: Storage + Clone>(storage: S, is_live: bool, mut each: impl FnMut(Part<'_>)) -> Result<(), OfflineError> {
+    let log = Log::look(storage, is_live)?.log;
+    let mut reader = log.read(log.begin().position, Position::MAX)?;
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => each(Part::Record(record)),
+            Ok(None) => break,
+            Err(ReadError::Damaged(damage)) => each(Part::Damage(*damage)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    log.open_damage.clone().into_iter().for_each(|damage| each(Part::Damage(damage)));
+    log.missing().into_iter().for_each(|missing| each(Part::Missing(missing)));
+    Ok(())
+}
+
+/// Opens a log to change it, of whichever cluster and shard it is.
+fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opened<S>, OpenError> {
+    let options = *Log::look(storage.clone(), false)?.log.options();
+    Log::open(storage, options, rng)
+}
+
+/// Ends a log on an operator's word, durably. The acknowledged mark goes down with it; what goes is set aside.
+pub fn cut<S: Storage + Clone>(storage: S, at: CutAt, rng: &mut fastrand::Rng) -> Result<Cut, OfflineError> {
+    let mut log = open(storage, rng)?.log;
+    let begin = log.begin();
+    let to = match at {
+        CutAt::Version(version) => version,
+        CutAt::Damage => u64::MAX,
+    };
+    let mut end = begin;
+    let start = Place { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
+    let mut walk = log.extent().map(|extent| Walk::new(extent, start));
+    while let Some(step) = walk.as_mut().map_or(Ok(None), |walk| walk.next(&log.storage))? {
+        match step {
+            Step::Record { header, .. } if header.version <= to => end = header.reached(),
+            Step::Damage(damage) if at != CutAt::Damage && end.version < to => {
+                let after = end.version;
+                return Err(OfflineError::DamagedBefore { version: to, after, damage: Box::new(damage) });
+            }
+            Step::Record { .. } | Step::Damage(_) => break,
+        }
+    }
+    if at != CutAt::Damage && end.version != to {
+        return Err(OfflineError::NotThere { version: to, first: begin.version, last: end.version });
+    }
+    Ok(log.cut_to(end.position)?)
+}
+
+/// Repairs a log from other members' copies of it, as [`Log::repair_from`] does. Those may be damaged, too, and are only looked at.
+pub fn repair<S: Storage + Clone, T: Storage + Clone>(
+    storage: S,
+    others: impl IntoIterator<Item = T>,
+    rng: &mut fastrand::Rng,
+) -> Result<Repaired, OfflineError> {
+    let mut log = open(storage, rng)?.log;
+    let mut copies = Vec::new();
+    for other in others {
+        let copy = Log::look(other, false)?.log;
+        let is_same = (copy.options().cluster, copy.options().shard) == (log.options().cluster, log.options().shard);
+        if !is_same {
+            let path = copy.storage().path("");
+            let (found, expected) = (copy.options().cluster, log.options().cluster);
+            let (found_shard, expected_shard) = (copy.options().shard, log.options().shard);
+            return Err(OfflineError::Open(match found == expected {
+                true => OpenError::OtherShard { path, found: found_shard, expected: expected_shard },
+                false => OpenError::OtherCluster { path, found, expected },
+            }));
+        }
+        copies.push(copy);
+    }
+    Ok(log.repair_from(&copies)?)
+}

@@ -1,0 +1,178 @@
+//! The repair of a whole log from copies of it: of each damaged record any good one will do.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Appender, Body, Damage, End, Log, Missing, Position, ReadError, Record, Storage, WriteError,
+    record::Header,
+    repair::put,
+    scan::{Found, Scanner},
+    walk::{Step, Walk, open_segment},
+};
+use crate::Payload;
+
+/// How much is appended at once, in bytes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What a repair did, and what it could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// How many damages were replaced.
+    pub replaced: u64,
+    /// How many records were appended at the log's end, since it was damaged or records were missing there.
+    pub appended: u64,
+    /// The damages for which no copy is good, or fits: the first thousand.
+    pub left: Vec<Damage>,
+    /// What is still missing at the end.
+    pub missing: Option<Missing>,
+}
+
+/// Records by where a log ends behind them.
+type Copies = BTreeMap<Position, (Header, Vec<u8>)>;
+
+impl<S: Storage + Clone> Log<S> {
+    /// Replaces what is damaged, from the log's beginning on, by the records of other copies of this log; and appends those that are
+    /// missing at its end, as far as they are known to be acknowledged. Durable.
+    ///
+    /// Only what fits is taken: which follows the record before it and is followed by the one behind it, with their versions and
+    /// times. A crash leaves the rest damaged or missing.
+    pub fn repair_from<T: Storage + Clone>(&mut self, others: &[Log<T>]) -> Result<Repaired, WriteError> {
+        self.check_health()?;
+        let mut repaired = Repaired::default();
+        for damage in self.verify(|_| {})?.damage {
+            if damage.to.is_some() && self.replace_from(&damage, others)? {
+                repaired.replaced += 1;
+            }
+        }
+        if self.open_damage.is_some() || self.missing().is_some() {
+            repaired.appended = self.append_from(others)?;
+        }
+        repaired.left = self.verify(|_| {})?.damage;
+        repaired.missing = self.missing();
+        Ok(repaired)
+    }
+
+    /// Replaces one damage. Returns whether there was something to replace it by.
+    fn replace_from<T: Storage + Clone>(&mut self, damage: &Damage, others: &[Log<T>]) -> Result<bool, WriteError> {
+        let Some((to, before)) = damage.to.zip(damage.before) else { return Ok(false) };
+        let Some(start) = self.end_before_damage(damage)? else { return Ok(false) };
+        let copies: Vec<Copies> = others.iter().map(|other| copies(other, damage.after, before)).collect();
+        // Where one alone does not have them all.
+        let all = copies.iter().rev().flatten().map(|(&end, record)| (end, record.clone())).collect();
+        for records in copies.iter().chain([&all]) {
+            let (mut bytes, mut end, mut fits) = (Vec::new(), start, true);
+            for (header, payload) in records.values() {
+                fits &= header.may_follow(end);
+                end = header.reached();
+                put(&mut bytes, *header, payload);
+            }
+            if !fits || bytes.len() as u64 != to - damage.from || !self.goes_on(damage.segment, to, end)? {
+                continue;
+            }
+            match self.replace_damaged(damage, &bytes) {
+                Err(WriteError::NoReplacement { .. }) => {}
+                replaced => return replaced.map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Where the log ends before a damage, whatever is damaged before that. None if the damage is no more.
+    fn end_before_damage(&self, damage: &Damage) -> Result<Option<End>, ReadError> {
+        let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else { return Ok(None) };
+        let mut walk = Walk::new(extent, start);
+        loop {
+            let end = walk.end();
+            match walk.next(&self.storage)? {
+                Some(Step::Damage(found)) if (found.segment, found.from) == (damage.segment, damage.from) => {
+                    return Ok(Some(end));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Whether what lies at an offset of a segment goes on where a log ends.
+    fn goes_on(&self, segment: u64, at: u64, end: End) -> Result<bool, ReadError> {
+        let Some(extent) = self.extent() else { return Ok(false) };
+        let (file, header) = open_segment(&self.storage, segment)?;
+        let (segment_end, then) = if segment == extent.last {
+            (extent.last_end, extent.end)
+        } else {
+            let (_, next) = open_segment(&self.storage, segment + 1)?;
+            (next.previous_end, next.begin)
+        };
+        let path = || self.storage.path(&super::segment::name(segment));
+        let mut scanner = Scanner::new(file, header.id, at, segment_end);
+        match scanner.next(&self.storage).map_err(|source| ReadError::Io { path: path(), source })? {
+            Found::Record { header, .. } => Ok(header.may_follow(end)),
+            Found::End => Ok(then == end),
+            // Another damage, which was found behind bytes that look like a record.
+            Found::Bad { .. } => Ok(false),
+        }
+    }
+
+    /// Appends what the end lacks. The mark stays as it is until it is reached, so that what is still missing is named.
+    fn append_from<T: Storage + Clone>(&mut self, others: &[Log<T>]) -> Result<u64, WriteError> {
+        let to = others.iter().map(Log::acknowledged).fold(self.acknowledged, u64::max);
+        if self.end.version < to {
+            // Then it is known that nothing is lost by that: what was acknowledged stays missing until it is here.
+            self.acknowledged = to;
+            self.open_damage = None;
+            self.seal_last(None)?;
+        }
+        let mut appended = 0;
+        for other in others {
+            let Ok(mut reader) = other.read(self.end.position, Position::MAX) else { continue };
+            if !other.at_position(self.end.position).is_ok_and(|end| end == self.end) {
+                continue;
+            }
+            let mut appender = Appender::new(self.end, BATCH_BYTES);
+            while appender.end().version < to {
+                let Ok(Some(record)) = reader.next_record() else { break };
+                if !appender.has_room() {
+                    self.write_appended(&mut appender)?;
+                }
+                let Some(end) = append(&mut appender, &record) else { break };
+                debug_assert_eq!(end.version, record.version, "records that follow each other");
+                appended += 1;
+            }
+            self.write_appended(&mut appender)?;
+        }
+        Ok(appended)
+    }
+
+    fn write_appended(&mut self, appender: &mut Appender) -> Result<(), WriteError> {
+        let Some(mut batch) = appender.take_batch() else { return Ok(()) };
+        self.write(&mut batch)?;
+        appender.give_back(batch);
+        Ok(())
+    }
+}
+
+/// Appends a record, if it comes next.
+fn append(appender: &mut Appender, record: &Record<'_>) -> Option<End> {
+    let (end, at) = (appender.end(), record.position);
+    let comes_next = record.version - u64::from(matches!(record.body, Body::Message { .. })) == end.version;
+    let appended = match &record.body {
+        _ if !comes_next => return None,
+        Body::Message { sender, payload } => appender.append(at, record.time, *sender, Payload::kept(payload)),
+        Body::View(view) => appender.append_view(at.epoch, record.time, view),
+    };
+    appended.ok()
+}
+
+/// The good records of a log that take it from one place to another.
+fn copies<T: Storage + Clone>(log: &Log<T>, from: Position, to: Position) -> Copies {
+    let mut found = Copies::new();
+    let Ok(mut reader) = log.read(from.max(log.begin().position), to) else { return found };
+    loop {
+        match reader.next_stored() {
+            Ok(Some((header, payload))) => found.insert(header.end(), (header, payload.to_vec())),
+            Err(ReadError::Damaged(_)) => continue,
+            // What can't be read of it is no copy.
+            Ok(None) | Err(_) => return found,
+        };
+    }
+}

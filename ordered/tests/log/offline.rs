@@ -1,0 +1,214 @@
+//! What an operator can do with the directories of logs: read them, cut them, and repair one from the others.
+
+use fastrand::Rng;
+use squall_ordered::log::{Aside, CutAt, Log, OfflineError, Options, Part, Repaired, SimStorage, cut, read, repair};
+
+use crate::model::{Kept, Seed, any_options, open, options, read_all, records, seeds, write};
+
+/// A member's log that has all of these, and was told that they were acknowledged.
+fn copy(seed: u64, rng: &mut Rng, all: &[Kept]) -> (SimStorage, Options) {
+    let (storage, options) = (SimStorage::new(seed), any_options(rng));
+    let mut log = open(&storage, options).log;
+    for part in all.chunks(rng.usize(1..20)) {
+        write(&mut log, part, rng.usize(1..9));
+        log.set_acknowledged(u64::MAX);
+    }
+    if rng.bool() {
+        log.save_acknowledged().expect("the disk is well");
+    }
+    (storage, options)
+}
+
+/// Flips bits in records, and overwrites the end with zeros.
+fn damage(storage: &SimStorage, rng: &mut Rng) -> SimStorage {
+    let mut image = storage.image();
+    let mut segments: Vec<_> = image.iter_mut().filter(|(name, _)| name.starts_with("segment-")).collect();
+    for _ in 0..rng.usize(..4) {
+        let nth = rng.usize(..segments.len());
+        let file = &mut segments[nth].1;
+        let used = file.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1;
+        if used > 4096 {
+            file[rng.usize(4096..used)] ^= 1 << rng.u32(..8);
+        }
+    }
+    if rng.bool()
+        && let Some((_, file)) = segments.iter_mut().rev().find(|(_, file)| file[4096..].iter().any(|&byte| byte != 0))
+    {
+        let used = file.iter().rposition(|&byte| byte != 0).expect("it has some") + 1;
+        let from = rng.usize(4096..used);
+        file[from..used].fill(0);
+    }
+    SimStorage::from_image(rng.u64(..), &image)
+}
+
+fn readable(storage: &SimStorage) -> Vec<Kept> {
+    read_all(&Log::look(storage.clone(), false).expect("it can be read").log).0
+}
+
+fn repair_with(mine: &SimStorage, options: Options, others: &[SimStorage]) -> Result<Repaired, OfflineError> {
+    let copies: Vec<_> =
+        others.iter().map(|other| Log::look(other.clone(), false).expect("it can be read").log).collect();
+    let mut log = Log::open(mine.clone(), options, &mut Rng::with_seed(mine.changes()))?.log;
+    Ok(log.repair_from(&copies)?)
+}
+
+/// A log that was repaired lacks only what no copy has, and names it.
+fn check(storage: &SimStorage, options: Options, all: &[Kept], copies: &[Vec<Kept>]) {
+    let opened = open(storage, options);
+    let (found, log) = (read_all(&opened.log).0, &opened.log);
+    let verified = log.verify(|_| {}).expect("it can be read");
+    for damage in &verified.damage {
+        let Some(before) = damage.before else { continue };
+        let lost = all.iter().filter(|record| record.end() > damage.after && record.end() <= before);
+        assert!(lost.clone().count() > 0, "{damage}");
+        assert!(lost.clone().any(|record| copies.iter().all(|copy| !copy.contains(record))), "{damage}");
+    }
+    for record in all.iter().filter(|record| record.version <= log.acknowledged() && !found.contains(record)) {
+        let within = verified
+            .damage
+            .iter()
+            .any(|damage| record.end() > damage.after && damage.before.is_none_or(|before| record.end() <= before));
+        let missing = verified.missing.as_ref().is_some_and(|missing| missing.from <= record.version);
+        let view = record.version == log.persisted().version;
+        assert!(within || missing || view, "{} is not named", record.position);
+    }
+    if let Some(missing) = &verified.missing {
+        let next = all.iter().find(|record| record.version == missing.from).expect("it was written");
+        // Behind damage a copy is not known to go on where this one ends.
+        let at_end = |copy: &&Vec<Kept>| {
+            copy.contains(next) && all.iter().filter(|r| r.end() < next.end()).all(|r| copy.contains(r))
+        };
+        assert_eq!(copies.iter().find(at_end), None, "{missing}");
+    }
+    let mut rest = all.iter();
+    assert!(found.iter().all(|record| rest.any(|written| written == record)), "in order, as they were written");
+}
+
+#[test]
+fn any_good_copy_of_a_record_repairs_a_log() {
+    let (mut repaired, mut left) = (0, 0);
+    for seed in seeds(1000) {
+        let _seed = Seed(seed);
+        let mut rng = Rng::with_seed(seed);
+        let count = rng.usize(2..60);
+        let all = records(&mut rng, count);
+        let (mine, options) = copy(seed, &mut rng, &all);
+        let mine = damage(&mine, &mut rng);
+        let others: Vec<SimStorage> = (0..rng.u64(1..3))
+            .map(|nth| {
+                let other = copy(seed + nth, &mut rng, &all).0;
+                damage(&other, &mut rng)
+            })
+            .collect();
+        let images: Vec<_> = others.iter().map(SimStorage::image).collect();
+        let copies: Vec<Vec<Kept>> = others.iter().map(readable).collect();
+        let crashes = rng.bool();
+        if crashes {
+            mine.crash_at(mine.changes() + rng.u64(..12));
+        }
+        let done = repair_with(&mine, options, &others);
+        assert!(done.is_ok() || crashes, "{done:?}");
+        mine.restart();
+        let done = repair_with(&mine, options, &others).unwrap_or_else(|error| panic!("{error}"));
+        repaired += done.replaced + done.appended;
+        left += done.left.len();
+        check(&mine, options, &all, &copies);
+        assert!(others.iter().map(SimStorage::image).eq(images), "the others are not touched");
+    }
+    assert!(repaired > 100 && left > 10 || std::env::var_os("SQUALL_SEED").is_some(), "{repaired}, {left}");
+}
+
+/// A log of 20 records with a damage in the one with this number; what it holds, and where.
+fn damaged(nth: usize) -> (SimStorage, Options, Vec<Kept>) {
+    let (storage, options) = (SimStorage::new(1), options(1 << 20, 1 << 16));
+    let all = records(&mut Rng::with_seed(5), 20);
+    write(&mut open(&storage, options).log, &all, 4);
+    let file = &storage.image()["segment-0000000000"];
+    let mut at = 4096;
+    for _ in 0..nth {
+        let len = u32::from_le_bytes(file[at..at + 4].try_into().expect("4 bytes")) as usize;
+        at += (64 + len).next_multiple_of(16);
+    }
+    storage.flip("segment-0000000000", at as u64 + 20, 3);
+    (storage, options, all)
+}
+
+#[test]
+fn an_operator_cuts_a_log_at_a_version_or_before_its_damage() {
+    let rng = &mut Rng::with_seed(1);
+    let (storage, options, all) = damaged(12);
+    let before = all[11].version;
+    let error = cut(storage.clone(), CutAt::Version(all[15].version), rng).expect_err("who knows what lies before");
+    assert!(matches!(error, OfflineError::DamagedBefore { after, .. } if after == before), "{error}");
+    let error = cut(storage.clone(), CutAt::Version(99), rng).expect_err("there is none");
+    assert!(matches!(error, OfflineError::DamagedBefore { .. }), "{error}");
+
+    let done = cut(storage.clone(), CutAt::Damage, rng).expect("the disk is well");
+    assert_eq!((done.end, done.aside.as_deref()), (all[11].reached(), Some("aside-1")));
+    let error = cut(storage.clone(), CutAt::Version(99), rng).expect_err("there is none");
+    assert!(matches!(error, OfflineError::NotThere { last, .. } if last == before), "{error}");
+    let kept = read_all(&Log::look(Aside::new(storage.clone(), "aside-1"), false).expect("it is a log").log);
+    assert_eq!((kept.0, kept.1.len()), ([&all[..12], &all[13..]].concat(), 1));
+
+    let version = all[5].version;
+    let done = cut(storage.clone(), CutAt::Version(version), rng).expect("the disk is well");
+    let last = all.iter().rposition(|record| record.version == version).expect("it is one");
+    assert_eq!((done.end, done.aside.as_deref()), (all[last].reached(), Some("aside-2")));
+    let opened = open(&storage, options);
+    assert_eq!((opened.missing, opened.log.acknowledged() <= version), (None, true));
+    assert_eq!(read_all(&opened.log), (all[..=last].to_vec(), vec![]));
+}
+
+#[test]
+fn a_log_whose_last_record_is_damaged_goes_on_once_an_operator_cut_it() {
+    let (storage, options, all) = damaged(19);
+    let done = cut(storage.clone(), CutAt::Damage, &mut Rng::with_seed(1)).expect("the disk is well");
+    assert_eq!((done.end, done.aside), (all[18].reached(), None));
+    let opened = open(&storage, options);
+    assert_eq!((opened.damage.len(), &opened.missing), (0, &None));
+    let mut log = opened.log;
+    write(&mut log, &all[19..], 1);
+    assert_eq!(read_all(&log).0, all);
+}
+
+#[test]
+fn all_that_can_be_read_is_shown_and_the_rest_named() {
+    let (storage, options, all) = damaged(12);
+    let mut log = open(&storage, options).log;
+    log.set_acknowledged(u64::MAX);
+    log.save_acknowledged().expect("the disk is well");
+    let mut image = storage.image();
+    let file = image.get_mut("segment-0000000000").expect("it is there");
+    let used = file.iter().rposition(|&byte| byte != 0).expect("it has some") + 1;
+    file[used - 30..used].fill(0);
+    let storage = SimStorage::from_image(1, &image);
+    let (mut shown, mut damages, mut missing) = (Vec::new(), 0, None);
+    let each = |part: Part<'_>| match part {
+        Part::Record(record) => shown.push(Kept::of(&record)),
+        Part::Damage(_) => damages += 1,
+        Part::Missing(found) => missing = Some(found),
+    };
+    read(storage.clone(), false, each).expect("it can be read");
+    assert_eq!(shown, [&all[..12], &all[13..19]].concat());
+    let missing = missing.expect("it is named");
+    assert_eq!((damages, missing.from, missing.to), (1, all[19].version, all[19].version));
+    assert!(storage.image() == image, "nothing is changed");
+}
+
+#[test]
+fn a_directory_is_repaired_from_another() {
+    let (storage, options, all) = damaged(12);
+    let done = repair(storage.clone(), [damaged(3).0], &mut Rng::with_seed(1)).expect("the disk is well");
+    assert_eq!(done, Repaired { replaced: 1, ..Repaired::default() });
+    assert_eq!(read_all(&open(&storage, options).log), (all, vec![]));
+}
+
+#[test]
+fn another_log_is_no_copy() {
+    let (storage, ..) = damaged(12);
+    let other = SimStorage::new(2);
+    let options = Options { shard: squall_membership::ShardId(9), ..options(1 << 20, 1 << 16) };
+    open(&other, options);
+    let error = repair(storage, [other], &mut Rng::with_seed(1)).expect_err("it is another shard's");
+    assert!(matches!(error, OfflineError::Open(_)), "{error}");
+}
