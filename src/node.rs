@@ -193,7 +193,8 @@ impl NodeBuilder {
                 None => None,
                 Some(OpenedLog { mut log, is_kept, .. }) => {
                     let rebuilt = spec.recover(&mut log)?;
-                    held.extend(recovery::held(&rebuilt, is_kept).map(|held| (shard, held)));
+                    let own = recovery::held(&rebuilt, is_kept, log.acknowledged());
+                    held.extend(own.map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());
                     journal.set_lost(!is_kept);

@@ -44,7 +44,7 @@ impl Reopen {
         let Some(suspended) = view.shard(*shard) else {
             return refuse(format!("{} reopens {shard}, which there is not", member.node));
         };
-        let ShardState::Suspended { after, last_holders } = &suspended.state else {
+        let ShardState::Suspended { after, last_holders, acknowledged } = &suspended.state else {
             return refuse(format!("{} reopens {shard}, which is not suspended", member.node));
         };
         let Some(holder) = last_holders.iter().find(|holder| holder.is(member)) else {
@@ -57,11 +57,12 @@ impl Reopen {
             let (node, end) = (member.node, held.end);
             return refuse(format!("{node} has {shard} up to {end}, and it was suspended after {after}"));
         }
-        counted_end(*after, suspended, holder, held).ok_or_else(|| {
-            let (node, Held { end, complete }, since) = (member.node, held, holder.since);
-            let whole = if *complete { "a whole" } else { "no whole" };
+        counted_end(*after, suspended, holder, held, *acknowledged).ok_or_else(|| {
+            let (node, Held { end, complete, .. }, since) = (member.node, held, holder.since);
+            let whole = if *complete && held.has(*acknowledged) { "a whole" } else { "no whole" };
             Refused::Rule(format!(
-                "{node} reopens {shard} with {whole} copy up to {end}, and it counts if whole and from {since} on"
+                "{node} reopens {shard} with {whole} copy up to {end}, and it counts if whole, from {since} on, and with all that was \
+                 acknowledged up to version {acknowledged}"
             ))
         })
     }

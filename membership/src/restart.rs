@@ -12,7 +12,7 @@ use crate::{
     layout::{Counts, Layout},
     register::Refused,
     rules,
-    view::{Epoch, Holder, Member, Seq, ShardId, ShardView, View},
+    view::{Epoch, Holder, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
 
@@ -48,6 +48,18 @@ pub struct Held {
     /// Whether it is the whole state at that place: of a disk, an undamaged log, and the one that it always had; of a process
     /// that has not stopped, the state of a complete member.
     pub complete: bool,
+    /// The version at the end: how many messages there are in the whole order up to there. None for a process that has not stopped,
+    /// which has all that anybody was told of.
+    pub version: Option<u64>,
+    /// The version up to which this node knows that messages were acknowledged, also where its copy lacks them.
+    pub acknowledged: u64,
+}
+
+impl Held {
+    /// Whether the copy has what was acknowledged up to this version.
+    pub(crate) fn has(&self, acknowledged: u64) -> bool {
+        self.version.is_none_or(|version| version >= acknowledged.max(self.acknowledged))
+    }
 }
 
 /// A member of the current view says that it will do no more in it, and what it has.
@@ -111,7 +123,8 @@ impl Back {
 /// run have received all that anybody delivered, so if any of them is complete the shard goes on at the smallest of their
 /// counts, if that is further. In either case nothing that was delivered by, or is on the disks of, all complete members is
 /// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
-/// up to where the last view says that this epoch ended. A shard that [hands on no state](Counts::Passed) begins anew.
+/// up to where the last view says that this epoch ended. A log that lacks what any of them knows to have been acknowledged does not
+/// count: its end is damaged. A shard that [hands on no state](Counts::Passed) begins anew.
 ///
 /// [`check_restart`] accepts this, of all those who are back, if they are more than half.
 pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
@@ -131,7 +144,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
             // Who is missing may have gone further, and it is not known who goes on with whom.
             Counts::Passed => None,
         };
-        let holds = |back: &&Back| end.is_some_and(|end| reach(last, shard, back).is_some_and(|reach| reach >= end));
+        let holds = |back: &&Back| end.is_some_and(|end| reach(last, shard, &members, back).is_some_and(|reach| reach >= end));
         let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
@@ -152,24 +165,45 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     };
     changes.joined = differ(&changes.members, &current.members);
     changes.left = differ(&current.members, &changes.members);
+    // Who returns later is to have that, too.
+    for (shard, next) in current.shards.iter().zip(&mut changes.shards) {
+        if let ShardState::Suspended { acknowledged, .. } = &mut next.state {
+            let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
+            *acknowledged = self::acknowledged(shard, &members);
+        }
+    }
     Proposal { by, view, restart: true, finals, trims, ends }
 }
 
 /// Where a shard goes on, if anybody has come back with its state.
 fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
     let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(&last.view));
-    let reach = |back: &Back| reach(last, shard, back);
+    let reach = |back: &Back| reach(last, shard, members, back);
     let longest = restarted.into_iter().filter_map(reach).max();
     longest.max(runs.into_iter().filter_map(reach).min())
 }
 
 /// The place up to which a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.
-fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
+fn reach(last: &Proposal, shard: &ShardView, members: &[&Back], back: &Back) -> Option<End> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(&last.view) {
         return held.complete.then_some(held.end).filter(|_| !shard.is_suspended());
     }
-    counted_end(last.view.epoch, shard, &shard.holder(&back.member)?, held)
+    counted_end(last.view.epoch, shard, &shard.holder(&back.member)?, held, acknowledged(shard, members))
+}
+
+/// The version up to which messages were acknowledged, as far as the logs of those say who held the shard last. Others' may be of
+/// another life of the group.
+fn acknowledged(shard: &ShardView, members: &[&Back]) -> u64 {
+    let (before, holders) = match &shard.state {
+        ShardState::Suspended { last_holders, acknowledged, .. } => (*acknowledged, &last_holders[..]),
+        _ => (0, &[][..]),
+    };
+    let is_holder =
+        |member: &Member| shard.is_complete(member.node) || holders.iter().any(|holder| holder.is(member));
+    let holding = members.iter().filter(|back| is_holder(&back.member));
+    let told = holding.filter_map(|back| Some(back.held.get(&shard.shard)?.acknowledged));
+    told.fold(before, u64::max)
 }
 
 /// The place up to which a copy on a disk counts that a holder had in a shard's last view, which is of epoch `last`. None if it
@@ -177,9 +211,15 @@ fn reach(last: &Proposal, shard: &ShardView, back: &Back) -> Option<End> {
 ///
 /// The copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
 /// that place, and what was acknowledged later had to be on this disk. What it has of earlier epochs beyond the place where the
-/// last one began is void.
-pub(crate) fn counted_end(last: Epoch, shard: &ShardView, holder: &Holder, held: &Held) -> Option<End> {
-    let counts = held.complete && held.end >= holder.since;
+/// last one began is void. A copy that lacks what is known to have been `acknowledged` was damaged.
+pub(crate) fn counted_end(
+    last: Epoch,
+    shard: &ShardView,
+    holder: &Holder,
+    held: &Held,
+    acknowledged: u64,
+) -> Option<End> {
+    let counts = held.complete && held.end >= holder.since && held.has(acknowledged);
     counts.then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
 }
 

@@ -185,7 +185,8 @@ impl Tenure {
     fn back(&self) -> Option<Back> {
         let end = |seq| End { epoch: self.view.epoch, seq };
         let held = |(index, shard): (usize, ShardId)| {
-            Some((shard, Held { end: end(*self.frozen.get(&shard)?), complete: self.holds(self.me, index) }))
+            let end = end(*self.frozen.get(&shard)?);
+            Some((shard, Held { end, complete: self.holds(self.me, index), version: None, acknowledged: 0 }))
         };
         let is_stuck = self.is_frozen() && !self.is_decided() && self.decider.is_stalled();
         let (member, epoch) = (self.member().clone(), self.view.epoch);

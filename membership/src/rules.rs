@@ -135,7 +135,7 @@ fn suspended<'a>(view: &View, shard: &ShardView, nodes: impl Iterator<Item = &'a
         let late = Holder { node: *node, voter: member.voter, since: unknown };
         Some(shard.holder(member).unwrap_or(late))
     };
-    ShardState::Suspended { after: view.epoch, last_holders: nodes.filter_map(holder).collect() }
+    ShardState::Suspended { after: view.epoch, last_holders: nodes.filter_map(holder).collect(), acknowledged: 0 }
 }
 
 /// The state of a shard with these complete members; without any it is `suspended`.

@@ -128,6 +128,9 @@ pub enum ShardState {
         after: Epoch,
         /// The copies that were complete in that view, also those that became so during it.
         last_holders: Vec<Holder>,
+        /// The version up to which messages were acknowledged, as far as the logs say that came back since. A copy that lacks one
+        /// of them is damaged, and the shard does not go on with it.
+        acknowledged: u64,
     },
 }
 

@@ -40,9 +40,14 @@ fn end(epoch: u64, seq: u64) -> End {
     End { epoch: Epoch(epoch), seq: Seq(seq) }
 }
 
+/// A copy that lacks nothing.
+fn whole(end: End) -> Held {
+    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0 }
+}
+
 /// A node has these shards, as one that was complete.
 fn back(member: Member, epoch: u64, held: &[(ShardId, End)]) -> Back {
-    let held = held.iter().map(|&(shard, end)| (shard, Held { end, complete: true })).collect();
+    let held = held.iter().map(|&(shard, end)| (shard, whole(end))).collect();
     Back { member, epoch: Epoch(epoch), held }
 }
 
@@ -115,6 +120,29 @@ fn the_longest_log_wins_and_who_has_it_is_complete() {
     assert_eq!((&view.joined, &view.left), (&nodes(&[1, 2, 3]), &nodes(&[1, 2, 3])));
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[1, 2])));
     assert_eq!(register.backs(), [], "they are of a view that is over");
+}
+
+#[test]
+fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_the_shard() {
+    let mut register = register();
+    let short = |acknowledged, version| Held { version: Some(version), acknowledged, ..whole(end(1, version)) };
+    // Node 1 knows that 9 messages were acknowledged, and lacks the last one; node 2 has fewer, and does not know.
+    for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
+        let mut back = back(life(node, 2), 1, &[]);
+        back.held = [(ALL, held), (PAIR, held)].into();
+        say(&mut register, back);
+    }
+    let view = go_on(&mut register);
+    assert_eq!((last_holders(&view, 0), last_holders(&view, 1)), (nodes(&[1, 2, 3]), nodes(&[1, 2])));
+    let reopen = |node, held| Reopen { member: life(node, 2), epoch: view.epoch, shard: ALL, held };
+    for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
+        let refused = refusal(register.apply(Entry::Reopen(reopen(node, held))));
+        assert!(refused.contains("acknowledged up to version 9"), "{refused}");
+    }
+    // Its missing records were taken from a copy.
+    assert_eq!(register.apply(Entry::Reopen(reopen(1, short(9, 9)))), Applied::Reopens);
+    let next = follow(&register, &[1, 2], &[], &register.reopens());
+    assert_eq!(decide(&mut register, next).shards[0].complete, nodes(&[1]));
 }
 
 #[test]
@@ -318,7 +346,7 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], reopens: &[Reopen]
 }
 
 fn reopen(node: u32, end: End) -> Reopen {
-    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, held: Held { end, complete: true } }
+    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, held: whole(end) }
 }
 
 #[test]

@@ -55,12 +55,14 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
     storage.join("logs").join(name)
 }
 
-/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had.
+/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had. `acknowledged`: as
+/// far as the log knows.
 ///
 /// Whether the copy has all that was acknowledged only the view log can tell, which knows since when the node was complete.
-pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool) -> Option<Held> {
+pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, acknowledged: u64) -> Option<Held> {
     let end = rebuilt.end?;
-    Some(Held { end: place(end.position), complete: rebuilt.is_whole() && is_kept })
+    let complete = rebuilt.is_whole() && is_kept;
+    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged })
 }
 
 /// A place of a log, as membership has it.

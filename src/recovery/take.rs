@@ -167,10 +167,11 @@ impl<S: Service> Taker<'_, S> {
 
     /// This node's report of its copy, once all that was appended is on disk.
     pub(crate) fn held(&self) -> Option<membership::Held> {
-        let end = ask(self.journal, |log| log.persisted()).ok()?;
+        let (end, acknowledged) = ask(self.journal, |log| (log.persisted(), log.acknowledged())).ok()?;
         // One that was begun anew is as good as any once it has got something: this node was incomplete then.
         let is_kept = !self.journal.is_lost() || end != End::START;
-        Some(membership::Held { end: super::place(end.position), complete: is_kept && !self.journal.is_stale() })
+        let complete = is_kept && !self.journal.is_stale();
+        Some(membership::Held { end: super::place(end.position), complete, version: Some(end.version), acknowledged })
     }
 
     /// Cuts the log, and takes the replica back to where it ends if `rebuilds`; else it is stale if it went further. The replica

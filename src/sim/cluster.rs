@@ -510,6 +510,7 @@ impl Cluster {
             Act::Log => self.run_log(id),
             Act::Letter(number) => self.take_letter(id, number),
             Act::Write(shard) => self.write(id, shard),
+            Act::Note(shard) => self.note(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
             Act::Look => unreachable!("no node's"),
         }

@@ -50,6 +50,9 @@ struct OnDisk {
 /// A disk's usual pace.
 const PACE: Duration = Duration::from_micros(50);
 
+/// How long a log rests before it notes by itself how far it was acknowledged.
+const QUIET: Duration = Duration::from_millis(20);
+
 impl Default for NodeDisk {
     fn default() -> NodeDisk {
         NodeDisk { shards: BTreeMap::new(), pace: PACE, hangs: false }
@@ -153,7 +156,7 @@ impl Cluster {
             let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
             let OpenedLog { mut log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
             let rebuilt = spec.recover(&mut log)?;
-            let held = recovery::held(&rebuilt, is_kept);
+            let held = recovery::held(&rebuilt, is_kept, log.acknowledged());
             found.insert(shard, Found { log, is_kept, rebuilt, held });
         }
         Ok(found)
@@ -211,6 +214,26 @@ impl Cluster {
         let (offset, bit) = (self.rng.u64(0..used as u64), self.rng.u8(0..8));
         storage.flip(name, offset, bit);
         Some(format!("bit {bit} of byte {offset} of {name}"))
+    }
+
+    /// Zeroes the end of the newest segment that a node which does not run has of a shard: at most so many bytes that are in use. Says
+    /// which; None if it has nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the node runs.
+    pub fn zero_end(&mut self, node: NodeId, shard: u32, bytes: u64) -> Option<String> {
+        assert!(!self.nodes.contains_key(&node), "{node} runs");
+        let storage = self.storage(node, shard)?;
+        let is_segment = |(name, _): &(&String, &Vec<u8>)| name.starts_with("segment-") && !name.ends_with(".new");
+        let image = storage.image();
+        let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+        let segments = image.iter().filter(is_segment).map(|(name, bytes)| (name, used(bytes)));
+        // Its first block stays.
+        let (name, used) = segments.rev().find(|&(_, used)| used > 4096)?;
+        let from = used.saturating_sub(bytes).max(4096);
+        storage.zero(name, from..used);
+        Some(format!("bytes {from} to {used} of {name}"))
     }
 
     /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last call.
@@ -274,9 +297,24 @@ impl Cluster {
         group.writes = false;
         let Some(logging) = group.logging.as_ref().filter(|_| !hangs) else { return };
         if logging.journal.write(&mut logging.log()) {
+            if !std::mem::replace(&mut group.notes, true) {
+                self.put(self.net.now() + QUIET, id, Act::Note(shard));
+            }
             self.step_within(id, self.options.step_delay);
         }
         self.schedule_writes(id);
+    }
+
+    /// Notes in a log how far it was acknowledged, if it has nothing to write.
+    pub(super) fn note(&mut self, id: NodeId, shard: ShardId) {
+        let hangs = self.disks.hangs(id);
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
+        let Some(logging) = group.logging.as_ref() else { return };
+        group.notes = hangs || logging.journal.is_due() || logging.journal.note_safe(&mut logging.log());
+        if group.notes {
+            self.put(self.net.now() + QUIET, id, Act::Note(shard));
+        }
+        self.step_within(id, self.options.step_delay);
     }
 
     /// Cuts a log, on a thread of its own.

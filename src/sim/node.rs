@@ -43,6 +43,8 @@ pub(super) enum Act {
     Letter(u64),
     /// What was appended to a shard's log is written.
     Write(ShardId),
+    /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
+    Note(ShardId),
     /// A shard's log is cut.
     Cut(ShardId),
     /// The scripted view log looks at what is pending.
@@ -104,6 +106,8 @@ pub(super) struct Home {
     pub(super) logging: Option<Logging>,
     /// A write is on the agenda.
     pub(super) writes: bool,
+    /// It is on the agenda to note how far the log was acknowledged.
+    pub(super) notes: bool,
     /// Where its log is to be cut, and whether its replica must then be what is left.
     pub(super) cut: Option<(End, bool)>,
     /// That is on the agenda.
@@ -173,6 +177,7 @@ impl Node {
                 differs: false,
                 logging,
                 writes: false,
+                notes: false,
                 cut: None,
                 cuts: false,
             };

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    ops::Range,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -138,6 +139,21 @@ impl SimStorage {
             if let Some(byte) = bytes.get_mut(offset as usize) {
                 *byte ^= 1 << (bit % 8);
             }
+        }
+    }
+
+    /// Makes a part of a file zero, for good.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such file.
+    pub fn zero(&self, name: &str, range: Range<u64>) {
+        let mut disk = self.disk();
+        let file = disk.names[name];
+        let contents = &mut disk.files[file];
+        for bytes in [&mut contents.now, &mut contents.durable] {
+            let end = bytes.len().min(range.end as usize);
+            bytes[end.min(range.start as usize)..end].fill(0);
         }
     }
 

@@ -76,7 +76,7 @@ impl DiskLog {
     }
 
     pub(crate) fn held(&self) -> Option<Held> {
-        self.written.last().map(|last| Held { end: last.end, complete: true })
+        self.written.last().map(|last| Held { end: last.end, complete: true, version: None, acknowledged: 0 })
     }
 
     /// The epochs before this one of which there is anything.
