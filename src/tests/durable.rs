@@ -265,3 +265,20 @@ fn a_log_that_is_cut_goes_on_behind_the_cut() {
     let (_, log, _) = open(disk, 4096);
     assert_eq!(log.persisted().version, 2);
 }
+
+#[test]
+fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_quiet() {
+    let (journal, mut log, disk) = log();
+    journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+    for version in 1..=3 {
+        let at = Position::new(Epoch(1), Seq(version));
+        journal.append().message(at, Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+        journal.write(&mut log);
+        // As a member does that can't know better.
+        journal.set_safe(version);
+    }
+    let marked = || open(disk.clone(), 4096).1.acknowledged();
+    assert_eq!(marked(), 2, "with the last record came what was known before it");
+    assert!(!journal.note_safe(&mut log), "there is no more to note");
+    assert_eq!(marked(), 3);
+}

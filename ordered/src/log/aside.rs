@@ -237,6 +237,28 @@ fn remove<S: Storage>(storage: &S, number: u64, files: &[&str]) -> io::Result<()
     others.try_for_each(|file| storage.remove(&full_name(number, file)))
 }
 
+/// Sets aside, durably, the segments from one on that keep a log from being opened: each run of them that is there as one. The
+/// log's manifest does not list them any more; opening the log gives them their new names.
+pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, from: u64) -> io::Result<()> {
+    let names = storage.list()?;
+    let (mut asides, mut next) = (log.asides, from);
+    while next < log.next {
+        let first = next;
+        while next < log.next && names.contains(&name(next)) {
+            next += 1;
+        }
+        if next > first {
+            asides += 1;
+            let aside = Aside::new(storage.clone(), &aside_name(asides));
+            Manifest { first, next, cut: log.cut.filter(|cut| cut.index + 1 == next), asides: 0, ..log }
+                .write(&aside)?;
+        } else {
+            next += 1;
+        }
+    }
+    Manifest { next: from, cut: log.cut.filter(|cut| cut.index < from), asides, ..log }.write(storage)
+}
+
 /// Finishes, when a log is opened, what a crash left half done: what the log's manifest does not know of goes, and segments that
 /// were to get another name get it.
 pub(crate) fn finish<S: Storage + Clone>(storage: &S, log: &Manifest, names: &[String]) -> io::Result<()> {

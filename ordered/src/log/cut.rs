@@ -172,7 +172,7 @@ impl<S: Storage> Log<S> {
     /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
     /// segment.
     pub(crate) fn seal_last(&mut self, aside: Option<&SetAside>) -> Result<(), WriteError> {
-        let Some(last) = &mut self.last else { return Ok(()) };
+        let Some(last) = &mut self.last else { return self.put(self.manifest) };
         last.bytes = last.at;
         let index = last.header.index;
         let cut = Some(manifest::Cut { index, end: last.at, at: self.end });

@@ -46,7 +46,7 @@ pub fn segment(bytes: &[u8]) {
     let Some(shown) = read_all(&log) else { return };
     let again = open(&storage).unwrap_or_else(|error| panic!("{error}"));
     assert!(again.torn.is_none(), "it was cut");
-    assert_eq!(again.damage, opened.damage);
+    assert_eq!((&again.damage, &again.missing), (&opened.damage, &opened.missing));
     assert_eq!((read_all(&again.log), again.log.persisted()), (Some(shown.clone()), log.persisted()));
 
     let (epoch, time) = (Epoch(log.persisted().position.epoch.0.saturating_add(1)), log.persisted().time);
@@ -57,13 +57,15 @@ pub fn segment(bytes: &[u8]) {
         return;
     }
     let mut batch = appender.take_batch().expect("a record");
-    let ends = opened.damage.last().is_none_or(|damage| damage.to.is_some());
+    let ends = log.open_damage.is_none();
     assert_eq!(log.commit(&mut batch).is_ok(), ends);
     if !ends {
         log.cut_to(log.persisted().position).unwrap_or_else(|error| panic!("{error}"));
         log.commit(&mut batch).unwrap_or_else(|error| panic!("{error}"));
     }
-    let log = open(&storage).unwrap_or_else(|error| panic!("{error}")).log;
+    let opened = open(&storage).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(opened.missing, None, "it goes on from where it ends");
+    let log = opened.log;
     assert_eq!(read_all(&log).map(|shown| shown.len()), Some(shown.len() + 1));
 }
 
@@ -238,10 +240,12 @@ mod tests {
             for _ in 0..rng.usize(..6) {
                 let (at, len) = (rng.usize(..bytes.len()), rng.usize(..600));
                 let end = (at + len).min(bytes.len());
-                match rng.u32(..4) {
+                match rng.u32(..6) {
                     0 => bytes[at] = rng.u8(..),
                     1 => bytes[at..end].fill(0),
                     2 => bytes.truncate(at.max(1)),
+                    // A mark, where that is one, or a part of a payload.
+                    3 | 4 => _ = bytes.get_mut(at / 16 * 16 + 53).map(|byte| *byte = rng.u8(1..4)),
                     _ => {
                         let to = rng.usize(..=bytes.len() - (end - at));
                         bytes.copy_within(at..end, to);

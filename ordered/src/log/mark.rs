@@ -88,10 +88,7 @@ impl<S: Storage> Log<S> {
             return Ok(());
         }
         self.acknowledged = self.end.version;
-        match self.last {
-            Some(_) => self.seal_last(None),
-            None => self.put(self.manifest),
-        }
+        self.seal_last(None)
     }
 }
 

@@ -1,9 +1,10 @@
 //! A log that no node has, in the hands of an operator: it is read as far as that goes, repaired from copies, or cut.
 
 use super::{
-    Cut, Damage, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, Storage, WriteError,
+    Cut, Damage, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, Storage, WriteError, aside,
     index::Place,
-    segment::RECORDS_AT,
+    manifest::{self, Manifest},
+    segment::{RECORDS_AT, name},
     walk::{Step, Walk},
 };
 
@@ -46,7 +47,8 @@ pub enum OfflineError {
 pub enum CutAt {
     /// Behind the message that has this version, and the views behind it.
     Version(u64),
-    /// Before the first damaged record; if there is none, at the log's end, which then is one.
+    /// Before the first damaged record, or the first segment that is missing or not to be recognised; if there is none, at the
+    /// log's end, which then is one.
     Damage,
 }
 
@@ -79,6 +81,26 @@ pub fn read<S: Storage + Clone>(storage: S, is_live: bool, mut each: impl FnMut(
     Ok(())
 }
 
+/// Makes a log one that opens, though a segment is not there, can't be recognised, or is shorter than it was: the log ends before
+/// it. False if it is not a segment that keeps it from that.
+fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Result<bool, OpenError> {
+    let (OpenError::Block(path) | OpenError::Missing(path) | OpenError::Mixed(path)) = why else { return Ok(false) };
+    let failed = |source| OpenError::Io { path: storage.path(manifest::NAME), source };
+    let Ok(log) = Manifest::read(storage).map_err(failed)? else { return Ok(false) };
+    let Some(index) = (log.first..log.next).find(|&index| storage.path(&name(index)) == *path) else {
+        return Ok(false);
+    };
+    let ended = match why {
+        // It was cut, and is shorter still.
+        OpenError::Mixed(_) if log.cut.is_some_and(|cut| cut.index == index) => {
+            Manifest { cut: None, ..log }.write(storage)
+        }
+        _ => aside::set_aside_from(storage, log, index),
+    };
+    ended.map_err(failed)?;
+    Ok(true)
+}
+
 /// Opens a log to change it, of whichever cluster and shard it is.
 fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opened<S>, OpenError> {
     let options = *Log::look(storage.clone(), false)?.log.options();
@@ -87,7 +109,13 @@ fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opene
 
 /// Ends a log on an operator's word, durably. The acknowledged mark goes down with it; what goes is set aside.
 pub fn cut<S: Storage + Clone>(storage: S, at: CutAt, rng: &mut fastrand::Rng) -> Result<Cut, OfflineError> {
-    let mut log = open(storage, rng)?.log;
+    let opened = loop {
+        match open(storage.clone(), rng) {
+            Err(error) if at == CutAt::Damage && end_before_unreadable(&storage, &error)? => {}
+            opened => break opened?,
+        }
+    };
+    let mut log = opened.log;
     let begin = log.begin();
     let to = match at {
         CutAt::Version(version) => version,

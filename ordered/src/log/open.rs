@@ -33,7 +33,8 @@ pub enum OpenError {
              member", .0.display())]
     NoManifest(PathBuf),
     /// A file's first block makes no sense, in either copy.
-    #[error("{}: its first block is damaged, in both copies: remove the log, and the node gets it from another member", .0.display())]
+    #[error("{}: its first block is damaged, in both copies: cut the log before it, or remove the log; the node gets the rest from another \
+             member", .0.display())]
     Block(PathBuf),
     /// It was written by another version.
     #[error("{} is of format {found}, and this version of squall is for format {version}: use the one that wrote it",
@@ -84,11 +85,11 @@ pub enum OpenError {
              .0.display())]
     Lost(PathBuf),
     /// A segment is not there.
-    #[error("{} is missing: put it back, or remove the log, and the node gets it from another member", .0.display())]
+    #[error("{} is missing: put it back, or cut the log before it; the node gets the rest from another member", .0.display())]
     Missing(PathBuf),
     /// A segment does not follow the one before, or is shorter than its records.
-    #[error("{} does not fit to the rest of the log, or a segment is shorter than it was: put the right files back, or remove the \
-             log, and the node gets it from another member", .0.display())]
+    #[error("{} does not fit to the rest of the log, or a segment is shorter than it was: put the right files back, or cut the \
+             log before it; the node gets the rest from another member", .0.display())]
     Mixed(PathBuf),
     /// The last segment can't be read.
     #[error(transparent)]
@@ -176,6 +177,8 @@ impl<S: Storage + Clone> Log<S> {
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let manifest = read_manifest(&storage, &names)?;
         let manifest = manifest.ok_or_else(|| OpenError::NoLog(storage.path("")))?;
+        // Segments that were made meanwhile, too.
+        let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let options = Options::new(manifest.cluster, manifest.shard);
         Log::new(storage, options, fastrand::Rng::with_seed(0), manifest, Some(Look { is_live })).take_all_in(&names)
     }

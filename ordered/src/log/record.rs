@@ -255,7 +255,7 @@ impl Header {
         };
         let fits = match header.kind {
             Kind::Message => header.payload_bytes as usize <= MAX_PAYLOAD_BYTES && header.version > 0,
-            Kind::View => ViewRecord::fits(header.payload_bytes as usize),
+            Kind::View => ViewRecord::fits(header.payload_bytes as usize) && header.position.seq == Seq(0),
         };
         if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
     }

@@ -196,6 +196,53 @@ fn all_that_can_be_read_is_shown_and_the_rest_named() {
 }
 
 #[test]
+fn a_log_that_does_not_open_is_cut_before_what_keeps_it_from_that() {
+    for seed in seeds(1000) {
+        let _seed = Seed(seed);
+        let mut rng = Rng::with_seed(seed);
+        let (all, options) = (records(&mut rng, 60), options(8192, 4096));
+        let storage = SimStorage::new(seed);
+        let mut log = open(&storage, options).log;
+        write(&mut log, &all, 5);
+        log.set_acknowledged(u64::MAX);
+        log.save_acknowledged().expect("the disk is well");
+        let last = log.persisted().version;
+        if rng.bool() {
+            log.cut_to(log.begin().position.max(all[50].end())).expect("the disk is well");
+        }
+        let mut image = storage.image();
+        let segments: Vec<String> = image.keys().filter(|name| name.starts_with("segment-")).cloned().collect();
+        for _ in 0..rng.usize(1..3) {
+            let Some(file) = image.get_mut(rng.choice(&segments).expect("a segment")) else { continue };
+            match rng.u32(..3) {
+                0 if file.len() > 4096 => [40, 2088].into_iter().for_each(|at| file[at] ^= 1),
+                1 => file.truncate(rng.usize(..file.len())),
+                _ => _ = image.remove(rng.choice(&segments).expect("a segment")),
+            }
+        }
+        let storage = SimStorage::from_image(seed, &image);
+        storage.crash_at(storage.changes() + rng.u64(..40));
+        let _ = cut(storage.clone(), CutAt::Damage, &mut rng);
+        storage.restart();
+        cut(storage.clone(), CutAt::Damage, &mut rng).unwrap_or_else(|error| panic!("{error}"));
+        let opened = open(&storage, options);
+        let found = read_all(&opened.log);
+        assert_eq!((&opened.missing, &found.1), (&None, &vec![]));
+        assert!(all.starts_with(&found.0), "what was before");
+        assert!(opened.log.acknowledged() <= opened.log.persisted().version && opened.log.persisted().version <= last);
+        // No record that was whole is gone.
+        let is_there =
+            |bytes: &[u8]| storage.image().values().any(|file| file.windows(bytes.len()).any(|part| part == bytes));
+        if let Some((_, file)) =
+            image.iter().rev().find(|(name, file)| name.starts_with("segment-") && file.len() > 4400)
+            && file[4096] != 0
+        {
+            assert!(is_there(&file[4096..4300]), "of the last segment");
+        }
+    }
+}
+
+#[test]
 fn a_directory_is_repaired_from_another() {
     let (storage, options, all) = damaged(12);
     let done = repair(storage.clone(), [damaged(3).0], &mut Rng::with_seed(1)).expect("the disk is well");
