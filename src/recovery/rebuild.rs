@@ -43,6 +43,9 @@ pub(crate) trait Source {
     /// Where it begins and ends.
     fn extent(&mut self) -> Result<(End, End), RebuildError>;
 
+    /// What is damaged at its end, so that there is no knowing what else it had.
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError>;
+
     /// Where the log is at a place at which an image was made, and what reads on from there.
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
 }
@@ -66,6 +69,10 @@ impl Source for Resting<'_> {
 
     fn extent(&mut self) -> Result<(End, End), RebuildError> {
         Ok((self.log.begin(), self.log.persisted()))
+    }
+
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
+        Ok(self.log.end_damage().cloned())
     }
 
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
@@ -150,6 +157,9 @@ pub(crate) fn go_on<S: Service>(
     view: LastView,
 ) -> Result<Rebuilt, RebuildError> {
     let (_, mut reader) = source.read(from.position)?;
-    let Replayed { end, view, damage } = replay(service, &mut reader, from, view)?;
+    let Replayed { end, view, mut damage } = replay(service, &mut reader, from, view)?;
+    if damage.is_none() {
+        damage = source.end_damage()?.map(Box::new);
+    }
     Ok(Rebuilt { end: Some(end), view, damage })
 }

@@ -87,6 +87,10 @@ impl Source for Remote<'_> {
         ask(self.journal, |log| (log.begin(), log.persisted()))
     }
 
+    fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
+        ask(self.journal, |log| log.end_damage().cloned())
+    }
+
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
         let (at, reader) = ask(self.journal, move |log| (log.at_position(from), log.read(from, Position::MAX)))?;
         Ok((at, reader.map_err(ReplayError::from)?))

@@ -6,7 +6,7 @@
 use std::{cell::Cell, fmt, io, path::PathBuf};
 
 use super::{
-    Log, Storage, WriteError,
+    Damage, Log, Storage, WriteError,
     manifest::{Manifest, NAME},
     scan::Scanner,
     segment::{RECORDS_AT, name},
@@ -56,6 +56,11 @@ impl<S: Storage> Log<S> {
         written.map_err(|source| self.poison_unless_full("replacing it", NAME, source))?;
         self.manifest = manifest;
         Ok(true)
+    }
+
+    /// What is damaged at the log's end, and was not torn by a crash, until it is cut there: there is no knowing what else the log had.
+    pub fn end_damage(&self) -> Option<&Damage> {
+        self.open_damage.as_ref()
     }
 
     /// Whether the manifest has a lower mark.
