@@ -56,7 +56,9 @@ impl<S: Storage + Clone> Log<S> {
     fn replace_from<T: Storage + Clone>(&mut self, damage: &Damage, others: &[Log<T>]) -> Result<bool, WriteError> {
         let Some((to, before)) = damage.to.zip(damage.before) else { return Ok(false) };
         let Some(start) = self.end_before_damage(damage)? else { return Ok(false) };
-        let copies: Vec<Copies> = others.iter().map(|other| copies(other, damage.after, before)).collect();
+        let behind = self.behind(damage.segment, to)?;
+        let others = others.iter().filter(|other| is_alike(other, start, &behind));
+        let copies: Vec<Copies> = others.map(|other| copies(other, damage.after, before)).collect();
         // Where one alone does not have them all.
         let all = copies.iter().rev().flatten().map(|(&end, record)| (end, record.clone())).collect();
         for records in copies.iter().chain([&all]) {
@@ -66,7 +68,7 @@ impl<S: Storage + Clone> Log<S> {
                 end = header.reached();
                 put(&mut bytes, *header, payload);
             }
-            if !fits || bytes.len() as u64 != to - damage.from || !self.goes_on(damage.segment, to, end)? {
+            if !fits || bytes.len() as u64 != to - damage.from || !behind.follows(end) {
                 continue;
             }
             match self.replace_damaged(damage, &bytes) {
@@ -93,9 +95,9 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Whether what lies at an offset of a segment goes on where a log ends.
-    fn goes_on(&self, segment: u64, at: u64, end: End) -> Result<bool, ReadError> {
-        let Some(extent) = self.extent() else { return Ok(false) };
+    /// What lies at an offset of a segment, behind a damage.
+    fn behind(&self, segment: u64, at: u64) -> Result<Behind, ReadError> {
+        let Some(extent) = self.extent() else { return Ok(Behind::Unknown) };
         let (file, header) = open_segment(&self.storage, segment)?;
         let (segment_end, then) = if segment == extent.last {
             (extent.last_end, extent.end)
@@ -106,10 +108,9 @@ impl<S: Storage + Clone> Log<S> {
         let path = || self.storage.path(&super::segment::name(segment));
         let mut scanner = Scanner::new(file, header.id, at, segment_end);
         match scanner.next(&self.storage).map_err(|source| ReadError::Io { path: path(), source })? {
-            Found::Record { header, .. } => Ok(header.may_follow(end)),
-            Found::End => Ok(then == end),
-            // Another damage, which was found behind bytes that look like a record.
-            Found::Bad { .. } => Ok(false),
+            Found::Record { header, .. } => Ok(Behind::Record(header)),
+            Found::End => Ok(Behind::End(then)),
+            Found::Bad { .. } => Ok(Behind::Unknown),
         }
     }
 
@@ -148,6 +149,40 @@ impl<S: Storage + Clone> Log<S> {
         self.write(&mut batch)?;
         appender.give_back(batch);
         Ok(())
+    }
+}
+
+/// What comes behind a damage.
+#[derive(Debug)]
+enum Behind {
+    Record(Header),
+    /// The segment's end, where the log is there.
+    End(End),
+    /// Another damage.
+    Unknown,
+}
+
+impl Behind {
+    fn follows(&self, end: End) -> bool {
+        match self {
+            Behind::Record(header) => header.may_follow(end),
+            Behind::End(then) => *then == end,
+            Behind::Unknown => false,
+        }
+    }
+}
+
+/// Whether a log has the same before and behind a damage of another, where it is not damaged itself: one of another life of its
+/// group may have other records at the same places.
+fn is_alike<T: Storage + Clone>(log: &Log<T>, before: End, behind: &Behind) -> bool {
+    if log.at_position(before.position).is_ok_and(|end| end != before) {
+        return false;
+    }
+    let Behind::Record(header) = behind else { return true };
+    let Ok(mut reader) = log.read(header.latest_before().max(log.begin().position), header.end()) else { return true };
+    match reader.next_stored() {
+        Ok(Some((found, _))) => found.shared() == header.shared(),
+        _ => true,
     }
 }
 

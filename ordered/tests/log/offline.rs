@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use squall_ordered::log::{Aside, CutAt, Log, OfflineError, Options, Part, Repaired, SimStorage, cut, read, repair};
 
-use crate::model::{Kept, Seed, any_options, open, options, read_all, records, seeds, write};
+use crate::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
 
 /// A member's log that has all of these, and was told that they were acknowledged.
 fn copy(seed: u64, rng: &mut Rng, all: &[Kept]) -> (SimStorage, Options) {
@@ -248,6 +248,73 @@ fn a_directory_is_repaired_from_another() {
     let done = repair(storage.clone(), [damaged(3).0], &mut Rng::with_seed(1)).expect("the disk is well");
     assert_eq!(done, Repaired { replaced: 1, ..Repaired::default() });
     assert_eq!(read_all(&open(&storage, options).log), (all, vec![]));
+}
+
+#[test]
+fn records_of_another_life_replace_nothing() {
+    let (_, options, all) = damaged(12);
+    let gap = all[13].time.0 - all[12].time.0;
+    // What is at the same places there has another time: earlier than what follows here, or later.
+    for late in [gap / 2, gap + 1] {
+        let storage = damaged(12).0;
+        let mut changed = all.clone();
+        for record in &mut changed[12..] {
+            record.time.0 += late;
+            if let KeptBody::Message(_, bytes) = &mut record.body {
+                bytes.iter_mut().for_each(|byte| *byte ^= 0x40);
+            }
+        }
+        let mut other = open(&SimStorage::new(2), options).log;
+        write(&mut other, &changed, 4);
+        let done = open(&storage, options).log.repair_from(&[other]).expect("the disk is well");
+        assert_eq!((done.replaced, done.left.len()), (0, 1), "{late}");
+    }
+}
+
+#[test]
+fn a_repair_from_a_shorter_copy_leaves_the_rest_missing() {
+    let (storage, options) = (SimStorage::new(1), options(8192, 4096));
+    let all = records(&mut Rng::with_seed(5), 120);
+    let (part, last) = (&all[..90], all[119].version);
+    let mut log = open(&storage, options).log;
+    write(&mut log, &all, 5);
+    log.set_acknowledged(last);
+    log.save_acknowledged().expect("the disk is well");
+    let mut other = open(&SimStorage::new(2), options).log;
+    write(&mut other, part, 5);
+
+    // All but the first segment is gone.
+    let mut image = storage.image();
+    image.retain(|name, _| !name.starts_with("segment-") || name == "segment-0000000000");
+    let storage = SimStorage::from_image(1, &image);
+    let rng = &mut Rng::with_seed(1);
+    let directory = cut_missing_segments(&storage);
+    let mut log = open(&directory, options).log;
+    let from = log.persisted().version + 1;
+    let done = log.repair_from(&[other]).expect("the disk is well");
+    let missing = done.missing.expect("the copy is too short");
+    assert_eq!((missing.from, missing.to), (part[89].version + 1, last));
+    assert!(done.appended > 20 && from < missing.from);
+    let opened = open(&directory, options);
+    assert_eq!((opened.missing, read_all(&opened.log).0), (Some(missing), part.to_vec()));
+
+    // A cut leaves nothing that tells of more.
+    let version = part[70].version;
+    cut(directory.clone(), CutAt::Version(version), rng).expect("the disk is well");
+    let opened = open(&directory, options);
+    assert_eq!((opened.missing, opened.log.persisted().version), (None, version));
+}
+
+/// The log in its first segment alone, with its mark.
+fn cut_missing_segments(storage: &SimStorage) -> SimStorage {
+    let mut image = storage.image();
+    let manifest = image.get_mut("log").expect("it is there");
+    for copy in [0, 2048] {
+        manifest[copy + 48..copy + 56].copy_from_slice(&1u64.to_le_bytes());
+        let checksum = crc32c::crc32c(&manifest[copy..copy + 508]);
+        manifest[copy + 508..copy + 512].copy_from_slice(&checksum.to_le_bytes());
+    }
+    SimStorage::from_image(1, &image)
 }
 
 #[test]
