@@ -196,27 +196,65 @@ impl Trial {
         if self.rng.bool() {
             self.rng.shuffle(&mut nodes);
         }
-        let mut refused = Vec::new();
         for node in nodes {
-            if let Err(why) = self.launch(node) {
-                refused.push(why);
-            }
+            self.start(node, false)?;
             let millis = [0, 5, 300][self.rng.usize(0..3)];
             self.cluster.run_for(Duration::from_millis(millis));
         }
         if hurt < self.groups.len() {
-            if !refused.is_empty() {
-                return Err(format!("{refused:?}"));
-            }
             return self.is_whole();
         }
         // No disk is good, so an operator may be needed; but nothing is lost in silence.
         self.cluster.run_for(PATIENCE);
+        if let Some(shard) = self.holders() {
+            return self.shows(&shard).map(|_| ());
+        }
+        self.says_so()?;
+        self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        let mut is_good = false;
+        for node in self.nodes() {
+            // One that does not open was cut when its node was started.
+            let repaired = self.cluster.repair_log(node, 0).map_err(|error| format!("{node}: {error}"))?;
+            is_good |= repaired.left.is_empty() && repaired.missing.is_none();
+        }
+        self.restart(false)?;
+        if is_good && self.holders().is_some() {
+            return self.is_whole();
+        }
+        self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        self.restart(true)?;
         match self.holders() {
             Some(shard) => self.shows(&shard).map(|_| ()),
-            None if refused.is_empty() => self.says_so(),
-            None => Ok(()),
+            None => Err(format!("it does not go on though its losses are accepted: {}", self.standing())),
         }
+    }
+
+    fn standing(&self) -> String {
+        let shard = |node| self.cluster.view(node).map(|view| view.shards[0].clone());
+        let standing = |node| (node, shard(node), self.cluster.end_reason(node));
+        format!("{:?}", self.nodes().into_iter().map(standing).collect::<Vec<_>>())
+    }
+
+    /// All start; if `accepts_loss`, an operator cuts their logs before.
+    fn restart(&mut self, accepts_loss: bool) -> Result<(), String> {
+        for node in self.nodes() {
+            if accepts_loss {
+                self.cluster.cut_log(node, 0, true).map_err(|error| format!("{node}: {error}"))?;
+            }
+            self.start(node, accepts_loss)?;
+        }
+        self.cluster.run_for(PATIENCE);
+        Ok(())
+    }
+
+    /// A node starts. If its log does not open, an operator cuts it, as the error says.
+    fn start(&mut self, node: NodeId, accepts_loss: bool) -> Result<(), String> {
+        let Err(why) = self.launch(node) else { return Ok(()) };
+        if !why.contains("cut the log") {
+            return Err(why);
+        }
+        self.cluster.cut_log(node, 0, accepts_loss).map_err(|error| format!("{why}, and then: {error}"))?;
+        self.launch(node)
     }
 
     /// The group goes on with all that was acknowledged.
@@ -226,10 +264,7 @@ impl Trial {
             match self.holders() {
                 Some(shard) => break shard,
                 None if waited > PATIENCE => {
-                    let shard = |node| self.cluster.view(node).map(|view| view.shards[0].clone());
-                    let standing = |node| (node, shard(node), self.cluster.end_reason(node));
-                    let nodes: Vec<_> = self.nodes().into_iter().map(standing).collect();
-                    return Err(format!("not all serve after {PATIENCE:?}: {nodes:?}"));
+                    return Err(format!("not all serve after {PATIENCE:?}: {}", self.standing()));
                 }
                 None => {}
             }

@@ -144,7 +144,8 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
             // Who is missing may have gone further, and it is not known who goes on with whom.
             Counts::Passed => None,
         };
-        let holds = |back: &&Back| end.is_some_and(|end| reach(last, shard, &members, back).is_some_and(|reach| reach >= end));
+        let holds =
+            |back: &&Back| end.is_some_and(|end| reach(last, shard, &members, back).is_some_and(|reach| reach >= end));
         let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
@@ -199,8 +200,7 @@ fn acknowledged(shard: &ShardView, members: &[&Back]) -> u64 {
         ShardState::Suspended { last_holders, acknowledged, .. } => (*acknowledged, &last_holders[..]),
         _ => (0, &[][..]),
     };
-    let is_holder =
-        |member: &Member| shard.is_complete(member.node) || holders.iter().any(|holder| holder.is(member));
+    let is_holder = |member: &Member| shard.is_complete(member.node) || holders.iter().any(|holder| holder.is(member));
     let holding = members.iter().filter(|back| is_holder(&back.member));
     let told = holding.filter_map(|back| Some(back.held.get(&shard.shard)?.acknowledged));
     told.fold(before, u64::max)

@@ -128,7 +128,8 @@ fn the_last_holders_of_a_suspended_shard_are_its_members_when_they_return() {
     let layout = Layout { groups: vec![group("g", 1, Some(2))] };
     let mut lost = view(&layout, &plain([3, 4, 5]), None, |_, _| false);
     let holder = |node| Holder { node: NodeId(node), voter: VoterId(0), since: End::START };
-    lost.shards[0].state = ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(1), holder(2)], acknowledged: 0 };
+    lost.shards[0].state =
+        ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(1), holder(2)], acknowledged: 0 };
     assert_eq!(places(&lost), [[3, 4]]);
     let back = view(&layout, &plain([3, 4, 5, 2]), Some(&lost), |_, _| false);
     assert!(places(&back)[0].contains(&2), "{:?}", places(&back));

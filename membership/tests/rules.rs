@@ -102,7 +102,8 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
     view.shards[0].complete = nodes(&[1]);
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &finals(&view, &[2, 3]));
     assert_eq!(next.trims.get(&ALL), None);
-    let suspended = ShardState::Suspended { after: Epoch(7), last_holders: vec![holder(1, End::START)], acknowledged: 0 };
+    let suspended =
+        ShardState::Suspended { after: Epoch(7), last_holders: vec![holder(1, End::START)], acknowledged: 0 };
     assert_eq!(next.view.shards[0].state, suspended);
     let later = successor(&next.view, &layout(), NodeId(2), &nodes(&[2]), &[], &finals(&next.view, &[2]));
     assert_eq!(later.view.shards[0].state, suspended, "until one of them is back with it");
@@ -129,7 +130,9 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
         let mut told = next.clone();
         let late = |node: &u32| holder(*node, if *node == 1 { End::START } else { unknown });
         let last_holders = holders.iter().map(late).collect();
-        edit(&mut told, |v| v.shards[0].state = ShardState::Suspended { after: view.epoch, last_holders, acknowledged: 0 });
+        edit(&mut told, |v| {
+            v.shards[0].state = ShardState::Suspended { after: view.epoch, last_holders, acknowledged: 0 }
+        });
         check(&view, &layout(), &[], &told).is_ok()
     };
     assert!(verdict(&[1, 4]) && verdict(&[1]), "who has seen it tells");
@@ -199,7 +202,8 @@ fn edit(proposal: &mut Proposal, edit: impl FnOnce(&mut View)) {
 fn nobody_recreates_the_state_of_a_suspended_shard() {
     let mut view = current();
     view.shards[0].complete.clear();
-    view.shards[0].state = ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(9, End::START)], acknowledged: 0 };
+    view.shards[0].state =
+        ShardState::Suspended { after: Epoch(1), last_holders: vec![holder(9, End::START)], acknowledged: 0 };
     let mut ends = finals(&view, &[1, 2, 3]);
     ends.get_mut(&ALL).unwrap()[0].complete = true;
     let next = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2, 3]), &[], &ends);

@@ -5,9 +5,10 @@ use std::fmt;
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_fabric::NodeId;
 use squall_membership::Epoch;
+use squall_ordered::log::{Body, Record};
 
-use super::LogError;
-use crate::{Hlc, replicated::Command};
+use super::{LogError, RecordLog};
+use crate::{Hlc, replicated::Command, serve::Served, service::Service};
 
 /// A command in a durable group's log.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +26,14 @@ pub struct LogRecord {
 }
 
 impl LogRecord {
+    /// A command as it lies in the log of a group that serves clients. None for what is none: a view, or a word about a session.
+    pub fn of_log(record: &Record<'_>) -> Option<LogRecord> {
+        let Body::Message { sender, payload } = record.body else { return None };
+        let command = Served::<RecordLog>::command_of(payload)?.to_vec();
+        let Record { position, version, time, .. } = *record;
+        Some(LogRecord { version, time, epoch: position.epoch, sender, command })
+    }
+
     /// What was appended, in the log of a [`RecordLog`](super::RecordLog).
     pub fn record(&self) -> Result<Vec<u8>, LogError> {
         self.with_command::<Vec<u8>, _>(|record| record.to_vec())

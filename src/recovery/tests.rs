@@ -220,14 +220,20 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
     assert_eq!(back.rebuilt.end, Some(before.journal.end()));
     assert_eq!(back.journal.view(), before.journal.view());
     let end = membership::End { epoch: Epoch(2), seq: Seq(40) };
-    assert_eq!(back.held(), Some(Held { end, complete: true, version: Some(back.journal.end().version), acknowledged: 0 }));
+    assert_eq!(
+        back.held(),
+        Some(Held { end, complete: true, version: Some(back.journal.end().version), acknowledged: 0 })
+    );
 }
 
 #[test]
 fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
     let disk = SimStorage::new(1);
     let node = start(&disk);
-    assert_eq!(node.held(), Some(Held { end: membership::End::START, complete: true, version: Some(0), acknowledged: 0 }));
+    assert_eq!(
+        node.held(),
+        Some(Held { end: membership::End::START, complete: true, version: Some(0), acknowledged: 0 })
+    );
     node.journal.append().view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() }).unwrap();
     node.messages(1, 0..3);
     let end = membership::End { epoch: Epoch(1), seq: Seq(3) };

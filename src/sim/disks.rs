@@ -236,6 +236,21 @@ impl Cluster {
         Some(format!("bytes {from} to {used} of {name}"))
     }
 
+    /// An operator repairs what a node that does not run has of a shard from all other nodes' logs; as `squall log repair` does.
+    pub fn repair_log(&mut self, node: NodeId, shard: u32) -> Result<log::Repaired, log::OfflineError> {
+        let others: Vec<NodeId> = self.disks.0.keys().copied().filter(|other| *other != node).collect();
+        let others: Vec<SimStorage> = others.into_iter().filter_map(|other| self.storage(other, shard)).collect();
+        let Some(storage) = self.storage(node, shard) else { return Ok(log::Repaired::default()) };
+        log::repair(storage, others, &mut self.rng)
+    }
+
+    /// An operator cuts what a node that does not run has of a shard before its first damage, as `squall log cut` does; and perhaps
+    /// accepts that what was acknowledged behind it is lost.
+    pub fn cut_log(&mut self, node: NodeId, shard: u32, accepts_loss: bool) -> Result<(), log::OfflineError> {
+        let Some(storage) = self.storage(node, shard) else { return Ok(()) };
+        log::cut(storage, log::CutAt::Damage, accepts_loss, &mut self.rng).map(|_| ())
+    }
+
     /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last call.
     pub fn fallen(&mut self) -> Vec<NodeId> {
         std::mem::take(&mut self.fallen)

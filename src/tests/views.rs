@@ -247,7 +247,8 @@ fn a_shard_that_is_inadequate_or_suspended_refuses_new_work_by_name() {
     solo.install_next(undelivered, |view| {
         let since = End::START;
         let holders = last_holders.iter().map(|&node| Holder { node, voter: VoterId(node.0.into()), since });
-        view.shards[0].state = ShardState::Suspended { after: Epoch(2), last_holders: holders.collect(), acknowledged: 0 };
+        view.shards[0].state =
+            ShardState::Suspended { after: Epoch(2), last_holders: holders.collect(), acknowledged: 0 };
     });
     let error = solo.group.submit(&Entry::Add(1)).wait().unwrap_err();
     assert_eq!(error, refused(Unavailable::Suspended { last_holders }));

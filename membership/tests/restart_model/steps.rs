@@ -200,7 +200,12 @@ impl Group {
                 let runs = || {
                     let bug = self.has(Bug::SaysWhatItDelivered);
                     let seq = Seq(if bug { node.delivered } else { world.has_received(n) });
-                    Held { end: End { epoch: Epoch(node.epoch), seq }, complete: node.complete, version: None, acknowledged: 0 }
+                    Held {
+                        end: End { epoch: Epoch(node.epoch), seq },
+                        complete: node.complete,
+                        version: None,
+                        acknowledged: 0,
+                    }
                 };
                 let held = if node.epoch > 0 { runs() } else { held(&node.disk) };
                 let back = Back { member: world.me(n), epoch, held: [(SHARD, held)].into() };

@@ -29,6 +29,11 @@ impl<S: Storage + Clone> Log<S> {
     /// A crash leaves either log. Where nothing lies behind `to`, this only ends what is unclear about the log's end: see
     /// [`WriteError::Damaged`].
     pub fn cut_to(&mut self, to: Position) -> Result<Cut, WriteError> {
+        self.cut_with(to, true)
+    }
+
+    /// As [`cut_to`](Log::cut_to); if the mark does not go down, what was acknowledged behind `to` is missing from then on.
+    pub(crate) fn cut_with(&mut self, to: Position, mark_goes_down: bool) -> Result<Cut, WriteError> {
         self.check_health()?;
         if to < self.begin.position {
             return Err(WriteError::BeforeBegin { to, begin: self.begin.position });
@@ -59,7 +64,9 @@ impl<S: Storage + Clone> Log<S> {
         }
         // Until the manifest says so, nothing may be appended.
         self.open_damage = None;
-        self.acknowledged = self.acknowledged.min(self.end.version);
+        if mark_goes_down {
+            self.acknowledged = self.acknowledged.min(self.end.version);
+        }
         self.seal_last(aside.as_ref())?;
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.

@@ -107,8 +107,17 @@ fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opene
     Log::open(storage, options, rng)
 }
 
-/// Ends a log on an operator's word, durably. The acknowledged mark goes down with it; what goes is set aside.
-pub fn cut<S: Storage + Clone>(storage: S, at: CutAt, rng: &mut fastrand::Rng) -> Result<Cut, OfflineError> {
+/// Ends a log on an operator's word, durably; what goes is set aside.
+///
+/// What was acknowledged behind that place is [`Missing`] from then on, so its node gets it from another member, and the log counts for
+/// nothing until then; unless the operator accepts the loss: then the acknowledged mark goes down, and the log is a whole one that is
+/// shorter.
+pub fn cut<S: Storage + Clone>(
+    storage: S,
+    at: CutAt,
+    accepts_loss: bool,
+    rng: &mut fastrand::Rng,
+) -> Result<(Cut, Option<Missing>), OfflineError> {
     let opened = loop {
         match open(storage.clone(), rng) {
             Err(error) if at == CutAt::Damage && end_before_unreadable(&storage, &error)? => {}
@@ -137,7 +146,8 @@ pub fn cut<S: Storage + Clone>(storage: S, at: CutAt, rng: &mut fastrand::Rng) -
     if at != CutAt::Damage && end.version != to {
         return Err(OfflineError::NotThere { version: to, first: begin.version, last: end.version });
     }
-    Ok(log.cut_to(end.position)?)
+    let cut = log.cut_with(end.position, accepts_loss)?;
+    Ok((cut, log.missing()))
 }
 
 /// Repairs a log from other members' copies of it, as [`Log::repair_from`] does. Those may be damaged, too, and are only looked at.

@@ -138,20 +138,21 @@ fn an_operator_cuts_a_log_at_a_version_or_before_its_damage() {
     let rng = &mut Rng::with_seed(1);
     let (storage, options, all) = damaged(12);
     let before = all[11].version;
-    let error = cut(storage.clone(), CutAt::Version(all[15].version), rng).expect_err("who knows what lies before");
+    let error =
+        cut(storage.clone(), CutAt::Version(all[15].version), true, rng).expect_err("who knows what lies before");
     assert!(matches!(error, OfflineError::DamagedBefore { after, .. } if after == before), "{error}");
-    let error = cut(storage.clone(), CutAt::Version(99), rng).expect_err("there is none");
+    let error = cut(storage.clone(), CutAt::Version(99), true, rng).expect_err("there is none");
     assert!(matches!(error, OfflineError::DamagedBefore { .. }), "{error}");
 
-    let done = cut(storage.clone(), CutAt::Damage, rng).expect("the disk is well");
+    let (done, _) = cut(storage.clone(), CutAt::Damage, true, rng).expect("the disk is well");
     assert_eq!((done.end, done.aside.as_deref()), (all[11].reached(), Some("aside-1")));
-    let error = cut(storage.clone(), CutAt::Version(99), rng).expect_err("there is none");
+    let error = cut(storage.clone(), CutAt::Version(99), true, rng).expect_err("there is none");
     assert!(matches!(error, OfflineError::NotThere { last, .. } if last == before), "{error}");
     let kept = read_all(&Log::look(Aside::new(storage.clone(), "aside-1"), false).expect("it is a log").log);
     assert_eq!((kept.0, kept.1.len()), ([&all[..12], &all[13..]].concat(), 1));
 
     let version = all[5].version;
-    let done = cut(storage.clone(), CutAt::Version(version), rng).expect("the disk is well");
+    let (done, _) = cut(storage.clone(), CutAt::Version(version), true, rng).expect("the disk is well");
     let last = all.iter().rposition(|record| record.version == version).expect("it is one");
     assert_eq!((done.end, done.aside.as_deref()), (all[last].reached(), Some("aside-2")));
     let opened = open(&storage, options);
@@ -162,7 +163,7 @@ fn an_operator_cuts_a_log_at_a_version_or_before_its_damage() {
 #[test]
 fn a_log_whose_last_record_is_damaged_goes_on_once_an_operator_cut_it() {
     let (storage, options, all) = damaged(19);
-    let done = cut(storage.clone(), CutAt::Damage, &mut Rng::with_seed(1)).expect("the disk is well");
+    let (done, _) = cut(storage.clone(), CutAt::Damage, true, &mut Rng::with_seed(1)).expect("the disk is well");
     assert_eq!((done.end, done.aside), (all[18].reached(), None));
     let opened = open(&storage, options);
     assert_eq!((opened.damage.len(), &opened.missing), (0, &None));
@@ -222,9 +223,9 @@ fn a_log_that_does_not_open_is_cut_before_what_keeps_it_from_that() {
         }
         let storage = SimStorage::from_image(seed, &image);
         storage.crash_at(storage.changes() + rng.u64(..40));
-        let _ = cut(storage.clone(), CutAt::Damage, &mut rng);
+        let _ = cut(storage.clone(), CutAt::Damage, true, &mut rng);
         storage.restart();
-        cut(storage.clone(), CutAt::Damage, &mut rng).unwrap_or_else(|error| panic!("{error}"));
+        cut(storage.clone(), CutAt::Damage, true, &mut rng).unwrap_or_else(|error| panic!("{error}"));
         let opened = open(&storage, options);
         let found = read_all(&opened.log);
         assert_eq!((&opened.missing, &found.1), (&None, &vec![]));
@@ -300,7 +301,7 @@ fn a_repair_from_a_shorter_copy_leaves_the_rest_missing() {
 
     // A cut leaves nothing that tells of more.
     let version = part[70].version;
-    cut(directory.clone(), CutAt::Version(version), rng).expect("the disk is well");
+    cut(directory.clone(), CutAt::Version(version), true, rng).expect("the disk is well");
     let opened = open(&directory, options);
     assert_eq!((opened.missing, opened.log.persisted().version), (None, version));
 }

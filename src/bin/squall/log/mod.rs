@@ -2,10 +2,12 @@
 
 mod append;
 mod at;
+mod cut;
 mod input;
 mod meter;
 mod reach;
 mod read;
+mod repair;
 mod serve;
 mod show;
 mod stat;
@@ -13,10 +15,11 @@ mod tail;
 mod time;
 mod verify;
 
-use std::io;
+use std::{io, path::Path};
 
 use clap::{Args, Subcommand};
 use squall::log_service::LogError;
+use squall_ordered::log::Files;
 
 use crate::CommandError;
 
@@ -50,6 +53,14 @@ acknowledged is there, once, and `append` and `tail -f` go on by themselves at w
 Nodes on several hosts need addresses and keys in the file, as all of Squall's do (`squall keys --help`); who only appends and reads
 may have the file too, or say `--cluster audit --address HOST:7700 --keys DIR`.
 
+A node whose log is damaged gets what it lacks from another member by itself. Where no member has it, `squall status` says so; end the
+nodes, and look at their logs:
+
+  squall log verify audit/1/logs/log audit/2/logs/log      what is damaged, or missing
+  squall log read audit/1/logs/log                         all that can be read
+  squall log repair audit/1/logs/log --from audit/2/logs/log
+  squall log cut audit/1/logs/log --before-damage --accept-loss
+
 A record's number is its version in the group's log: some numbers belong to clients' sessions and have no record.";
 
 /// A replicated log that survives everything: appends records to it, reads it, follows it, checks it, and serves it.
@@ -67,6 +78,8 @@ enum What {
     Tail(tail::TailArgs),
     At(at::AtArgs),
     Verify(verify::VerifyArgs),
+    Repair(repair::RepairArgs),
+    Cut(cut::CutArgs),
     Stat(stat::StatArgs),
     Serve(serve::ServeArgs),
 }
@@ -79,10 +92,21 @@ impl LogCommand {
             What::Tail(args) => args.run(),
             What::At(args) => args.run(),
             What::Verify(args) => args.run(),
+            What::Repair(args) => args.run(),
+            What::Cut(args) => args.run(),
             What::Stat(args) => args.run(),
             What::Serve(args) => args.run(),
         }
     }
+}
+
+/// Takes a log whose node does not run, to change it.
+fn open(directory: &Path) -> Result<Files, CommandError> {
+    if !directory.join("log").is_file() {
+        let why = format!("{} holds no log: give a directory like STORAGE/logs/GROUP", directory.display());
+        return Err(CommandError::Usage(why));
+    }
+    Files::open(directory).map_err(|error| CommandError::Failed(error.to_string()))
 }
 
 /// The log was not read.

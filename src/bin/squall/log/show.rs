@@ -42,7 +42,8 @@ impl Shown {
         self.out.flush()
     }
 
-    fn record(&mut self, record: &LogRecord) -> io::Result<()> {
+    /// Shows a record, at the latest with the next [records](Shown::records).
+    pub(super) fn record(&mut self, record: &LogRecord) -> io::Result<()> {
         let Ok(bytes) = record.record() else {
             // Nobody has applied it.
             self.strange += 1;
