@@ -15,7 +15,7 @@ use squall_fabric::Waker;
 
 use crate::journal::{DiskLog, Journal};
 
-/// How long a log rests before it notes by itself how far it was acknowledged.
+/// The time for which a log rests before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Writes what is appended to all durable groups' logs, until it is dropped: then all that was appended is written first.

@@ -12,6 +12,7 @@ use super::*;
 use crate::{
     disk::Disk,
     error::{Outcome, SubmitError, Unavailable},
+    runtime::{Bed, StorageThread},
 };
 
 /// An empty log on an empty disk.
@@ -281,4 +282,19 @@ fn a_log_on_disk_tells_how_far_it_was_acknowledged_and_catches_up_when_it_is_qui
     assert_eq!(marked(), 2, "with the last record came what was known before it");
     assert!(!journal.note_safe(&mut log), "there is no more to note");
     assert_eq!(marked(), 3);
+}
+
+#[test]
+fn a_log_that_is_closed_tells_all_that_was_acknowledged() {
+    let disk = SimStorage::new(1);
+    let (_, log, _) = open(disk.clone(), 4096);
+    let bed = Bed::default();
+    let journal = Arc::new(Journal::new(&log, None, bed.waker()));
+    let thread = StorageThread::start(vec![(Arc::clone(&journal), log)], bed, Waker::new(|| ())).unwrap();
+    journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+    journal.append().message(Position::new(Epoch(1), Seq(0)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+    assert_eq!(journal.ask(|log| log.persisted().version).recv(), Ok(1));
+    journal.set_safe(1);
+    drop(thread);
+    assert_eq!(open(disk, 4096).1.acknowledged(), 1);
 }

@@ -10,10 +10,10 @@ use super::{
     walk::open_segment,
 };
 
-/// How many are kept at most.
+/// The most that are kept.
 const MAX_ASIDES: usize = 4;
 
-/// How much is copied at once, in bytes.
+/// The most that is copied at once, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The directory of a log that was set aside: the files of another directory whose names begin with the name of what was set
@@ -122,7 +122,7 @@ pub(crate) fn newest(names: &[String]) -> u64 {
     files_of(names).into_keys().next_back().unwrap_or(0)
 }
 
-/// What is about to be set aside.
+/// Records that are about to be set aside.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     number: u64,

@@ -13,10 +13,10 @@ use super::{
     write::{Last, NEW},
 };
 
-/// What a cut has done.
+/// The outcome of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Where the log ends now: at the place that was asked for, or before, where it has nothing nearer.
+    /// The log's end now: at the place that was asked for, or before, where it has nothing nearer.
     pub end: End,
     /// The name under which the records that went are [kept](super::Aside). None if nothing that is good went.
     pub aside: Option<String>,

@@ -17,7 +17,7 @@ use super::{
 pub struct Missing {
     /// The segment's file.
     pub path: PathBuf,
-    /// Where they should begin in it, in bytes.
+    /// The place where they should begin in it, in bytes.
     pub offset: u64,
     /// The version of the first.
     pub from: u64,
@@ -68,8 +68,8 @@ impl<S: Storage> Log<S> {
         self.acknowledged > self.manifest.acknowledged
     }
 
-    /// What is missing at the log's end, until it is cut there or goes on without: nothing if all that is known to be acknowledged
-    /// lies before.
+    /// The records that are missing at the log's end, until it is cut there or goes on without them. None if all that is known to
+    /// be acknowledged lies before.
     pub fn missing(&self) -> Option<Missing> {
         if self.acknowledged <= self.end.version {
             return None;

@@ -42,7 +42,7 @@ pub enum OfflineError {
     },
 }
 
-/// Where a log is to end.
+/// The place at which a log is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutAt {
     /// Behind the message that has this version, and the views behind it.
@@ -52,7 +52,7 @@ pub enum CutAt {
     Damage,
 }
 
-/// What is found in a log, in its order.
+/// A part of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A record that is good.

@@ -11,19 +11,19 @@ use super::{
 };
 use crate::Payload;
 
-/// How much is appended at once, in bytes.
+/// The most that is appended at once, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What a repair did, and what it could not do.
+/// The outcome of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// How many damages were replaced.
+    /// The number of damages that were replaced.
     pub replaced: u64,
-    /// How many records were appended at the log's end, since it was damaged or records were missing there.
+    /// The number of records that were appended at the log's end, which was damaged, or where records were missing.
     pub appended: u64,
     /// The damages for which no copy is good, or fits: the first thousand.
     pub left: Vec<Damage>,
-    /// What is still missing at the end.
+    /// The records that are still missing at the end.
     pub missing: Option<Missing>,
 }
 
@@ -79,7 +79,7 @@ impl<S: Storage + Clone> Log<S> {
         Ok(false)
     }
 
-    /// Where the log ends before a damage, whatever is damaged before that. None if the damage is no more.
+    /// The log's end before a damage, whatever is damaged before that. None if the damage is no more.
     fn end_before_damage(&self, damage: &Damage) -> Result<Option<End>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
@@ -95,7 +95,7 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// What lies at an offset of a segment, behind a damage.
+    /// Looks at an offset of a segment, behind a damage.
     fn behind(&self, segment: u64, at: u64) -> Result<Behind, ReadError> {
         let Some(extent) = self.extent() else { return Ok(Behind::Unknown) };
         let (file, header) = open_segment(&self.storage, segment)?;
@@ -152,7 +152,7 @@ impl<S: Storage + Clone> Log<S> {
     }
 }
 
-/// What comes behind a damage.
+/// The part of a log behind a damage.
 #[derive(Debug)]
 enum Behind {
     Record(Header),

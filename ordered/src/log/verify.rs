@@ -35,7 +35,7 @@ pub struct Verified {
     pub bytes: u64,
     /// What is damaged, in the order of the log: the first thousand.
     pub damage: Vec<Damage>,
-    /// What was acknowledged, and is missing at the log's end.
+    /// The records that were acknowledged, and are missing at the log's end.
     pub missing: Option<Missing>,
     /// The chain at the log's end; it began with the log where that is not signed. None if it was not asked for, or if damage leaves
     /// it unknown.

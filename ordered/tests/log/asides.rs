@@ -41,7 +41,7 @@ impl Change {
         }
     }
 
-    /// What stays in the log.
+    /// The records that stay in the log.
     fn rest(self, all: &[Kept]) -> Vec<Kept> {
         match self {
             Change::Cut(to) => all.iter().filter(|record| record.end() <= to).cloned().collect(),

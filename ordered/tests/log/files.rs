@@ -11,7 +11,9 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::NodeId;
-use squall_ordered::log::{DirectoryError, End, Files, Hlc, Log, OpenError, Options, Storage, WriteError};
+use squall_ordered::log::{
+    Aside, CutAt, DirectoryError, End, Files, Hlc, Log, OpenError, Options, Storage, WriteError, asides, cut, repair,
+};
 
 use crate::model::{Kept, KeptBody, SIGNER, key, known, next_record, options, read_all, records, write};
 
@@ -69,6 +71,54 @@ fn a_directory_has_one_owner() {
     assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
     drop(log);
     Files::open(&directory.0).expect("nobody has it any more");
+}
+
+#[test]
+fn an_operator_works_on_directories() {
+    let (mine, theirs) = (Directory::new("mine"), Directory::new("theirs"));
+    let (options, rng) = (options(16 << 10, 10_000), &mut Rng::with_seed(1));
+    let all = records(rng, 300);
+    for directory in [&mine, &theirs] {
+        let mut log = open(&directory.0, options);
+        write(&mut log, &all, 30);
+        log.set_acknowledged(u64::MAX);
+        log.save_acknowledged().expect("the disk is well");
+        let in_use = Files::open(&directory.0).map(drop).expect_err("it has one");
+        assert!(matches!(in_use, DirectoryError::InUse(_)), "{in_use}");
+    }
+    // Zeros in the first segment, and nothing left of the last.
+    let damage = |segment: &str, from: usize, to: usize| {
+        let path = mine.0.join(segment);
+        let mut bytes = fs::read(&path).expect("it is there");
+        let to = to.min(bytes.len());
+        bytes[from..to].fill(0);
+        fs::write(&path, bytes).expect("it can be written");
+    };
+    let mut names: Vec<String> =
+        Files::look(&mine.0).expect("it is there").0.list().expect("it can be read").into_iter().collect();
+    names.retain(|name| name.starts_with("segment-"));
+    names.sort();
+    let begun = |name: &&String| fs::read(mine.0.join(name)).expect("it is there").iter().any(|&byte| byte != 0);
+    let last = names.iter().rev().find(begun).expect("one has begun");
+    damage("segment-0000000000", 5000, 6000);
+    damage(last, 4096, usize::MAX);
+
+    let files = || Files::open(&mine.0).expect("nobody has it");
+    let copy = Files::look(&theirs.0).expect("it is there").0;
+    let done = repair(files(), [copy], rng).expect("the disk is well");
+    assert!(done.replaced == 1 && done.appended > 0 && done.left.is_empty(), "{done:?}");
+    assert_eq!((done.missing, read_all(&open(&mine.0, options))), (None, (all.clone(), vec![])));
+
+    let version = all[200].version;
+    let cut = cut(files(), CutAt::Version(version), rng).expect("the disk is well");
+    assert_eq!((cut.end.version, asides(&files()).expect("it can be read")), (version, vec!["aside-1".to_string()]));
+    let aside = Aside::new(files(), &cut.aside.expect("records went"));
+    let kept = read_all(&Log::look(aside, false).expect("it is a log").log).0;
+    assert!(
+        all.ends_with(&kept) && kept.iter().any(|record| record.version <= version),
+        "from the segment that was cut"
+    );
+    assert!(open(&mine.0, options).missing().is_none());
 }
 
 #[test]

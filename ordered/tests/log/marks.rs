@@ -59,7 +59,7 @@ struct World {
     storage: SimStorage,
     options: Options,
     all: Vec<Kept>,
-    /// What the log was told.
+    /// The mark that the log was told.
     told: u64,
 }
 
