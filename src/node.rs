@@ -193,7 +193,7 @@ impl NodeBuilder {
                 None => None,
                 Some(OpenedLog { mut log, is_kept, .. }) => {
                     let rebuilt = spec.recover(&mut log)?;
-                    let own = recovery::held(&rebuilt, is_kept, log.acknowledged());
+                    let own = recovery::held(&rebuilt, is_kept, &log);
                     held.extend(own.map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());

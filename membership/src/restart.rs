@@ -53,6 +53,8 @@ pub struct Held {
     pub version: Option<u64>,
     /// The version up to which this node knows that messages were acknowledged, also where its copy lacks them.
     pub acknowledged: u64,
+    /// An operator has accepted the loss of what the copy lacks.
+    pub trusted: bool,
 }
 
 impl Held {
@@ -212,6 +214,7 @@ fn acknowledged(shard: &ShardView, members: &[&Back]) -> u64 {
 /// The copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
 /// that place, and what was acknowledged later had to be on this disk. What it has of earlier epochs beyond the place where the
 /// last one began is void. A copy that lacks what is known to have been `acknowledged` was damaged.
+/// One for which an operator has accepted that counts all the same.
 pub(crate) fn counted_end(
     last: Epoch,
     shard: &ShardView,
@@ -219,7 +222,7 @@ pub(crate) fn counted_end(
     held: &Held,
     acknowledged: u64,
 ) -> Option<End> {
-    let counts = held.complete && held.end >= holder.since && held.has(acknowledged);
+    let counts = held.complete && (held.trusted || held.end >= holder.since && held.has(acknowledged));
     counts.then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
 }
 

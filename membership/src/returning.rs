@@ -186,7 +186,10 @@ impl Tenure {
         let end = |seq| End { epoch: self.view.epoch, seq };
         let held = |(index, shard): (usize, ShardId)| {
             let end = end(*self.frozen.get(&shard)?);
-            Some((shard, Held { end, complete: self.holds(self.me, index), version: None, acknowledged: 0 }))
+            Some((
+                shard,
+                Held { end, complete: self.holds(self.me, index), version: None, acknowledged: 0, trusted: false },
+            ))
         };
         let is_stuck = self.is_frozen() && !self.is_decided() && self.decider.is_stalled();
         let (member, epoch) = (self.member().clone(), self.view.epoch);

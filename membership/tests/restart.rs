@@ -42,7 +42,7 @@ fn end(epoch: u64, seq: u64) -> End {
 
 /// A copy that lacks nothing.
 fn whole(end: End) -> Held {
-    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0 }
+    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0, trusted: false }
 }
 
 /// A node has these shards, as one that was complete.

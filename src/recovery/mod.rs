@@ -32,6 +32,8 @@ use squall_fabric::Fingerprint;
 use squall_membership::{self as membership, ClusterId, Held};
 use squall_ordered::log::Position;
 
+use crate::journal::DiskLog;
+
 pub use self::open::RecoverError;
 pub(crate) use self::{
     image::{LastView, Shelf},
@@ -55,14 +57,14 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
     storage.join("logs").join(name)
 }
 
-/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had. `acknowledged`: as
-/// far as the log knows.
+/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had.
 ///
 /// Whether the copy has all that was acknowledged only the view log can tell, which knows since when the node was complete.
-pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, acknowledged: u64) -> Option<Held> {
+pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<Held> {
     let end = rebuilt.end?;
     let complete = rebuilt.is_whole() && is_kept;
-    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged })
+    let (acknowledged, trusted) = (log.acknowledged(), log.is_trusted());
+    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted })
 }
 
 /// A place of a log, as membership has it.

@@ -118,7 +118,7 @@ impl Node {
     }
 
     fn held(&self) -> Option<Held> {
-        held(&self.rebuilt, self.is_kept, self.log.lock().unwrap().acknowledged())
+        held(&self.rebuilt, self.is_kept, &self.log.lock().unwrap())
     }
 
     /// A view that follows an order which ended there, of which this node is complete.
@@ -222,7 +222,7 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
     let end = membership::End { epoch: Epoch(2), seq: Seq(40) };
     assert_eq!(
         back.held(),
-        Some(Held { end, complete: true, version: Some(back.journal.end().version), acknowledged: 0 })
+        Some(Held { end, complete: true, version: Some(back.journal.end().version), acknowledged: 0, trusted: false })
     );
 }
 
@@ -232,12 +232,15 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
     let node = start(&disk);
     assert_eq!(
         node.held(),
-        Some(Held { end: membership::End::START, complete: true, version: Some(0), acknowledged: 0 })
+        Some(Held { end: membership::End::START, complete: true, version: Some(0), acknowledged: 0, trusted: false })
     );
     node.journal.append().view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() }).unwrap();
     node.messages(1, 0..3);
     let end = membership::End { epoch: Epoch(1), seq: Seq(3) };
-    assert_eq!(start(&disk).held(), Some(Held { end, complete: true, version: Some(3), acknowledged: 0 }));
+    assert_eq!(
+        start(&disk).held(),
+        Some(Held { end, complete: true, version: Some(3), acknowledged: 0, trusted: false })
+    );
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Cluster {
             let options = log::Options { segment_bytes, batch_bytes, ..log::Options::new(cluster, shard) };
             let OpenedLog { mut log, is_kept, .. } = self.disks.open(me.node, me.voter, options, &mut self.rng)?;
             let rebuilt = spec.recover(&mut log)?;
-            let held = recovery::held(&rebuilt, is_kept, log.acknowledged());
+            let held = recovery::held(&rebuilt, is_kept, &log);
             found.insert(shard, Found { log, is_kept, rebuilt, held });
         }
         Ok(found)

@@ -205,6 +205,7 @@ impl Group {
                         complete: node.complete,
                         version: None,
                         acknowledged: 0,
+                        trusted: false,
                     }
                 };
                 let held = if node.epoch > 0 { runs() } else { held(&node.disk) };

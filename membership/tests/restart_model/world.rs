@@ -240,7 +240,7 @@ impl World {
 /// A node's report of its disk's log.
 pub(crate) fn held(disk: &[Segment]) -> Held {
     let end = disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
-    Held { end, complete: true, version: None, acknowledged: 0 }
+    Held { end, complete: true, version: None, acknowledged: 0, trusted: false }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {

@@ -34,7 +34,8 @@ fn come_back(list: &[u32], seed: u64) -> World {
 fn say_back(world: &mut World, id: u32, messages: u64) {
     let member = world.log(id).me();
     let end = End { epoch: Epoch::FIRST, seq: Seq(messages) };
-    let held = BTreeMap::from([(SHARD, Held { end, complete: true, version: Some(0), acknowledged: 0 })]);
+    let held =
+        BTreeMap::from([(SHARD, Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false })]);
     world.log(id).back(Back { member, epoch: Epoch::FIRST, held });
 }
 
@@ -96,7 +97,7 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         world.propose(1, &[1, 2, 3]);
         world.run_until(3000 * MS, "node 3 is in", |world| list.iter().all(|&id| world.epoch(id) == Some(3)));
         let (member, end) = (world.log(3).me(), End { epoch: Epoch::FIRST, seq: Seq(7) });
-        let held = Held { end, complete: true, version: Some(0), acknowledged: 0 };
+        let held = Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false };
         let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, held };
         world.log(3).reopen(reopen.clone());
         let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Reopens(vec![reopen.clone()]));

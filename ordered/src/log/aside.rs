@@ -172,6 +172,7 @@ impl<S: Storage + Clone> Log<S> {
             cut: self.manifest.cut.filter(|cut| cut.index == last),
             acknowledged: self.acknowledged,
             asides: 0,
+            trusted: None,
             ..self.manifest
         };
         let prepared = copied.and_then(|()| manifest.write(&aside));

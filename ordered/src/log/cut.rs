@@ -22,6 +22,17 @@ pub struct Cut {
     pub aside: Option<String>,
 }
 
+/// On whose word a log is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutBy {
+    /// What the group has decided: the mark goes down.
+    Group,
+    /// An operator's: the mark stays, so what was acknowledged behind the cut is missing from then on.
+    Operator,
+    /// That of an operator who accepts the loss: the mark goes down, and the log is [trusted](Log::is_trusted).
+    Trust,
+}
+
 impl<S: Storage + Clone> Log<S> {
     /// Cuts the log, durably: messages at and behind `to` go, and views that begin behind it. The acknowledged mark goes down with
     /// it. What goes is set aside.
@@ -29,11 +40,11 @@ impl<S: Storage + Clone> Log<S> {
     /// A crash leaves either log. Where nothing lies behind `to`, this only ends what is unclear about the log's end: see
     /// [`WriteError::Damaged`].
     pub fn cut_to(&mut self, to: Position) -> Result<Cut, WriteError> {
-        self.cut_with(to, true)
+        self.cut_by(to, CutBy::Group)
     }
 
-    /// As [`cut_to`](Log::cut_to); if the mark does not go down, what was acknowledged behind `to` is missing from then on.
-    pub(crate) fn cut_with(&mut self, to: Position, mark_goes_down: bool) -> Result<Cut, WriteError> {
+    /// As [`cut_to`](Log::cut_to), on the word of the group or of an operator.
+    pub(crate) fn cut_by(&mut self, to: Position, by: CutBy) -> Result<Cut, WriteError> {
         self.check_health()?;
         if to < self.begin.position {
             return Err(WriteError::BeforeBegin { to, begin: self.begin.position });
@@ -59,14 +70,15 @@ impl<S: Storage + Clone> Log<S> {
             });
             self.end = place.end;
             self.index.cut(place.segment, place.offset);
-        } else if self.open_damage.is_none() && self.missing().is_none() {
+        } else if self.open_damage.is_none() && self.missing().is_none() && by == CutBy::Group {
             return Ok(Cut { end: self.end, aside: None });
         }
         // Until the manifest says so, nothing may be appended.
         self.open_damage = None;
-        if mark_goes_down {
+        if by != CutBy::Operator {
             self.acknowledged = self.acknowledged.min(self.end.version);
         }
+        self.manifest.trusted = (by == CutBy::Trust).then_some(self.end);
         self.seal_last(aside.as_ref())?;
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.
@@ -163,7 +175,7 @@ impl<S: Storage + Clone> Log<S> {
         let file = made.map_err(|source| self.poison("making a segment", &path, source))?;
         self.acknowledged = header.acknowledged;
         self.manifest.asides += u64::from(aside.is_some());
-        self.put(Manifest { first: next, next: next + 1, cut: None, ..self.manifest })?;
+        self.put(Manifest { first: next, next: next + 1, cut: None, trusted: None, ..self.manifest })?;
         self.spare = None;
         self.open_damage = None;
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });

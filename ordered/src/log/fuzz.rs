@@ -146,6 +146,7 @@ fn disk(records: &[u8]) -> SimStorage {
         cut: None,
         acknowledged: 0,
         asides: 0,
+        trusted: None,
         schema: SchemaText::NONE,
         cluster: OPTIONS.cluster,
         shard: OPTIONS.shard,

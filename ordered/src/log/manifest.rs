@@ -31,6 +31,8 @@ pub(crate) struct Manifest {
     pub(crate) acknowledged: u64,
     /// The highest number of what was ever set aside.
     pub(crate) asides: u64,
+    /// Where the log ended when an operator accepted the loss of what it had behind.
+    pub(crate) trusted: Option<End>,
     /// What the log's payloads are.
     pub(crate) schema: SchemaText,
 }
@@ -70,10 +72,10 @@ impl Manifest {
                 let cut = Cut { index: word(), end: word(), at: words.end() };
                 let cut = (cut.end > 0).then_some(cut);
                 let schema = SchemaText::from_bytes(words.word(), &words.bytes());
-                let (acknowledged, asides) = (words.word(), words.word());
-                let manifest =
-                    |schema| Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, schema };
-                schema.map(manifest).ok_or(NoManifest::Damaged)
+                let (acknowledged, asides, trusted) = (words.word(), words.word(), (words.word(), words.end()));
+                let trusted = (trusted.0 != 0).then_some(trusted.1);
+                let Some(schema) = schema else { return Ok(Err(NoManifest::Damaged)) };
+                Ok(Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, trusted, schema })
             }
         })
     }
@@ -96,6 +98,8 @@ impl Manifest {
             .put(&schema)
             .word(self.acknowledged)
             .word(self.asides)
+            .word(u64::from(self.trusted.is_some()))
+            .end(self.trusted.unwrap_or(End::START))
             .finish();
         let file = storage.create(NEW, block.len() as u64)?;
         storage.write_at(&file, 0, &block)?;

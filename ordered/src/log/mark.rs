@@ -63,6 +63,11 @@ impl<S: Storage> Log<S> {
         self.open_damage.as_ref()
     }
 
+    /// Whether the log ends where an operator has accepted the loss of what it had behind.
+    pub fn is_trusted(&self) -> bool {
+        self.manifest.trusted == Some(self.end) && self.missing().is_none()
+    }
+
     /// Whether the manifest has a lower mark.
     pub fn has_unsaved_mark(&self) -> bool {
         self.acknowledged > self.manifest.acknowledged

@@ -2,6 +2,7 @@
 
 use super::{
     Cut, Damage, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, Storage, WriteError, aside,
+    cut::CutBy,
     index::Place,
     manifest::{self, Manifest},
     segment::{RECORDS_AT, name},
@@ -146,7 +147,7 @@ pub fn cut<S: Storage + Clone>(
     if at != CutAt::Damage && end.version != to {
         return Err(OfflineError::NotThere { version: to, first: begin.version, last: end.version });
     }
-    let cut = log.cut_with(end.position, accepts_loss)?;
+    let cut = log.cut_by(end.position, if accepts_loss { CutBy::Trust } else { CutBy::Operator })?;
     Ok((cut, log.missing()))
 }
 

@@ -76,7 +76,13 @@ impl DiskLog {
     }
 
     pub(crate) fn held(&self) -> Option<Held> {
-        self.written.last().map(|last| Held { end: last.end, complete: true, version: None, acknowledged: 0 })
+        self.written.last().map(|last| Held {
+            end: last.end,
+            complete: true,
+            version: None,
+            acknowledged: 0,
+            trusted: false,
+        })
     }
 
     /// The epochs before this one of which there is anything.
