@@ -446,6 +446,9 @@ fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Option
 
 /// Removes files that are not part of the log any more, or not yet.
 fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
+    let sync = || storage.sync_directory().map_err(|source| OpenError::Io { path: storage.path(""), source });
+    // An earlier process may have put the manifest there, and not come to sync its name: first that, then what follows from it.
+    sync()?;
     aside::finish(storage, manifest, names)
         .map_err(|source| OpenError::Io { path: storage.path(manifest::NAME), source })?;
     let live = manifest.first..manifest.next;
@@ -461,6 +464,5 @@ fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names:
             }
         }
     }
-    // What an earlier process named and did not come to sync, too.
-    storage.sync_directory().map_err(|source| OpenError::Io { path: storage.path(""), source })
+    sync()
 }

@@ -84,6 +84,7 @@ fn open_in_spite_of_crashes(storage: &SimStorage, options: Options, rng: &mut Rn
         come_back(storage, rng);
         match opened {
             Ok(opened) if !crashed => return opened.log,
+            Err(error) if !crashed => panic!("{error}"),
             _ => {}
         }
     }
