@@ -206,6 +206,26 @@ fn a_one_way_cut_that_stays_keeps_no_majority_waiting() {
     }
 }
 
+/// Each question and each vote takes a fifth of a second: those that stand must leave each other the time for it.
+#[test]
+fn over_slow_links_a_leader_is_elected_in_few_terms() {
+    for delay in [20, 60, 100] {
+        let mut took = Vec::new();
+        for seed in seeds(40) {
+            let mut watched = Watched::new(seed, 100);
+            watched.world.delay = MS * delay;
+            watched.run(3 * FAILURE_TIMEOUT);
+            let (leader, term) = (watched.leader(), watched.terms()[0]);
+            watched.world.crash(leader);
+            let left: Vec<u32> = ALL.into_iter().filter(|&id| id != leader).collect();
+            took.push((watched.decide(left[0], &left, 2, |_| {}), seed));
+            let terms = watched.world.log(left[0]).status().term - term;
+            assert!(terms <= 3, "seed {seed}: {terms} terms with messages that take {delay} ms");
+        }
+        check(&format!("a dead leader, and messages that take up to {delay} ms"), took);
+    }
+}
+
 #[test]
 fn a_follower_that_was_isolated_deposes_nobody() {
     for seed in seeds(40) {

@@ -19,12 +19,17 @@ use crate::{
     wire::{Answer, Body, Contact},
 };
 
+/// After so many tries a node that stands is left alone no longer than before.
+const MANY_TRIES: u32 = 10;
+
 /// What is known of an election to come.
 #[derive(Default)]
 pub(super) struct Election {
     /// The last vote that was seen, and since when it is this node's.
     vote: Option<Vote>,
     since: Duration,
+    /// How many votes there were since a leader was elected.
+    tries: u32,
     /// The vote of a leader that has said that it reaches no majority.
     stepped_aside: Option<Vote>,
     /// When this node next asks the others. None: it knows of a leader, or may not stand.
@@ -48,32 +53,38 @@ impl<C: Types> Agent<C> {
     /// Whether this node takes who leads for lost: one that it can't hear, that has said so itself, or this node if no majority
     /// answers it.
     pub(super) fn misses_leader(&self) -> bool {
-        if self.is_leader() {
-            return self.is_unanswered();
-        }
-        let (vote, leader) = self.vote();
-        let Some(leader) = leader else {
-            // Another node stands right now.
-            return self.election.vote != Some(vote) || self.now - self.election.since >= self.a_turn();
-        };
-        let is_gone = self.node_of(leader).is_some_and(|node| self.gone.contains_key(&node));
-        is_gone || self.election.stepped_aside == Some(vote) || self.silent_at().is_none_or(|at| self.now >= at)
+        if self.is_leader() { self.is_unanswered() } else { self.now >= self.missed_at() }
     }
 
-    /// When the leader that this node knows has been silent for too long: earlier if this node waits for what it decides.
-    fn silent_at(&self) -> Option<Duration> {
-        let heard = self.leader_heard()?;
-        let (first, last) = self.settings.timing.election;
-        let impatient = self.asks.first_sent().map(|sent| heard.max(sent) + first);
-        Some(impatient.map_or(heard + last, |at| at.min(heard + last)))
+    /// When this node, which does not lead, takes who leads for lost, if nothing happens until then. While another stands it waits.
+    fn missed_at(&self) -> Duration {
+        let (vote, leader) = self.vote();
+        let Some(leader) = leader else {
+            let is_known = self.election.vote == Some(vote);
+            return if is_known { self.election.since + self.stand_patience() } else { self.now };
+        };
+        let is_gone = self.node_of(leader).is_some_and(|node| self.gone.contains_key(&node));
+        match self.leader_heard().filter(|_| !is_gone && self.election.stepped_aside != Some(vote)) {
+            Some(heard) => {
+                let (first, last) = self.settings.timing.election;
+                let impatient = self.asks.first_sent().map(|sent| heard.max(sent) + first);
+                impatient.map_or(heard + last, |at| at.min(heard + last))
+            }
+            None => Duration::ZERO,
+        }
+    }
+
+    /// How long a node that stands is left alone: at each further try longer, as votes may take long to be stored, or to arrive.
+    fn stand_patience(&self) -> Duration {
+        (self.a_turn() * (1 << self.election.tries)).min(self.settings.timing.election.1)
     }
 
     /// When this node must look whether it misses the leader.
     pub(super) fn next_doubt(&self) -> Option<Duration> {
         match self.election.next_ask {
             Some(at) => Some(at),
-            None if self.is_leader() => None,
-            None => self.silent_at().filter(|at| *at > self.now && self.may_stand()),
+            None if self.is_leader() || !self.may_stand() => None,
+            None => Some(self.missed_at()).filter(|at| *at > self.now),
         }
     }
 
@@ -90,6 +101,7 @@ impl<C: Types> Agent<C> {
             self.on_vote();
             self.election.agreed.clear();
             (self.election.vote, self.election.since) = (Some(vote), self.now);
+            self.election.tries = if vote.committed { 0 } else { (self.election.tries + 1).min(MANY_TRIES) };
         }
     }
 
