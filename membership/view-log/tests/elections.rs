@@ -220,7 +220,7 @@ fn over_slow_links_a_leader_is_elected_in_few_terms() {
             let left: Vec<u32> = ALL.into_iter().filter(|&id| id != leader).collect();
             took.push((watched.decide(left[0], &left, 2, |_| {}), seed));
             let terms = watched.world.log(left[0]).status().term - term;
-            assert!(terms <= 1, "seed {seed}: {terms} terms with messages that take {delay} ms");
+            assert!(terms <= 3, "seed {seed}: {terms} terms with messages that take {delay} ms");
         }
         check(&format!("a dead leader, and messages that take up to {delay} ms"), took);
     }

@@ -88,7 +88,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    fn vote(&self) -> (Vote, Option<u64>) {
+    pub(super) fn vote(&self) -> (Vote, Option<u64>) {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         (metrics.vote, metrics.current_leader)
@@ -98,6 +98,12 @@ impl<C: Types> Agent<C> {
     pub(super) fn watch_vote(&mut self) {
         let (vote, _) = self.vote();
         if self.election.vote != Some(vote) {
+            let me = self.network.me().voter.0;
+            // Those who have not heard of the vote that ended its term still take it for the leader.
+            let led = self.election.vote.filter(|before| before.committed && before.leader_id.node_id == me);
+            if let Some(before) = led.filter(|_| !vote.committed) {
+                self.step_aside(before);
+            }
             self.on_vote();
             self.election.agreed.clear();
             (self.election.vote, self.election.since) = (Some(vote), self.now);
@@ -238,9 +244,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Tells the other voters that this node leads and no majority answers it: some may still hear it.
-    pub(super) fn step_aside(&self) {
-        let (vote, _) = self.vote();
+    /// Tells the other voters that this node, which leads or led by that vote, decides nothing: some may still hear it.
+    pub(super) fn step_aside(&self, vote: Vote) {
         let (peers, voters) = self.peers();
         let me = self.network.me().voter.0;
         for peer in voters.iter().filter(|voter| **voter != me).filter_map(|voter| peers.get(voter)) {

@@ -20,7 +20,7 @@ const CALM: u32 = 3;
 /// For so long after something happened they are not: who missed it is told soon.
 const LIVELY: Duration = Duration::from_secs(2);
 /// A leader that no majority answers for so many heartbeats is cut off.
-const PATIENCE: u32 = 2;
+const PATIENCE: u32 = 3;
 /// How long a leader that ends waits for another to take over.
 const HAND_OVER: Duration = Duration::from_millis(200);
 
@@ -110,7 +110,7 @@ impl<C: Types> Agent<C> {
         self.watch_decisions();
         let is_unanswered = self.is_unanswered();
         if is_unanswered {
-            self.step_aside();
+            self.step_aside(self.vote().0);
         }
         let acked = self.acked();
         if self.leadership.unanswered.is_none_or(|first| acked >= first) {
