@@ -19,7 +19,7 @@ struct Watched {
     world: World,
     /// Since when a node hears nothing of another (listener, other), and when it takes that one for gone.
     silent: BTreeMap<(u32, u32), (Time, bool)>,
-    /// How many of a hundred breaks of a link are noticed at once.
+    /// The number of a hundred breaks of a link are noticed at once.
     at_once: u32,
 }
 
@@ -102,7 +102,7 @@ fn pairs() -> impl Iterator<Item = (u32, u32)> {
     ALL.into_iter().flat_map(|a| ALL.into_iter().filter(move |&b| b != a).map(move |b| (a, b)))
 }
 
-/// How many seeds, unless one is named.
+/// The seeds to run: so many, unless one is named.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
     match number("SQUALL_SEED") {

@@ -22,13 +22,13 @@ use crate::{
 /// After so many tries a node that stands is left alone no longer than before.
 const MANY_TRIES: u32 = 10;
 
-/// What is known of an election to come.
+/// The state of an election to come.
 #[derive(Default)]
 pub(super) struct Election {
     /// The last vote that was seen, and since when it is this node's.
     vote: Option<Vote>,
     since: Duration,
-    /// How many votes there were since a leader was elected.
+    /// The number of votes since a leader was elected.
     tries: u32,
     /// The vote of a leader that has said that it reaches no majority.
     stepped_aside: Option<Vote>,
@@ -36,11 +36,11 @@ pub(super) struct Election {
     next_ask: Option<Duration>,
     /// Those who agree that this node stands after that vote, and when they were asked.
     agreed: BTreeMap<u64, Duration>,
-    /// What others have asked, one question each, while this node did not miss the leader.
+    /// The questions of others, one each, that came while this node did not miss the leader.
     questions: Vec<Question>,
 }
 
-/// May a node lead whose log ends there?
+/// A question: may a node lead whose log ends there?
 struct Question {
     from: Contact,
     /// The call to be answered.
@@ -74,7 +74,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// How long a node that stands is left alone: at each further try longer, as votes may take long to be stored, or to arrive.
+    /// The time for which a node that stands is left alone: longer at each further try, as votes may take long to be stored, or to arrive.
     fn stand_patience(&self) -> Duration {
         (self.a_turn() * (1 << self.election.tries)).min(self.settings.timing.election.1)
     }
@@ -162,12 +162,12 @@ impl<C: Types> Agent<C> {
         self.on_agreed(me, asked, true);
     }
 
-    /// How long a voter waits for each of those before it, when it takes the leader for lost.
+    /// The time that a voter waits for each of those before it, when it takes the leader for lost.
     fn a_turn(&self) -> Duration {
         self.settings.timing.heartbeat / 6
     }
 
-    /// For how long after it was asked an answer counts.
+    /// The time after a question for which an answer counts.
     fn patience(&self) -> Duration {
         self.settings.timing.heartbeat * 2
     }

@@ -33,7 +33,7 @@ pub struct World {
     pub nodes: BTreeMap<u32, Node>,
     pub trouble: Trouble,
     pub rng: fastrand::Rng,
-    /// How much longer than usual messages take, at most.
+    /// The time that messages take longer than usual, at most; half of it at least.
     pub delay: Duration,
     /// Which pairs can't reach each other, in this direction.
     pub cut: Vec<(u32, u32)>,
