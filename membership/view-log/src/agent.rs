@@ -41,9 +41,9 @@ use crate::{
     wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
 };
 
-/// How often a node looks around while it waits for something.
+/// The pause between two looks of a node that waits for something.
 const BUSY: Duration = Duration::from_millis(20);
-/// Who was heard within this time is remembered, if there is room for few.
+/// The time for which nodes that were heard are remembered, if there is room for few.
 const JUST_NOW: Duration = Duration::from_millis(250);
 /// What a node sent before it was known to be gone may still arrive so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
