@@ -1,6 +1,7 @@
 //! A node's part in the log: formation, joins, proposals, and what it hears of them.
 
 mod asks;
+mod election;
 mod force;
 mod formation;
 mod leadership;
@@ -27,7 +28,7 @@ use squall_membership::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use self::{asks::Asks, formation::Formation, leadership::Leadership, returns::Returns};
+use self::{asks::Asks, election::Election, formation::Formation, leadership::Leadership, returns::Returns};
 pub(crate) use self::{force::Forcing, formation::Founders};
 use crate::{
     leader::Leading,
@@ -40,9 +41,10 @@ use crate::{
     wire::{Answer, Body, Call, Contact, Envelope, Here, Wants},
 };
 
-/// How often a node looks around while it waits for something, and while nobody leads the log.
+/// The pause between two looks of a node that waits for something.
 const BUSY: Duration = Duration::from_millis(20);
-const ALERT: Duration = Duration::from_millis(250);
+/// The time for which nodes that were heard are remembered, if there is room for few.
+const JUST_NOW: Duration = Duration::from_millis(250);
 /// What a node sent before it was known to be gone may still arrive so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Who was heard is remembered of so many nodes: more than there are, unless somebody makes them up.
@@ -68,6 +70,8 @@ pub(crate) enum Input {
     Written(Proposal, Result<Reply, String>),
     /// A change of who votes and learns has ended; whether it took place.
     Changed(bool),
+    /// Whether a voter agrees that this node leads, as it was asked at this time.
+    Agreed(u64, Duration, bool),
     /// A candidate was written, or withdrawn, or was not.
     Noted(NodeId, bool),
     Stop,
@@ -115,6 +119,7 @@ pub(crate) struct Agent<C: Types> {
     asks: Asks,
     returns: Returns,
     leadership: Leadership,
+    election: Election,
     /// Since when nodes are known to be gone.
     pub(crate) gone: BTreeMap<NodeId, Duration>,
     last_tick: Duration,
@@ -176,6 +181,7 @@ impl<C: Types> Agent<C> {
             asks: Asks::default(),
             returns: Returns::default(),
             leadership: Leadership::default(),
+            election: Election::default(),
             gone: BTreeMap::new(),
             last_tick: Duration::ZERO,
             retry_at: None,
@@ -210,7 +216,7 @@ impl<C: Types> Agent<C> {
             if let Some((cluster, began)) = self.moves_to.take() {
                 self.go_over(cluster, began).await;
             }
-            self.watch_leader();
+            self.stand();
             next_tick = self.started + self.next_tick();
             self.shared.lock().next_tick = next_tick - self.started;
         }
@@ -233,16 +239,9 @@ impl<C: Types> Agent<C> {
 
     /// When it must look around, since the start: often only while it waits for something.
     fn next_tick(&self) -> Duration {
-        let pause = if self.is_busy() {
-            BUSY
-        } else if self.leadership.has_timers {
-            ALERT
-        } else {
-            self.calm()
-        };
+        let pause = if self.is_busy() { BUSY } else { self.calm() };
         let look = self.last_tick + pause;
-        let next = self.next_beat().map_or(look, |beat| look.min(beat));
-        self.retry_at.map_or(next, |retry| next.min(retry))
+        [self.next_beat(), self.next_doubt(), self.retry_at].into_iter().flatten().fold(look, Duration::min)
     }
 
     fn is_busy(&self) -> bool {
@@ -250,7 +249,6 @@ impl<C: Types> Agent<C> {
             || self.asks.is_waiting()
             || self.returns.is_waiting()
             || self.forcing.is_some()
-            || self.has_turns()
             || self.is_leading_busily()
     }
 
@@ -280,8 +278,7 @@ impl<C: Types> Agent<C> {
             Input::Reopen(reopen) => self.say_reopen(reopen),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
-                self.begin_turns();
-                self.take_over();
+                self.is_lively();
             }
             Input::Applied(applied) => self.on_applied(applied),
             Input::Raft => {
@@ -292,6 +289,7 @@ impl<C: Types> Agent<C> {
                 self.publish();
             }
             Input::Written(proposal, result) => self.on_written(proposal, result),
+            Input::Agreed(voter, asked, agrees) => self.on_agreed(voter, asked, agrees),
             Input::Changed(done) => {
                 self.leading.changing = false;
                 self.go_on(done);
@@ -316,7 +314,6 @@ impl<C: Types> Agent<C> {
         }
         self.tell_if_leading();
         self.forget_gone();
-        self.take_over();
         self.beat().await;
         self.lead();
         self.ask_again();
@@ -387,7 +384,7 @@ impl<C: Types> Agent<C> {
         }
         self.network.learn(&sender);
         if self.heard.len() >= MANY {
-            self.heard.retain(|_, heard| self.now - *heard < ALERT);
+            self.heard.retain(|_, heard| self.now - *heard < JUST_NOW);
             self.lives.clear();
         }
         let life = self.lives.entry(from).or_insert((sender.incarnation, sender.voter.0));
@@ -458,6 +455,7 @@ impl<C: Types> Agent<C> {
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
             (_, Body::Say(entry)) => self.take_said(*entry, &sender),
             (_, Body::Refused { epoch, why }) => self.on_refused(epoch, &why),
+            (_, Body::StepAside(vote)) => self.on_step_aside(vote),
             (_, Body::Farewell) => self.handle(Input::PeerGone(from)),
             (_, Body::Report(report)) => {
                 if report.member.node == from {
@@ -469,8 +467,10 @@ impl<C: Types> Agent<C> {
     }
 
     fn on_call(&mut self, reply_to: Contact, id: u64, call: Call) {
-        if matches!(call, Call::Append { .. } | Call::Snapshot { .. }) {
-            self.on_leader_heard();
+        match call {
+            Call::Append { vote, .. } | Call::Snapshot { vote, .. } => self.on_leader_heard(vote),
+            Call::MayLead(last) => return self.on_question(reply_to, id, last),
+            Call::Vote(_) => {}
         }
         let (raft, network) = (self.raft.clone(), Arc::clone(&self.network));
         drop(C::spawn(async move {
@@ -480,9 +480,7 @@ impl<C: Types> Agent<C> {
                     raft.append_entries(request).await.map(Answer::from).map_err(|e| e.to_string())
                 }
                 Call::Vote(ballot) => raft.vote(ballot.into()).await.map(Answer::from).map_err(|e| e.to_string()),
-                Call::PreVote(ballot) => {
-                    raft.pre_vote(ballot.into()).await.map(Answer::from).map_err(|e| e.to_string())
-                }
+                Call::MayLead(_) => return,
                 Call::Snapshot { vote, meta, data } => {
                     let snapshot = Snapshot { meta, snapshot: data };
                     let installed = raft.install_full_snapshot(vote, snapshot).await;

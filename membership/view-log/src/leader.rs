@@ -297,7 +297,11 @@ impl<C: Types> Agent<C> {
             }
             return;
         }
-        if !self.is_leader() || self.leading.writing.contains(&proposal) {
+        if !self.is_leader() {
+            return self.pass_on(&proposal, &from);
+        }
+        self.is_lively();
+        if self.leading.writing.contains(&proposal) {
             return;
         }
         // Without a quorum none of them ends, and rivals ask again and again.

@@ -10,7 +10,9 @@
 //!   (nearly) all of the log.
 //! - *Proposals* go to the leader, and are sent again until something is decided.
 //! - *A leader that is gone* is not waited for: the lowest-ranked voter that is left takes over at once. Raft's lease does
-//!   not stand in the way, since nothing is ever read by it. A leader that ends in order says so.
+//!   not stand in the way, since nothing is ever read by it. A leader that ends in order says so, and so does one that reaches no
+//!   majority.
+//! - *Elections* begin with a question: a node stands only if most of the voters miss the leader too, and have no more of the log.
 //! - *While nothing happens* little is said, and Raft's own timers stand still.
 //! - *Voters* follow the members.
 //!

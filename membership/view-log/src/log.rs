@@ -238,7 +238,10 @@ impl Parts {
             heartbeat_interval: millis(heartbeat),
             election_timeout_min: millis(election.0),
             election_timeout_max: millis(election.1),
-            enable_pre_vote: Some(true),
+            // Who stands, and when, is decided here.
+            enable_tick: false,
+            enable_elect: false,
+            backoff: "50ms".into(),
             // A view's entry may be of some kilobytes; there are few.
             snapshot_policy: SnapshotPolicy::LogsSinceLast(200),
             max_in_snapshot_log_to_keep: 50,

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use openraft::{
@@ -18,7 +19,7 @@ use squall_membership::{ClusterId, Member, VoterId};
 use tokio::sync::oneshot;
 
 use crate::{
-    types::{Peer, Snapshot, Types, Vote},
+    types::{LogId, Peer, Snapshot, Types, Vote},
     wire::{Answer, Body, Call, Contact, Envelope, Transport},
 };
 
@@ -125,6 +126,19 @@ impl Drop for Pending<'_> {
 }
 
 impl Client {
+    pub(crate) fn new(network: &Arc<Network>, voter: u64, peer: &Peer) -> Client {
+        let (node, to) = (peer.member.node, Contact::from(&peer.member));
+        Client { network: Arc::clone(network), node, to, voter: VoterId(voter) }
+    }
+
+    /// Asks whether this node, whose log ends here, may lead. None: no answer.
+    pub(crate) async fn may_lead<C: Types>(&self, last: Option<LogId>, patience: Duration) -> Option<bool> {
+        match self.call::<C>(Call::MayLead(last), RPCOption::new(patience)).await {
+            Ok(Answer::MayLead(agrees)) => Some(agrees),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
     async fn call<C: Types>(&self, call: Call, option: RPCOption) -> Result<Answer, Unreachable<C>> {
         let (answer, answered) = oneshot::channel();
         let id = {
@@ -165,11 +179,6 @@ impl<C: Types> RaftNetworkV2<C> for Client {
         answer.voted().ok_or_else(|| Self::unexpected::<C>().into())
     }
 
-    async fn pre_vote(&mut self, rpc: VoteRequest<C>, option: RPCOption) -> Result<VoteResponse<C>, RPCError<C>> {
-        let answer = self.call::<C>(Call::PreVote(rpc.into()), option).await?;
-        answer.voted().ok_or_else(|| Self::unexpected::<C>().into())
-    }
-
     async fn full_snapshot(
         &mut self,
         vote: Vote,
@@ -191,8 +200,7 @@ impl<C: Types> RaftNetworkFactory<C> for Clients {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
-        let (node, to) = (peer.member.node, Contact::from(&peer.member));
-        Client { network: Arc::clone(&self.0), node, to, voter: VoterId(target) }
+        Client::new(&self.0, target, peer)
     }
 }
 

@@ -65,8 +65,9 @@ impl Start {
 pub struct Timing {
     /// How often the log's leader shows that it is there, for a while after something happened; a third as often else.
     pub heartbeat: Duration,
-    /// How long nothing is heard of the leader before another is elected: drawn at random between the two. When a leader
-    /// is [known to be gone](squall_membership::ViewLog::peer_gone), nobody waits for it.
+    /// The silence of a leader after which a node takes it for lost: the first if it waits for a decision, else the second.
+    /// When a leader is [known to be gone](squall_membership::ViewLog::peer_gone), nobody waits for it. Another is elected once most of
+    /// the voters take it for lost; a leader steps aside if for as long as the second nothing that it has written is decided.
     pub election: (Duration, Duration),
     /// How often a node that is in no group asks for one.
     pub hello: Duration,

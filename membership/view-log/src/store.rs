@@ -218,6 +218,10 @@ impl Store {
 }
 
 impl Inner {
+    fn last(&self) -> Option<LogId> {
+        self.log.last_key_value().map(|(_, entry)| entry.log_id()).or(self.purged)
+    }
+
     fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         if self.committed_is_unwritten {
@@ -275,8 +279,7 @@ impl<C: Types> RaftLogStorage<C> for Store {
 
     async fn get_log_state(&mut self) -> io::Result<LogState<C>> {
         let inner = self.lock();
-        let last = inner.log.last_key_value().map(|(_, entry)| entry.log_id());
-        Ok(LogState { last_purged_log_id: inner.purged, last_log_id: last.or(inner.purged) })
+        Ok(LogState { last_purged_log_id: inner.purged, last_log_id: inner.last() })
     }
 
     async fn get_log_reader(&mut self) -> Store {
@@ -347,14 +350,18 @@ impl<C: Types> RaftLogStorage<C> for Store {
 }
 
 impl Store {
+    /// The last entry of the log.
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.lock().last()
+    }
+
     /// The last entry of the log, and the last one in it that says who votes.
     pub(crate) fn tail(&self) -> (Option<LogId>, Option<crate::types::Membership>) {
         let inner = self.lock();
-        let last = inner.log.last_key_value().map(|(_, entry)| entry.log_id());
         let membership = inner.log.values().rev().find_map(|entry| match &entry.payload {
             openraft::EntryPayload::Membership(membership) => Some(membership.clone()),
             _ => None,
         });
-        (last.or(inner.purged), membership)
+        (inner.last(), membership)
     }
 }

@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x05";
+const PREFIX: [u8; 4] = *b"SqV\x06";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,6 +54,8 @@ pub(crate) enum Body {
     },
     /// The leader ends: another is to take over.
     Farewell,
+    /// No majority answers the leader of this vote: another is to take over.
+    StepAside(Vote),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,10 +108,20 @@ pub(crate) enum Here {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
-    Append { vote: Vote, previous: Option<LogId>, entries: Vec<LogEntry>, commit: Option<LogId> },
+    Append {
+        vote: Vote,
+        previous: Option<LogId>,
+        entries: Vec<LogEntry>,
+        commit: Option<LogId>,
+    },
     Vote(Ballot),
-    PreVote(Ballot),
-    Snapshot { vote: Vote, meta: SnapshotMeta, data: Vec<u8> },
+    /// May the sender, whose log ends here, lead?
+    MayLead(Option<LogId>),
+    Snapshot {
+        vote: Vote,
+        meta: SnapshotMeta,
+        data: Vec<u8>,
+    },
 }
 
 /// A candidate asks for a vote.
@@ -134,6 +146,7 @@ pub(crate) enum Answer {
         last: Option<LogId>,
     },
     Snapshot(Vote),
+    MayLead(bool),
 }
 
 impl<C: Types> From<AppendEntriesRequest<C>> for Call {
@@ -180,7 +193,7 @@ impl Answer {
             Answer::AppendedTo(last) => AppendEntriesResponse::PartialSuccess(last),
             Answer::Conflict => AppendEntriesResponse::Conflict,
             Answer::Higher(vote) => AppendEntriesResponse::HigherVote(vote),
-            Answer::Vote { .. } | Answer::Snapshot(_) => return None,
+            Answer::Vote { .. } | Answer::Snapshot(_) | Answer::MayLead(_) => return None,
         })
     }
 

@@ -28,7 +28,9 @@ pub(super) struct Asks {
 /// A proposal of this node's that is not decided.
 struct Pending {
     proposal: Proposal,
-    sent: Option<(NodeId, Duration)>,
+    since: Duration,
+    /// When it was last sent, and to whom as the leader.
+    sent: Option<(Option<NodeId>, Duration)>,
 }
 
 struct Sent {
@@ -41,11 +43,16 @@ impl Asks {
     pub(super) fn is_waiting(&self) -> bool {
         self.proposal.is_some() || self.report.is_some()
     }
+
+    /// When the proposal that is not decided was first sent.
+    pub(super) fn first_sent(&self) -> Option<Duration> {
+        self.proposal.as_ref().map(|pending| pending.since)
+    }
 }
 
 impl<C: Types> Agent<C> {
     pub(super) fn propose(&mut self, proposal: Proposal) {
-        self.asks.proposal = Some(Pending { proposal, sent: None });
+        self.asks.proposal = Some(Pending { proposal, since: self.now, sent: None });
         self.asks.since.get_or_insert(self.now);
         self.push_proposal();
     }
@@ -68,17 +75,36 @@ impl<C: Types> Agent<C> {
     pub(super) fn push_proposal(&mut self) {
         let (leader, now) = (self.leader(), self.now);
         let Some(pending) = &mut self.asks.proposal else { return };
-        let Some(leader) = leader else { return };
-        if pending.sent.is_some_and(|(to, when)| to == leader.node && now - when < RESEND) {
+        let to = leader.as_ref().map(|leader| leader.node);
+        if pending.sent.is_some_and(|(before, when)| before == to && now - when < RESEND) {
             return;
         }
-        pending.sent = Some((leader.node, now));
-        let proposal = pending.proposal.clone();
+        pending.sent = Some((to, now));
+        let (proposal, since) = (pending.proposal.clone(), pending.since);
         let me = self.network.me();
-        if leader.node == me.node {
-            self.take_proposal(proposal, me);
-        } else {
-            self.network.send(&Contact::from(&leader), Body::Propose(Box::new(proposal)));
+        match leader {
+            Some(leader) if leader.node == me.node => self.take_proposal(proposal, me),
+            leader => {
+                let (peers, voters) = self.peers();
+                let is_detour = leader.is_none() || now - since >= self.settings.timing.heartbeat;
+                let others = voters.iter().filter_map(|voter| peers.get(voter)).map(|peer| peer.member.clone());
+                let others: Vec<Member> = others.filter(|other| is_detour && other.node != me.node).collect();
+                let leader = leader.filter(|leader| others.iter().all(|other| other.node != leader.node));
+                for to in leader.iter().chain(&others) {
+                    self.network.send(&Contact::from(to), Body::Propose(Box::new(proposal.clone())));
+                }
+            }
+        }
+    }
+
+    /// Passes on what a member proposes that may not reach the leader itself.
+    pub(crate) fn pass_on(&self, proposal: &Proposal, from: &Member) {
+        let leader = self.leader().filter(|leader| leader.node != from.node && leader.node != self.network.me().node);
+        if proposal.by == from.node
+            && let Some(leader) = leader
+            && !self.misses_leader()
+        {
+            self.network.send(&Contact::from(&leader), Body::Propose(Box::new(proposal.clone())));
         }
     }
 

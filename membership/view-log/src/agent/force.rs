@@ -142,7 +142,7 @@ impl<C: Types> Agent<C> {
             }
         }
         self.watch_raft();
-        (self.asks, self.returns, self.leadership, self.leading) = Default::default();
+        (self.asks, self.returns, self.leadership, self.election, self.leading) = Default::default();
         (self.forced, self.other_life) = (None, None);
         self.gone.clear();
         Ok(())

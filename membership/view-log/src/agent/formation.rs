@@ -130,13 +130,12 @@ impl<C: Types> Agent<C> {
         };
         let contacts = self.contacts();
         if wants == Wants::News {
-            let patience = self.settings.timing.election.1 * 2;
             // One that leads nobody any more has not always noticed.
             let is_stuck = self.is_leader() && self.asks.is_waiting();
             if self.is_leader() && !is_stuck {
                 return self.look_for_rivals(&contacts);
             }
-            if (!is_stuck && self.hears_leader(patience)) || contacts.is_empty() {
+            if (!is_stuck && !self.misses_leader()) || contacts.is_empty() {
                 return;
             }
             self.next_contact = (self.next_contact + 1) % contacts.len();

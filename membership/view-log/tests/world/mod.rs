@@ -33,6 +33,8 @@ pub struct World {
     pub nodes: BTreeMap<u32, Node>,
     pub trouble: Trouble,
     pub rng: fastrand::Rng,
+    /// The time that messages take longer than usual, at most; half of it at least.
+    pub delay: Duration,
     /// Which pairs can't reach each other, in this direction.
     pub cut: Vec<(u32, u32)>,
     pub list: Vec<u32>,
@@ -71,6 +73,7 @@ impl World {
             nodes: BTreeMap::new(),
             trouble: Trouble::default(),
             rng: fastrand::Rng::with_seed(seed),
+            delay: Duration::ZERO,
             cut: Vec::new(),
             list: list.to_vec(),
             witnesses: Vec::new(),
@@ -268,7 +271,8 @@ impl World {
             let copies = 1 + u32::from(self.rng.u32(..100) < self.trouble.repeats);
             for _ in 0..copies {
                 self.sent += 1;
-                let arrival = now + Duration::from_micros(self.rng.u64(50..300));
+                let delay = self.delay.as_micros() as u64;
+                let arrival = now + Duration::from_micros(self.rng.u64(50..300) + self.rng.u64(delay / 2..=delay));
                 self.in_flight.insert((arrival, self.sent), (id, to, message.clone()));
             }
         }
