@@ -146,6 +146,8 @@ pub enum ShardCondition {
     Suspended {
         /// They.
         last_holders: Vec<NodeId>,
+        /// The version up to which messages were acknowledged, as far as the logs say of those who are back; 0 if they say nothing.
+        acknowledged: u64,
     },
 }
 

@@ -124,9 +124,12 @@ pub(crate) fn open(
         let (path, record) = (torn.path.display(), torn.record);
         tracing::info!(%path, record, "a batch that was being written was cut off; it was not acknowledged");
     }
-    damage.iter().for_each(|damage| tracing::error!(%damage, "the log is damaged"));
+    // Another member's log has what this one lacks; or an operator must say how to go on, while the node does not run.
+    const HELP: &str = "the log is damaged: the node gets the records from another member; if none has them, see `squall log repair \
+                        --help` and `squall log cut --help`";
+    damage.iter().for_each(|damage| tracing::error!(%damage, "{HELP}"));
     if let Some(missing) = missing {
-        tracing::error!(%missing, "the log's end is damaged");
+        tracing::error!(%missing, "{HELP}");
     }
     healed
         .iter()

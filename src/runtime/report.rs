@@ -111,8 +111,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let condition = match &shard.state {
             ShardState::Active => ShardCondition::Active,
             ShardState::Inadequate => ShardCondition::Inadequate,
-            ShardState::Suspended { last_holders, .. } => {
-                ShardCondition::Suspended { last_holders: last_holders.iter().map(|holder| holder.node).collect() }
+            ShardState::Suspended { last_holders, acknowledged, .. } => {
+                let last_holders = last_holders.iter().map(|holder| holder.node).collect();
+                ShardCondition::Suspended { last_holders, acknowledged: *acknowledged }
             }
         };
         let rows = shard.members.iter().map(row).collect();

@@ -110,7 +110,7 @@ fn an_operator_works_on_directories() {
     assert_eq!((done.missing, read_all(&open(&mine.0, options))), (None, (all.clone(), vec![])));
 
     let version = all[200].version;
-    let cut = cut(files(), CutAt::Version(version), rng).expect("the disk is well");
+    let (cut, _) = cut(files(), CutAt::Version(version), true, rng).expect("the disk is well");
     assert_eq!((cut.end.version, asides(&files()).expect("it can be read")), (version, vec!["aside-1".to_string()]));
     let aside = Aside::new(files(), &cut.aside.expect("records went"));
     let kept = read_all(&Log::look(aside, false).expect("it is a log").log).0;

@@ -88,8 +88,16 @@ fn condition(condition: &ShardCondition) -> String {
     match condition {
         ShardCondition::Active => "active".into(),
         ShardCondition::Inadequate => "refuses work: too few members hold its state".into(),
-        ShardCondition::Suspended { last_holders } => {
-            format!("suspended: it goes on when one who held its state is back ({})", ids(last_holders))
+        ShardCondition::Suspended { last_holders, acknowledged } => {
+            let holders = ids(last_holders);
+            let waits = format!("suspended: it goes on when one who held its state is back ({holders})");
+            match acknowledged {
+                0 => waits,
+                version => format!(
+                    "{waits}, with all that was acknowledged, up to version {version}; if all their logs are damaged, end them and see \
+                     `squall log repair --help`"
+                ),
+            }
         }
     }
 }
