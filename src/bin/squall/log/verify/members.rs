@@ -36,26 +36,61 @@ struct Member {
 impl Member {
     /// Checks a part, which is `least` versions long at least.
     fn check(&mut self, from: u64, to: u64, least: u64) -> Option<Checked> {
-        match self.log.check(from, to) {
-            Ok(checked) if checked.to + 1 < from + least => {
-                let last = from + least - 1;
-                self.silent = Some(format!("it does not show version {last} any more: it was started again meanwhile"));
-                None
+        let mut part: Option<Checked> = None;
+        loop {
+            let at = part.as_ref().map_or(from, |part| part.to + 1);
+            match self.log.check(at, to) {
+                Ok(checked) if checked.to < at => {
+                    self.silent = Some(format!("it does not show version {at} any more, which it had on disk"));
+                    return None;
+                }
+                Ok(checked) => {
+                    self.messages += checked.messages;
+                    self.bytes += checked.bytes;
+                    self.damage.extend_from_slice(&checked.damage);
+                    // What is damaged at the first member is not counted there, so this one's part may be shorter.
+                    part = Some(match part {
+                        None => checked,
+                        Some(Checked { mut damage, .. }) => {
+                            damage.extend(checked.damage);
+                            Checked { to: checked.to, digest: None, damage, ..Checked::default() }
+                        }
+                    });
+                }
+                // It let go of some while it was looked at.
+                Err(LogError::Trimmed { first }) => {
+                    self.first = self.first.max(first);
+                    return None;
+                }
+                Err(error) => {
+                    self.silent = Some(error.to_string());
+                    return None;
+                }
             }
-            Ok(checked) => {
-                self.messages += checked.messages;
-                self.bytes += checked.bytes;
-                self.damage.extend_from_slice(&checked.damage);
-                Some(checked)
+            if part.as_ref().is_some_and(|part| part.to + 1 >= from + least) {
+                return part;
             }
-            // It let go of some while it was looked at.
-            Err(LogError::Trimmed { first }) => {
-                self.first = self.first.max(first);
-                None
-            }
-            Err(error) => {
-                self.silent = Some(error.to_string());
-                None
+        }
+    }
+
+    /// Waits until the member knows that a version is safe; one that does not is not whole.
+    fn reach(&mut self, last: u64) {
+        let begun = Instant::now();
+        loop {
+            match self.log.status() {
+                Ok(status) if status.safe >= last => return,
+                Ok(status) if begun.elapsed() >= MEMBER_PATIENCE => {
+                    let safe = status.safe;
+                    self.silent = Some(format!(
+                        "it has the log up to version {safe}, and others up to {last}: see `squall status`"
+                    ));
+                    return;
+                }
+                Ok(_) => thread::sleep(Duration::from_millis(50)),
+                Err(error) => {
+                    self.silent = Some(error.to_string());
+                    return;
+                }
             }
         }
     }
@@ -70,10 +105,18 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
     let mut log = reach.log()?;
     let nodes = log.members().map_err(failed)?;
     let (mut members, silent) = greet(&log, &nodes);
-    let Some(last) = members.iter().map(|(_, status)| status.safe).min() else {
+    // What is safe all members have.
+    let Some(last) = members.iter().map(|(_, status)| status.safe).max() else {
         return Err(CommandError::Failed(silent.join("; ")));
     };
+    let on_disk = members.iter().map(|(_, status)| status.last).max().unwrap_or_default();
+    if last == 0 && on_disk > 0 {
+        let why =
+            format!("members have up to version {on_disk} on disk, and none knows what is safe: see `squall status`");
+        return Err(CommandError::Failed(why));
+    }
     let mut members: Vec<Member> = members.drain(..).map(|(member, _)| member).collect();
+    members.iter_mut().for_each(|member| member.reach(last));
     let mut different: Option<(u64, u64)> = None;
     let mut shown = Instant::now();
     let mut from = members.iter().map(|member| member.first).min().unwrap_or(1);
@@ -137,7 +180,9 @@ fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
     });
     let mut digests = others.iter().chain([&lead]).filter_map(|checked| checked.digest);
     let one = digests.next();
-    let differs = digests.any(|other| Some(other) != one);
+    // Where nothing is damaged, the same records make parts of the same length.
+    let is_longer = |other: &Checked| other.digest.is_none() && other.damage.is_empty();
+    let differs = digests.any(|other| Some(other) != one) || lead.digest.is_some() && others.iter().any(is_longer);
     Some(Part { to, differs })
 }
 
