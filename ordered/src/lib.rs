@@ -45,7 +45,7 @@
 //! [`Shard::wedge`] stops sending and receiving and gives the final `received`. Once the view's successor is committed, with
 //! the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly so far.
 //! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change. In
-//! durable mode the shard [is ended](Shard::is_ended) when all of that is on disk.
+//! durable mode it need not be on disk then: in the next view a member publishes nothing before it is.
 //!
 //! # The log on disk
 //!

@@ -92,11 +92,6 @@ impl Versions {
         (said > began_at).then(|| said - 1)
     }
 
-    /// Whether all that was delivered is on disk. Whose versions are not counted keeps no log.
-    pub(crate) fn is_persisted(&self) -> bool {
-        self.began_at.load(Ordering::Acquire) == NONE || self.persisted() >= self.applied()
-    }
-
     /// Takes note that the log has no room, though so much was persisted; or that it has.
     pub(crate) fn set_full(&self, at: Option<u64>) {
         let at = at.unwrap_or(NONE);

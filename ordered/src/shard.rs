@@ -387,7 +387,7 @@ impl Shard {
             stepped.deliver = true;
         }
         // Nobody delivered anything beyond the trim, so the state at the trim answers every confirmed read.
-        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_delivered();
+        let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_ended();
         let reached = if cleaned_up { u64::MAX } else { self.delivered };
         if let Some(upto) = self.reads.answerable(reached) {
             self.progress.set_answerable(upto);

@@ -76,18 +76,11 @@ impl Shard {
         self.state = State::Abandoned;
     }
 
-    /// Whether everything that will be delivered in this view has been, and, in durable mode after a clean-up, is on this
-    /// member's disk. (So whoever is complete has all of this view on disk before it is a member of the next.)
+    /// Whether everything that will be delivered in this view has been. In durable mode it need not be on any disk: in the next view
+    /// this member publishes nothing before it has all of that on its own.
     ///
-    /// Where the log has failed, this never comes: such a member ends without it.
+    /// Where the log has failed, or has no room, this never comes: such a member ends without it, or is given up.
     pub fn is_ended(&self) -> bool {
-        let waits_for_disk = self.mode == Mode::Durable && matches!(self.state, State::CleaningUp { .. });
-        // First what is delivered: from then on no more gets a version.
-        self.is_delivered() && (!waits_for_disk || self.progress.versions.is_persisted())
-    }
-
-    /// Whether everything that will be delivered in this view has been.
-    pub(super) fn is_delivered(&self) -> bool {
         match (self.state, self.mode) {
             (State::Running, _) => false,
             (State::CleaningUp { to, .. }, Mode::Ordered | Mode::Durable) => self.progress.delivered(0) >= to.0,

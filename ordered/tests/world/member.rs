@@ -53,7 +53,6 @@ pub(crate) struct Member {
     to_ask: usize,
     crashed: bool,
     wedged: bool,
-    cleans_up: bool,
     mode: Mode,
     max_bytes: usize,
     bulk: Option<BulkPlan>,
@@ -102,7 +101,6 @@ impl Member {
             to_ask: plan.reads,
             crashed: false,
             wedged: false,
-            cleans_up: false,
             mode: plan.mode,
             max_bytes: plan.max_bytes,
             bulk: plan.bulk,
@@ -170,9 +168,6 @@ impl Member {
         }
         if let Some((node, why)) = self.shard.take_faulty().pop() {
             return Err(Wrong(format!("member {} blames {node}: {why}", self.me)));
-        }
-        if self.cleans_up && self.shard.is_ended() && !self.is_persisted() {
-            return Err(Wrong(format!("{self:?} ended before all was on its disk")));
         }
         if self.row().persisted > 0 && !self.is_complete() {
             return Err(Wrong(format!("{self:?} counts, though it lacks what was before")));
@@ -317,12 +312,6 @@ impl Member {
         self.app.is_complete() && self.app.disk.as_ref().is_none_or(on_disk)
     }
 
-    /// Whether all that it has delivered is on its disk, if it keeps a log.
-    pub(crate) fn is_persisted(&self) -> bool {
-        let on_disk = |disk: &Disk| disk.persisted() >= self.app.delivered();
-        self.began.is_none() || self.app.disk.as_ref().is_none_or(on_disk)
-    }
-
     /// Whether everything that it told or could tell its callers is on all disks.
     fn is_safe(&self) -> bool {
         self.app.held.is_empty() && (self.app.disk.is_none() || self.app.safe >= self.app.delivered())
@@ -387,7 +376,6 @@ impl Member {
         let result = panic::catch_unwind(panic::AssertUnwindSafe(|| self.shard.clean_up(trim, counted)));
         panic::set_hook(hook);
         self.due.engine = Time::ZERO;
-        self.cleans_up = true;
         result.map_err(|_| Wrong(format!("member {} refused the trim {trim}", self.me)))
     }
 
@@ -433,7 +421,7 @@ impl Member {
         (self.submitter, self.shard, self.deliverer) = (submitter, shard, deliverer);
         (self.persisted, self.began) = (self.deliverer.persisted(), None);
         (self.rank, self.waits_for) = (rank, None);
-        (self.wedged, self.cleans_up) = (false, false);
+        self.wedged = false;
         (self.resubmit, self.to_send) = (resubmit.into(), to_send);
         for read in &mut self.app.reads {
             read.hopeless = false;
