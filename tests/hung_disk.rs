@@ -17,13 +17,13 @@ use std::{
 
 use process::{Cluster, PATIENCE, Process};
 
-/// The time for which members wait for one that stands still. A busy machine's disk may take a while, too.
+/// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy machine's disk may take a while, too.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[test]
 #[ignore = "it is what the other tests start as processes"]
 fn node() {
-    let config = process::builder("sum").disk_timeout(TIMEOUT).apply_timeout(TIMEOUT);
+    let config = process::builder("sum").disk_timeout(TIMEOUT);
     process::node_of(config.build().expect("the configuration is valid"));
 }
 
