@@ -62,7 +62,7 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
 /// Whether the copy has all that was acknowledged only the view log can tell, which knows since when the node was complete.
 pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<Held> {
     let end = rebuilt.end?;
-    let complete = rebuilt.is_whole() && is_kept;
+    let complete = rebuilt.is_whole() && is_kept && !log.is_doubtful();
     let (acknowledged, trusted) = (log.acknowledged(), log.is_trusted());
     Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted })
 }

@@ -171,11 +171,11 @@ impl<S: Service> Taker<'_, S> {
 
     /// This node's report of its copy, once all that was appended is on disk.
     pub(crate) fn held(&self) -> Option<membership::Held> {
-        let told = ask(self.journal, |log| (log.persisted(), log.acknowledged(), log.is_trusted()));
-        let (end, acknowledged, trusted) = told.ok()?;
+        let told = ask(self.journal, |log| (log.persisted(), log.acknowledged(), log.is_trusted(), log.is_doubtful()));
+        let (end, acknowledged, trusted, doubtful) = told.ok()?;
         // One that was begun anew is as good as any once it has got something: this node was incomplete then.
         let is_kept = !self.journal.is_lost() || end != End::START;
-        let complete = is_kept && !self.journal.is_stale();
+        let complete = is_kept && !doubtful && !self.journal.is_stale();
         let (end, version) = (super::place(end.position), Some(end.version));
         Some(membership::Held { end, complete, version, acknowledged, trusted })
     }

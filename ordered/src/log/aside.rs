@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, ops::Range, path::PathBuf};
 use super::{
     Log, ReadError, Storage, WriteError,
     index::Place,
-    manifest::{self, Manifest, NoManifest},
+    manifest::{self, Manifest, NoManifest, Word},
     segment::{index_of, name},
     walk::open_segment,
 };
@@ -172,7 +172,7 @@ impl<S: Storage + Clone> Log<S> {
             cut: self.manifest.cut.filter(|cut| cut.index == last),
             acknowledged: self.acknowledged,
             asides: 0,
-            trusted: None,
+            word: None,
             ..self.manifest
         };
         let prepared = copied.and_then(|()| manifest.write(&aside));
@@ -251,13 +251,15 @@ pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, fro
         if next > first {
             asides += 1;
             let aside = Aside::new(storage.clone(), &aside_name(asides));
-            Manifest { first, next, cut: log.cut.filter(|cut| cut.index + 1 == next), asides: 0, ..log }
+            Manifest { first, next, cut: log.cut.filter(|cut| cut.index + 1 == next), asides: 0, word: None, ..log }
                 .write(&aside)?;
         } else {
             next += 1;
         }
     }
-    Manifest { next: from, cut: log.cut.filter(|cut| cut.index < from), asides, ..log }.write(storage)
+    // Nobody knows what the segments had that went.
+    let word = Some(Word::Doubtful);
+    Manifest { next: from, cut: log.cut.filter(|cut| cut.index < from), asides, word, ..log }.write(storage)
 }
 
 /// Finishes, when a log is opened, what a crash left half done: what the log's manifest does not know of goes, and segments that

@@ -6,7 +6,7 @@ use super::{
     ChainValue, End, Log, Position, ReadError, Storage, WriteError,
     aside::{self, SetAside},
     index::{Index, Place},
-    manifest::{self, Manifest},
+    manifest::{self, Manifest, Word},
     segment::{self, RECORDS_AT, name},
     signatures,
     walk::{Step, Walk, open_segment},
@@ -27,7 +27,8 @@ pub struct Cut {
 pub(crate) enum CutBy {
     /// What the group has decided: the mark goes down.
     Group,
-    /// An operator's: the mark stays, so what was acknowledged behind the cut is missing from then on.
+    /// An operator's: the mark stays, so what was acknowledged behind the cut is missing from then on; and since the mark lags, the
+    /// log is [doubtful](Log::is_doubtful).
     Operator,
     /// That of an operator who accepts the loss: the mark goes down, and the log is [trusted](Log::is_trusted).
     Trust,
@@ -78,7 +79,11 @@ impl<S: Storage + Clone> Log<S> {
         if by != CutBy::Operator {
             self.acknowledged = self.acknowledged.min(self.end.version);
         }
-        self.manifest.trusted = (by == CutBy::Trust).then_some(self.end);
+        self.manifest.word = match by {
+            CutBy::Group => None,
+            CutBy::Operator => Some(Word::Doubtful),
+            CutBy::Trust => Some(Word::Trusted(self.end)),
+        };
         self.seal_last(aside.as_ref())?;
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.
@@ -161,7 +166,8 @@ impl<S: Storage + Clone> Log<S> {
             begin: at,
             previous_id: 0,
             previous_end: 0,
-            acknowledged: self.acknowledged.min(at.version),
+            // What the log had before may be another order.
+            acknowledged: 0,
         };
         self.sign_beginning(&header, chain)?;
         let bytes = self.options.segment_bytes;
@@ -175,7 +181,7 @@ impl<S: Storage + Clone> Log<S> {
         let file = made.map_err(|source| self.poison("making a segment", &path, source))?;
         self.acknowledged = header.acknowledged;
         self.manifest.asides += u64::from(aside.is_some());
-        self.put(Manifest { first: next, next: next + 1, cut: None, trusted: None, ..self.manifest })?;
+        self.put(Manifest { first: next, next: next + 1, cut: None, word: None, ..self.manifest })?;
         self.spare = None;
         self.open_damage = None;
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });

@@ -146,7 +146,7 @@ fn disk(records: &[u8]) -> SimStorage {
         cut: None,
         acknowledged: 0,
         asides: 0,
-        trusted: None,
+        word: None,
         schema: SchemaText::NONE,
         cluster: OPTIONS.cluster,
         shard: OPTIONS.shard,

@@ -31,10 +31,19 @@ pub(crate) struct Manifest {
     pub(crate) acknowledged: u64,
     /// The highest number of what was ever set aside.
     pub(crate) asides: u64,
-    /// Where the log ended when an operator accepted the loss of what it had behind.
-    pub(crate) trusted: Option<End>,
+    /// What an operator has said of the log's end, until something is appended.
+    pub(crate) word: Option<Word>,
     /// What the log's payloads are.
     pub(crate) schema: SchemaText,
+}
+
+/// What an operator has said of a log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It had more, which another member may have.
+    Doubtful,
+    /// It had more, whose loss is accepted, if it ends here.
+    Trusted(End),
 }
 
 /// Where a segment was cut.
@@ -72,10 +81,14 @@ impl Manifest {
                 let cut = Cut { index: word(), end: word(), at: words.end() };
                 let cut = (cut.end > 0).then_some(cut);
                 let schema = SchemaText::from_bytes(words.word(), &words.bytes());
-                let (acknowledged, asides, trusted) = (words.word(), words.word(), (words.word(), words.end()));
-                let trusted = (trusted.0 != 0).then_some(trusted.1);
+                let (acknowledged, asides) = (words.word(), words.word());
+                let word = match (words.word(), words.end()) {
+                    (1, at) => Some(Word::Trusted(at)),
+                    (2, _) => Some(Word::Doubtful),
+                    _ => None,
+                };
                 let Some(schema) = schema else { return Ok(Err(NoManifest::Damaged)) };
-                Ok(Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, trusted, schema })
+                Ok(Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, word, schema })
             }
         })
     }
@@ -85,6 +98,11 @@ impl Manifest {
         let none = Cut { index: 0, end: 0, at: End::START };
         let cut = self.cut.unwrap_or(none);
         let (schema_bytes, schema) = self.schema.to_bytes();
+        let (word, at) = match self.word {
+            None => (0, End::START),
+            Some(Word::Trusted(at)) => (1, at),
+            Some(Word::Doubtful) => (2, End::START),
+        };
         let block = Fields::new(MAGIC)
             .word(self.cluster.0)
             .word(u64::from(self.shard.0))
@@ -98,8 +116,8 @@ impl Manifest {
             .put(&schema)
             .word(self.acknowledged)
             .word(self.asides)
-            .word(u64::from(self.trusted.is_some()))
-            .end(self.trusted.unwrap_or(End::START))
+            .word(word)
+            .end(at)
             .finish();
         let file = storage.create(NEW, block.len() as u64)?;
         storage.write_at(&file, 0, &block)?;

@@ -7,7 +7,7 @@ use std::{cell::Cell, fmt, io, path::PathBuf};
 
 use super::{
     Damage, Log, Storage, WriteError,
-    manifest::{Manifest, NAME},
+    manifest::{Manifest, NAME, Word},
     scan::Scanner,
     segment::{RECORDS_AT, name},
 };
@@ -65,7 +65,12 @@ impl<S: Storage> Log<S> {
 
     /// Whether the log ends where an operator has accepted the loss of what it had behind.
     pub fn is_trusted(&self) -> bool {
-        self.manifest.trusted == Some(self.end) && self.missing().is_none()
+        self.manifest.word == Some(Word::Trusted(self.end)) && self.missing().is_none()
+    }
+
+    /// Whether an operator has taken away what the log had behind its end, and nothing was appended since: another member may have it.
+    pub fn is_doubtful(&self) -> bool {
+        self.manifest.word == Some(Word::Doubtful)
     }
 
     /// Whether the manifest has a lower mark.

@@ -1,11 +1,15 @@
 //! A log that no node has, in the hands of an operator: it is read as far as that goes, repaired from copies, or cut.
 
+use std::io;
+
 use super::{
-    Cut, Damage, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, Storage, WriteError, aside,
+    Cut, Damage, End, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, SnapshotError, Storage,
+    WriteError, aside,
     cut::CutBy,
     index::Place,
-    manifest::{self, Manifest},
+    manifest::{self, Manifest, Word},
     segment::{RECORDS_AT, name},
+    snapshot::snapshots,
     walk::{Step, Walk},
 };
 
@@ -21,6 +25,20 @@ pub enum OfflineError {
     /// It can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The images of its state can't be listed.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// No image of the state would be left that lies within it, so it could not be used.
+    #[error(
+        "a log that begins later than its group and ends at version {version} is of no use without an image of the state, and the \
+         oldest is that of {oldest}: cut behind that, or remove the log, and the node gets it from another member"
+    )]
+    NoImage {
+        /// Where the log would end.
+        version: u64,
+        /// The oldest image's place.
+        oldest: Position,
+    },
     /// It does not reach the version at which it should end.
     #[error("the log holds versions {first} to {last}, so it can't be cut at version {version}: give one of these")]
     NotThere {
@@ -91,10 +109,16 @@ fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Re
     let Some(index) = (log.first..log.next).find(|&index| storage.path(&name(index)) == *path) else {
         return Ok(false);
     };
+    let images = snapshots(storage).map_err(|error| failed(io::Error::other(error)))?;
+    if index == log.first && images.iter().any(|&image| image > Position::START) {
+        // Nothing would be left that these belong to.
+        return Ok(false);
+    }
+    storage.list().and_then(|names| aside::finish(storage, &log, &names)).map_err(failed)?;
     let ended = match why {
         // It was cut, and is shorter still.
         OpenError::Mixed(_) if log.cut.is_some_and(|cut| cut.index == index) => {
-            Manifest { cut: None, ..log }.write(storage)
+            Manifest { cut: None, word: Some(Word::Doubtful), ..log }.write(storage)
         }
         _ => aside::set_aside_from(storage, log, index),
     };
@@ -131,6 +155,9 @@ pub fn cut<S: Storage + Clone>(
         CutAt::Version(version) => version,
         CutAt::Damage => u64::MAX,
     };
+    let images = snapshots(&log.storage)?;
+    // What is damaged before an image is not needed to go on.
+    let newest = images.iter().rfind(|&&image| image <= log.persisted().position).copied().unwrap_or(Position::START);
     let mut end = begin;
     let start = Place { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
     let mut walk = log.extent().map(|extent| Walk::new(extent, start));
@@ -141,11 +168,17 @@ pub fn cut<S: Storage + Clone>(
                 let after = end.version;
                 return Err(OfflineError::DamagedBefore { version: to, after, damage: Box::new(damage) });
             }
+            Step::Damage(damage) if damage.before.is_some_and(|before| before <= newest) => {}
             Step::Record { .. } | Step::Damage(_) => break,
         }
     }
     if at != CutAt::Damage && end.version != to {
         return Err(OfflineError::NotThere { version: to, first: begin.version, last: end.version });
+    }
+    let usable = begin.position..=end.position;
+    let oldest = images.iter().find(|&&image| image >= begin.position);
+    if let Some(&oldest) = oldest.filter(|image| begin != End::START && !usable.contains(image)) {
+        return Err(OfflineError::NoImage { version: end.version, oldest });
     }
     let cut = log.cut_by(end.position, if accepts_loss { CutBy::Trust } else { CutBy::Operator })?;
     Ok((cut, log.missing()))

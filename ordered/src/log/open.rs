@@ -426,7 +426,7 @@ fn begin<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result
         cut: None,
         acknowledged: 0,
         asides: aside::newest(names),
-        trusted: None,
+        word: None,
         schema: SchemaText::NONE,
     };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;

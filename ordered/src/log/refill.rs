@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Appender, Body, Damage, End, Log, Missing, Position, ReadError, Record, Storage, WriteError,
+    manifest::{Manifest, Word},
     record::Header,
     repair::put,
     scan::{Found, Scanner},
@@ -25,14 +26,16 @@ pub struct Repaired {
     pub left: Vec<Damage>,
     /// The records that are still missing at the end.
     pub missing: Option<Missing>,
+    /// Whether the log may have had more behind its end, which no copy has shown.
+    pub doubtful: bool,
 }
 
 /// Records by where a log ends behind them.
 type Copies = BTreeMap<Position, (Header, Vec<u8>)>;
 
 impl<S: Storage + Clone> Log<S> {
-    /// Replaces what is damaged, from the log's beginning on, by the records of other copies of this log; and appends those that are
-    /// missing at its end, as far as they are known to be acknowledged. Durable.
+    /// Replaces what is damaged, from the log's beginning on, by the records of other copies of this log; and appends all that they have
+    /// behind its end, if that is damaged. Durable.
     ///
     /// Only what fits is taken: which follows the record before it and is followed by the one behind it, with their versions and
     /// times. A crash leaves the rest damaged or missing.
@@ -44,11 +47,12 @@ impl<S: Storage + Clone> Log<S> {
                 repaired.replaced += 1;
             }
         }
-        if self.open_damage.is_some() || self.missing().is_some() {
+        if self.open_damage.is_some() || self.missing().is_some() || self.is_doubtful() {
             repaired.appended = self.append_from(others)?;
         }
         repaired.left = self.verify(|_| {})?.damage;
         repaired.missing = self.missing();
+        repaired.doubtful = self.open_damage.is_some() || self.is_doubtful();
         Ok(repaired)
     }
 
@@ -114,24 +118,24 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Appends what the end lacks. The mark stays as it is until it is reached, so that what is still missing is named.
+    /// Appends what copies have behind the end, and notes how far they were acknowledged. As long as no copy has shown where the order
+    /// goes on, and has it to a sound end, the log stays [doubtful](Log::is_doubtful).
     fn append_from<T: Storage + Clone>(&mut self, others: &[Log<T>]) -> Result<u64, WriteError> {
-        let to = others.iter().map(Log::acknowledged).fold(self.acknowledged, u64::max);
-        if self.end.version < to {
-            // Then it is known that nothing is lost by that: what was acknowledged stays missing until it is here.
-            self.acknowledged = to;
-            self.open_damage = None;
-            self.seal_last(None)?;
-        }
-        let mut appended = 0;
+        let (mut appended, mut is_sure) = (0, false);
         for other in others {
-            let Ok(mut reader) = other.read(self.end.position, Position::MAX) else { continue };
+            // Else it is another order, or ends before.
             if !other.at_position(self.end.position).is_ok_and(|end| end == self.end) {
                 continue;
             }
-            let mut appender = Appender::new(self.end, BATCH_BYTES);
-            while appender.end().version < to {
-                let Ok(Some(record)) = reader.next_record() else { break };
+            let Ok(mut reader) = other.read(self.end.position, Position::MAX) else { continue };
+            if self.open_damage.is_some() || !self.is_doubtful() {
+                self.open_damage = None;
+                self.manifest.word = Some(Word::Doubtful);
+                self.seal_last(None)?;
+            }
+            self.acknowledged = self.acknowledged.max(other.acknowledged);
+            let (was, mut appender) = (self.end, Appender::new(self.end, BATCH_BYTES));
+            while let Ok(Some(record)) = reader.next_record() {
                 if !appender.has_room() {
                     self.write_appended(&mut appender)?;
                 }
@@ -140,6 +144,11 @@ impl<S: Storage + Clone> Log<S> {
                 appended += 1;
             }
             self.write_appended(&mut appender)?;
+            let is_sound = other.open_damage.is_none() && other.missing().is_none() && !other.is_doubtful();
+            is_sure |= is_sound && self.end != was && self.end == other.end;
+        }
+        if is_sure && self.missing().is_none() {
+            self.put(Manifest { word: None, ..self.manifest })?;
         }
         Ok(appended)
     }

@@ -231,7 +231,11 @@ impl<S: Storage> Log<S> {
             return Err(WriteError::NotNext { begin: batch.begin().position, end: self.end.position });
         }
         self.accept_end()?;
-        self.write(batch)
+        let end = self.write(batch)?;
+        if self.manifest.word.is_some() {
+            self.put(Manifest { word: None, ..self.manifest })?;
+        }
+        Ok(end)
     }
 
     /// Writes a batch that comes next, and syncs it.

@@ -1,7 +1,9 @@
 //! What an operator can do with the directories of logs: read them, cut them, and repair one from the others.
 
 use fastrand::Rng;
-use squall_ordered::log::{Aside, CutAt, Log, OfflineError, Options, Part, Repaired, SimStorage, cut, read, repair};
+use squall_ordered::log::{
+    Aside, CutAt, Log, OfflineError, Options, Part, Repaired, SimStorage, SnapshotWriter, cut, read, repair,
+};
 
 use crate::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
 
@@ -170,6 +172,40 @@ fn a_log_whose_last_record_is_damaged_goes_on_once_an_operator_cut_it() {
     let mut log = opened.log;
     write(&mut log, &all[19..], 1);
     assert_eq!(read_all(&log).0, all);
+}
+
+/// The damaged record was the last one, so no mark tells whether it was acknowledged.
+#[test]
+fn a_log_that_was_cut_is_doubtful_or_trusted_until_something_is_appended() {
+    for accepts_loss in [false, true] {
+        let (storage, options, all) = damaged(19);
+        cut(storage.clone(), CutAt::Damage, accepts_loss, &mut Rng::with_seed(1)).expect("the disk is well");
+        let mut log = open(&storage, options).log;
+        assert_eq!((log.is_doubtful(), log.is_trusted(), log.missing()), (!accepts_loss, accepts_loss, None));
+        write(&mut log, &all[19..], 1);
+        assert!(!log.is_doubtful() && !log.is_trusted());
+        let log = open(&storage, options).log;
+        assert!(!log.is_doubtful() && !log.is_trusted());
+    }
+}
+
+#[test]
+fn a_log_is_not_cut_below_all_images_of_a_state_that_it_begins_with() {
+    let (storage, options, all) = damaged(19);
+    let mut log = open(&storage, options).log;
+    log.cut_to(all[2].end()).expect("the disk is well");
+    let begin = all[9].reached();
+    log.begin_anew(begin).expect("the disk is well");
+    write(&mut log, &all[10..18], 1);
+    let image = all[14].reached();
+    let mut writer =
+        SnapshotWriter::new(storage.clone(), options.cluster, options.shard, image).expect("there is room");
+    writer.write(b"a state").and_then(|()| writer.finish()).expect("there is room");
+    drop(log);
+    let cut_at = |at: usize| cut(storage.clone(), CutAt::Version(all[at].version), true, &mut Rng::with_seed(1));
+    let refused = cut_at(12).expect_err("no state would be left");
+    assert!(refused.to_string().contains("of no use without an image"), "{refused}");
+    assert_eq!(cut_at(15).expect("the image is behind its beginning").0.end, all[15].reached());
 }
 
 #[test]

@@ -11,10 +11,10 @@ const HELP: &str = "\
 Examples, with the node ended:
   squall log cut audit/1/logs/log --before-damage                  its node gets the rest from another member
   squall log cut audit/1/logs/log --before-damage --accept-loss    no member has the rest
-  squall log cut audit/1/logs/log --version 6000 --accept-loss     what came behind version 6000 is to go
+  squall log cut audit/1/logs/log --version 6000 --accept-loss     what came behind version 6000 is to go; do so at all members
 
-What goes is kept beside the log, in files whose names begin with aside-N. A log that lacks records which were acknowledged counts for
-nothing until its node has got them from another member; where nobody has them, the group waits. With --accept-loss the log counts as
+What goes is kept beside the log, in files whose names begin with aside-N. The log counts for nothing until its node has got
+from another member what it may lack; where nobody has it, the group waits. With --accept-loss the log counts as
 it is: the group can go on with it, and what it lacks is lost, also to members that still have it and come back later.";
 
 /// Ends a log before its damage, or at a version, while its node does not run.
@@ -47,9 +47,10 @@ impl CutArgs {
             say(format_args!("{shown}: what it had behind is kept in its files {aside}.*"));
         }
         if let Some(missing) = missing {
-            say(format_args!(
-                "{missing}: its node gets them from another member; where none has them, --accept-loss goes on without"
-            ));
+            say(&missing);
+        }
+        if !self.accept_loss {
+            say("its node gets the rest from another member; where none has it, --accept-loss goes on without");
         }
         Ok(())
     }

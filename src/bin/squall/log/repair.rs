@@ -11,8 +11,8 @@ const HELP: &str = "\
 Example, with the nodes ended:
   squall log repair audit/1/logs/log --from audit/2/logs/log --from copy-of-3
 
-Each damaged record is replaced by one that any of the other logs has, if it fits between its neighbours; and records that were
-acknowledged, and are missing at the log's end, are appended. The other logs may be damaged, too: they are only looked at. What was right
+Each damaged record is replaced by one that any of the other logs has, if it fits between its neighbours; and records that are
+missing at the log's end are appended, as far as another log has them. The other logs may be damaged, too: they are only looked at. What was right
 stays as it is, so a repair that was interrupted is begun again.
 
 The exit code is 1 if anything is left damaged or missing.";
@@ -32,17 +32,23 @@ pub(super) struct RepairArgs {
 impl RepairArgs {
     pub(super) fn run(self) -> Result<(), CommandError> {
         let failed = |why: String| CommandError::Failed(why);
-        let look =
-            |path: &PathBuf| Files::look(path).map(|(files, _)| files).map_err(|error| failed(error.to_string()));
+        let look = |path: &PathBuf| match Files::look(path) {
+            Ok((files, false)) => Ok(files),
+            Ok((_, true)) => Err(failed(format!("{}: a node runs on it: end that first", path.display()))),
+            Err(error) => Err(failed(error.to_string())),
+        };
         let others = self.from.iter().map(look).collect::<Result<Vec<_>, _>>()?;
         let files = super::open(&self.directory)?;
         let shown = self.directory.display();
         let repaired = log::repair(files, others, &mut fastrand::Rng::new());
-        let Repaired { replaced, appended, left, missing } =
-            repaired.map_err(|error| failed(format!("{shown}: {error}")))?;
+        let repaired = repaired.map_err(|error| failed(format!("{shown}: {error}")))?;
+        let Repaired { replaced, appended, left, missing, doubtful } = repaired;
         say(format_args!("{shown}: {replaced} damages were replaced, and {appended} records were appended"));
-        let left: Vec<String> =
-            left.iter().map(ToString::to_string).chain(missing.map(|missing| missing.to_string())).collect();
+        let mut left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        left.extend(missing.map(|missing| missing.to_string()));
+        if left.is_empty() && doubtful {
+            left.push(format!("{shown}: its end was damaged, and nothing given shows how it went on"));
+        }
         if left.is_empty() {
             return Ok(());
         }
