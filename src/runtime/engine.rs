@@ -343,6 +343,10 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         continue;
                     }
                     group.retire();
+                    // It waits until no fetch is under way, so a new one would keep it from its work for ever.
+                    if self.returning.is_busy() {
+                        continue;
+                    }
                     let control = Arc::clone(&group.control);
                     let started = Fetcher::start(self.caller.clone(), control, shard, Arc::clone(view));
                     group.fetcher = started.map(|fetcher| (fetch, fetcher));

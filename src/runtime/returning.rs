@@ -65,6 +65,11 @@ impl Returning {
         self.jobs.push_back(Job::Cut { shard, end, rebuilds });
     }
 
+    /// Whether it has, or is about to have, the logs in its hands.
+    pub(super) fn is_busy(&self) -> bool {
+        self.running.is_some() || !self.jobs.is_empty()
+    }
+
     /// Begins what can begin, and returns what is done.
     pub(super) fn step(&mut self, groups: &mut BTreeMap<ShardId, GroupSlot>) -> Option<Done> {
         if let Some(running) = &self.running {

@@ -59,39 +59,38 @@ impl StorageThread {
         let stopped = Arc::clone(&stop);
         let body = move || {
             let mut logs = Guard(logs);
-            let note = |logs: &mut Guard| {
-                let mut is_behind = false;
-                for (journal, log) in &mut logs.0 {
-                    is_behind |= journal.note_safe(log);
-                    if journal.failure().is_some() {
-                        engine.wake();
-                    }
-                }
-                is_behind
-            };
-            let mut is_behind = true;
+            // By log, since when it has rested with more to note than it says.
+            let mut rests = vec![Some(Instant::now()); logs.0.len()];
             loop {
                 // Looked at first, so that what was appended before is written.
                 let stops = stopped.load(Ordering::Acquire);
                 let mut any = false;
-                for (journal, log) in &mut logs.0 {
+                for ((journal, log), rests) in logs.0.iter_mut().zip(&mut rests) {
+                    let before = log.persisted();
                     if journal.is_due() && journal.write(log) {
                         any = true;
                         engine.wake();
                     }
-                }
-                let since = Instant::now();
-                match any {
-                    true => is_behind = true,
-                    false if stops => {
-                        note(&mut logs);
-                        return;
+                    if log.persisted() != before {
+                        *rests = Some(Instant::now());
                     }
-                    false if is_behind => parker.park_timeout(QUIET),
-                    false => parker.park(),
                 }
-                if !any && is_behind && since.elapsed() >= QUIET {
-                    is_behind = note(&mut logs);
+                let is_last = stops && !any;
+                for ((journal, log), rests) in logs.0.iter_mut().zip(&mut rests) {
+                    if is_last || rests.is_some_and(|since| since.elapsed() >= QUIET) {
+                        *rests = journal.note_safe(log).then(Instant::now);
+                        if journal.failure().is_some() {
+                            engine.wake();
+                        }
+                    }
+                }
+                if is_last {
+                    return;
+                }
+                match rests.iter().flatten().min() {
+                    _ if any => {}
+                    Some(&first) => parker.park_timeout((first + QUIET).saturating_duration_since(Instant::now())),
+                    None => parker.park(),
                 }
             }
         };

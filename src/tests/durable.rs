@@ -1,6 +1,6 @@
 //! Durable groups: what is on disk before anybody is told.
 
-use std::sync::mpsc::TryRecvError;
+use std::{sync::mpsc::TryRecvError, thread, time::Instant};
 
 use squall_membership::ClusterId;
 use squall_ordered::{
@@ -297,4 +297,32 @@ fn a_log_that_is_closed_tells_all_that_was_acknowledged() {
     journal.set_safe(1);
     drop(thread);
     assert_eq!(open(disk, 4096).1.acknowledged(), 1);
+}
+
+#[test]
+fn a_quiet_log_is_marked_also_beside_one_that_is_written() {
+    let bed = Bed::default();
+    let logs = [1, 2].map(|seed| {
+        let log = open(SimStorage::new(seed), 4096).1;
+        (Arc::new(Journal::new(&log, None, bed.waker())), log)
+    });
+    let [quiet, busy] = [0, 1].map(|nth: usize| Arc::clone(&logs[nth].0));
+    let _thread = StorageThread::start(logs.into(), bed, Waker::new(|| ())).unwrap();
+    let append = |journal: &Journal, seq| {
+        journal.append().message(Position::new(Epoch(1), Seq(seq)), Hlc(0), NodeId(1), Payload::kept(b"one")).unwrap();
+    };
+    for journal in [&quiet, &busy] {
+        journal.append().view(Epoch(1), &ViewRecord::default()).unwrap();
+        append(journal, 0);
+    }
+    assert_eq!(quiet.ask(|log| log.persisted().version).recv(), Ok(1));
+    quiet.set_safe(1);
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut seq = 0;
+    while quiet.ask(|log| log.acknowledged()).recv() != Ok(1) {
+        assert!(Instant::now() < until, "nothing is noted while another log is written");
+        seq += 1;
+        append(&busy, seq);
+        thread::sleep(Duration::from_millis(50));
+    }
 }
