@@ -38,6 +38,8 @@ pub(crate) struct Board {
     frozen: Counters,
     /// By shard: 1 once the member holds its state. A counter, so that who sees `wedged` sees it.
     complete: Counters,
+    /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that who sees `wedged` sees it.
+    expects: Counter,
     /// By member.
     suspected: Vec<Flag>,
     asks: Flag,
@@ -64,6 +66,7 @@ impl Board {
         let clock = layout.counters("clock", 2);
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
+        let expects = layout.counter("expects");
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
         let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
@@ -91,6 +94,7 @@ impl Board {
             clock,
             frozen,
             complete,
+            expects,
             suspected,
             asks,
             leaving,
@@ -251,8 +255,17 @@ impl Board {
         (0..self.len()).any(|member| self.table.is_set(member, self.closing))
     }
 
-    pub(crate) fn wedge(&mut self) {
-        self.table.raise(self.wedged);
+    /// Shows that this node is wedged, and whether it `expects` nodes that ask to join.
+    pub(crate) fn wedge(&mut self, expects: bool) {
+        if !self.is_wedged(self.me()) {
+            self.table.set(self.expects, u64::from(expects));
+            self.table.raise(self.wedged);
+        }
+    }
+
+    /// Whether a member that is wedged knew of a node that asks to join.
+    pub(crate) fn expects(&self, member: usize) -> bool {
+        self.table.get(member, self.expects) != 0
     }
 
     pub(crate) fn is_wedged(&self, member: usize) -> bool {

@@ -90,7 +90,7 @@ impl Tenure {
     /// counts through the view log, and propose those who have.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
         let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
-        if let Some(last) = self.dissolution(since, now, settings).filter(|_| candidates.is_empty()) {
+        if let Some(last) = self.dissolution(since, now, settings) {
             tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
             return self.commit(last);
         }
@@ -234,11 +234,16 @@ impl Tenure {
     /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor that was
     /// decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended, or do not answer,
     /// nothing more is delivered: what is, all have received. The same holds of a shard whose end is the greatest count.
+    ///
+    /// A node that asks to join may be a member already, with whom the group goes on. Where any row tells of one, all wait for that
+    /// decision, and as long: so some of them don't end the group while others decide what follows.
     fn dissolution(&self, since: Time, now: Time, settings: &Settings) -> Option<Proposal> {
         let all = 0..self.board.len();
         let is_wedged = |member: &usize| self.board.is_wedged(*member);
         let is_known = |member: usize| self.board.suspects(self.me, member) || is_wedged(&member);
-        let is_due = now >= since + settings.failure_timeout * 2 || all.clone().all(is_known);
+        let expects = all.clone().any(|member| self.board.expects(member));
+        let patience = settings.failure_timeout * if expects { 4 } else { 2 };
+        let is_due = now >= since + patience || !expects && all.clone().all(is_known);
         if !is_due || !self.all_leave() {
             return None;
         }

@@ -174,6 +174,7 @@ impl Membership {
         self.me = view.members[rank as usize].clone();
         let mut tenure = Tenure::new(view, board, before, &self.settings);
         tenure.reopens = self.returning.reopens(tenure.view.epoch);
+        tenure.expects = !self.candidates.is_empty();
         self.tenure = Some(tenure);
     }
 
@@ -218,6 +219,7 @@ impl Membership {
             (Input::ViewLog(ViewEvent::Candidates(candidates)), tenure) => {
                 self.candidates = candidates;
                 if let Some(tenure) = tenure {
+                    tenure.expects = !self.candidates.is_empty();
                     tenure.touch();
                 }
             }

@@ -74,6 +74,8 @@ pub(crate) struct Tenure {
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
     /// Suspended shards that members reopen.
     pub(crate) reopens: Vec<Reopen>,
+    /// Nodes ask to join.
+    pub(crate) expects: bool,
     /// Since when there is a reason to ask for another view.
     pub(crate) wanted: Option<Time>,
     /// Something came in since the last step.
@@ -106,6 +108,7 @@ impl Tenure {
             parts_by: None,
             lost: Vec::new(),
             reopens: Vec::new(),
+            expects: false,
             wanted: None,
             touched: true,
             view,
@@ -272,7 +275,7 @@ impl Tenure {
     fn look_whether_frozen(&mut self) {
         if self.is_frozen() {
             // After the final counts were set, so that who sees the flag sees them.
-            self.board.wedge();
+            self.board.wedge(self.expects);
         }
     }
 

@@ -280,6 +280,37 @@ fn all_may_leave_one_soon_after_the_other_though_nothing_is_decided_any_more() {
     }
 }
 
+/// Some hear later than others that a node asks to join, or that it has: the group is over for all who leave, or for none.
+#[test]
+fn a_group_that_goes_on_with_a_joiner_is_dissolved_for_nobody() {
+    let mut gone_on = 0;
+    for seed in 0..200 {
+        let members = 2 + seed as u32 % 3;
+        let mut world = World::formed(seed, members);
+        let deaf: Vec<u32> = (1..=members).filter(|_| world.rng.bool()).collect();
+        deaf.iter().for_each(|&node| world.reach(NodeId(node), false));
+        world.join(9);
+        let gap = world.rng.u64(0..20_000);
+        world.run_for(Duration::from_micros(gap));
+        (1..=members).for_each(|node| world.leave(node));
+        let delay = world.rng.u64(0..=FAILURE_TIMEOUT.as_micros() as u64);
+        world.run_for(Duration::from_micros(delay));
+        deaf.iter().for_each(|&node| world.reach(NodeId(node), true));
+        world.run_until("all members have left", ms(5000), |world| {
+            (1..=members).all(|node| world.ended(node).is_some())
+        });
+        let dissolved = (1..=members).filter(|&node| world.ended(node) == Some(&EndReason::Dissolved)).count();
+        let goes_on = world.log.view().epoch > Epoch(1);
+        gone_on += u32::from(goes_on);
+        assert!(
+            !goes_on || dissolved == 0,
+            "seed {seed}: {dissolved} of {members} say that the group is over, which goes on"
+        );
+        world.check();
+    }
+    assert!(gone_on > 20, "only {gone_on} groups have gone on");
+}
+
 #[test]
 fn one_member_may_end_the_group_for_all_and_those_who_fail_meanwhile_hold_nobody_up() {
     for seed in 0..200 {
