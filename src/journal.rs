@@ -23,7 +23,7 @@ use squall_ordered::{
     log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Tip, ViewRecord, WriteError},
 };
 
-use crate::disk::Disk;
+use crate::{disk::Disk, scrub::ScrubReport, status::AsideStatus};
 
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
@@ -57,6 +57,13 @@ pub(crate) struct Journal {
     lost: AtomicBool,
     /// The log is of another life of the group, which an operator ended.
     foreign: AtomicBool,
+    /// The group is of a life that an operator forced, who has accepted what is lost by that.
+    forced: AtomicBool,
+    scrubbed: Mutex<ScrubReport>,
+    /// What cuts and new beginnings have taken away, as it was last looked at.
+    asides: Mutex<Vec<AsideStatus>>,
+    /// Why the log is not taken back to what the group has, in a sentence.
+    went_back: OnceLock<String>,
     /// Does what the thread that writes would, where there is none.
     pump: OnceLock<Pump>,
 }
@@ -130,6 +137,10 @@ impl Journal {
             stale: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
+            forced: AtomicBool::new(false),
+            scrubbed: Mutex::default(),
+            asides: Mutex::default(),
+            went_back: OnceLock::new(),
             pump: OnceLock::new(),
         }
     }
@@ -181,6 +192,45 @@ impl Journal {
     /// Before anybody has the log.
     pub(crate) fn set_lost(&self, lost: bool) {
         self.lost.store(lost, Ordering::Release);
+    }
+
+    /// Whether the group is of a life that an operator forced.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.forced.load(Ordering::Acquire)
+    }
+
+    /// By the engine, when a view is installed.
+    pub(crate) fn set_forced(&self, forced: bool) {
+        self.forced.store(forced, Ordering::Release);
+    }
+
+    /// What was found damaged while the node runs.
+    pub(crate) fn scrubbed(&self) -> ScrubReport {
+        self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_scrubbed(&self, report: ScrubReport) {
+        *self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// What was set aside beside the log.
+    pub(crate) fn asides(&self) -> Vec<AsideStatus> {
+        self.asides.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_asides(&self, asides: Vec<AsideStatus>) {
+        *self.asides.lock().unwrap_or_else(PoisonError::into_inner) = asides;
+    }
+
+    /// Why the log is not taken back to what the group has: it has more that was acknowledged.
+    pub(crate) fn went_back(&self) -> Option<&str> {
+        self.went_back.get().map(String::as_str)
+    }
+
+    /// The group has gone back: the node is to end with this sentence.
+    pub(crate) fn set_went_back(&self, why: String) {
+        // The first one tells where.
+        let _ = self.went_back.set(why);
     }
 
     /// Whether the log goes on differently than that of any member, and nobody can tell from where on.

@@ -117,6 +117,7 @@ mod resubmit;
 mod room;
 mod runtime;
 mod schema;
+mod scrub;
 mod serve;
 mod service;
 mod services;
@@ -159,7 +160,9 @@ pub use squall_ordered::Message;
 pub use squall_ordered::{Mode, log::Hlc};
 pub use squall_rdmc as rdmc;
 pub use state::Snapshot;
-pub use status::{BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status};
+pub use status::{
+    AsideStatus, BulkStatus, Change, Fetching, GroupCounts, GroupStatus, LogStatus, MemberStatus, Status,
+};
 pub use submit::{Sending, Submit};
 pub use transport::Carrier;
 pub use view_change::ViewChange;

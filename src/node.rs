@@ -32,7 +32,7 @@ use crate::{
     recovery::{self, OpenedLog, RecoverError},
     replicated::Replicated,
     room::Room,
-    runtime::{Bed, Engine, GroupSlot, Idle, Request, Returning, StorageThread},
+    runtime::{Bed, Engine, GroupSlot, Idle, Request, Returning, ScrubThread, StorageThread},
     serve::{self, Answers, Clients, ServeOptions, Served, Station},
     service::Service,
     services::{self, Controls},
@@ -243,6 +243,10 @@ impl NodeBuilder {
         if was_member {
             core.hold(held, &mut effects);
         }
+        let durable = slots.iter().map(|(&shard, slot)| (shard, Arc::clone(&slot.control)));
+        let scrub =
+            || ScrubThread::start(caller.clone(), Arc::clone(&outside), durable, config.scrub_bytes_per_second());
+        let scrub = is_durable.then(scrub).transpose()?;
         let engine = Engine {
             core,
             groups: slots,
@@ -263,7 +267,7 @@ impl NodeBuilder {
         let name = format!("squall-{}", config.id().0);
         let thread = thread::Builder::new().name(name).spawn(move || engine.run())?;
         let engine = Some(thread);
-        let node = Node { operator, engine, storage, clients, server: Some(server) };
+        let node = Node { operator, engine, scrub, storage, clients, server: Some(server) };
         match node.operator.outside.wait_view(None, |_| true) {
             Ok(_) => {
                 // Else its first submits would wait for that, and later ones might overtake them. Members that never beat are given up.
@@ -279,6 +283,8 @@ impl NodeBuilder {
 pub struct Node {
     operator: Arc<Operator>,
     engine: Option<JoinHandle<()>>,
+    /// Ends before the thread that writes, which it asks.
+    scrub: Option<ScrubThread>,
     /// Ends after the engine, and writes what is left.
     storage: Option<StorageThread>,
     clients: Option<Arc<serve::Server>>,
@@ -390,6 +396,7 @@ impl Drop for Node {
         if engine.join().is_err() {
             tracing::error!("the engine's thread panicked");
         }
+        drop(self.scrub.take());
         drop(self.storage.take());
         if let Some(clients) = &self.clients {
             clients.stop();

@@ -256,6 +256,9 @@ pub(crate) enum RestoreError {
     /// Both logs have been written by one group, but not so.
     #[error("this node's log is not a part of the source's: they differ at {0}")]
     Differs(End),
+    /// This node's log has what was acknowledged, and the group goes on without it.
+    #[error("{0}")]
+    WentBack(String),
     /// The log can't be written or read, or the replica not be rebuilt from it.
     #[error("the state could not be kept: {0}")]
     NotKept(String),

@@ -78,6 +78,27 @@ pub struct LogStatus {
     pub syncs: u64,
     /// Why nothing more is written, if that is so.
     pub failure: Option<String>,
+    /// What was found damaged on the disk while the node runs, and is not repaired yet, in words.
+    pub damaged: Vec<String>,
+    /// The number of damages that were repaired from other members' logs while the node runs.
+    pub repaired: u64,
+    /// Records that were acknowledged or not, and that a cut or a new beginning took away: they are kept beside the log.
+    pub asides: Vec<AsideStatus>,
+}
+
+/// Records that are kept beside a log, which has them no more. Within a second after they were taken away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsideStatus {
+    /// The name.
+    pub name: String,
+    /// The log's directory at its node.
+    pub directory: String,
+    /// The version of the first message. It may still be in the log, too.
+    pub first: u64,
+    /// The version of the last message.
+    pub last: u64,
+    /// What they take, in bytes.
+    pub bytes: u64,
 }
 
 /// Bulk messages that a node has sent, and that some member has not delivered.

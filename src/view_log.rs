@@ -27,7 +27,7 @@ impl Transport for Streams {
 
 /// Opens the directory that the node keeps its part of the log in, if it has one.
 pub(crate) fn directory(config: &Config) -> Result<Option<Directory>, StorageError> {
-    config.storage().map(|path| Directory::open(path, config.cluster())).transpose()
+    config.storage().map(|path| Directory::open(path, config.cluster(), config.id())).transpose()
 }
 
 /// Starts the log of the node that is configured, and what carries its messages. `waker` is that of the node's engine.

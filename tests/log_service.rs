@@ -289,6 +289,26 @@ fn appending_and_following_go_on_when_members_die_and_come_back() {
 }
 
 #[test]
+fn verify_accuses_no_member_that_is_started_again_meanwhile() {
+    let cluster = Cluster::new("again", "shm");
+    let mut nodes = cluster.start(&NODES);
+    let lines: Vec<String> = (0..3000).map(|line| format!("{line}: {}", "x".repeat(2000))).collect();
+    cluster.append(&lines);
+    for round in 0..6 {
+        let verify = cluster.spawn(&["verify", "--quiet"]);
+        thread::sleep(Duration::from_millis(20 * round));
+        let at = (round % 3) as usize;
+        drop(nodes.remove(at));
+        nodes.insert(at, cluster.start(&[NODES[at]]).remove(0));
+        let ended = verify.end();
+        let code = ended.status.code();
+        assert!(matches!(code, Some(0 | 3)), "{code:?}: {}", text(&ended.stderr));
+        assert!(code == Some(0) || text(&ended.stderr).contains("could not be checked"), "{}", text(&ended.stderr));
+    }
+    assert!(says(&cluster.run(&["verify"])).contains("all 3 members have the same"));
+}
+
+#[test]
 fn a_member_without_a_majority_says_so_and_shows_what_it_has_to_who_wants_that() {
     for backend in ["shm", "tcp"] {
         let cluster = Cluster::new("alone", backend);

@@ -45,6 +45,8 @@ pub struct StatusReport {
     pub candidates: Vec<CandidateReport>,
     /// What operators have forced, in words, oldest first.
     pub forced: Vec<String>,
+    /// What nodes say that know more than the group, since it goes on from old copies of storage, in words.
+    pub went_back: Vec<String>,
 }
 
 /// How a node stands to its group.
@@ -247,6 +249,7 @@ impl StatusReport {
             }),
             candidates: Vec::new(),
             forced: status.forced,
+            went_back: status.went_back,
         }
     }
 }

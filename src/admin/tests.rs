@@ -64,6 +64,7 @@ impl Admin for Noted {
             view_log: None,
             candidates: Vec::new(),
             forced: Vec::new(),
+            went_back: Vec::new(),
         }
     }
 

@@ -147,6 +147,12 @@ impl ConfigBuilder {
         self
     }
 
+    /// Sets how many bytes of its logs a node reads again per second, to find what its disk has damaged; 0 for none.
+    pub fn scrub_bytes_per_second(mut self, bytes: usize) -> ConfigBuilder {
+        self.draft.scrub_bytes_per_second = built(bytes);
+        self
+    }
+
     /// Sets how long the others wait for a member whose disk hangs before they give it up; 0 for ever.
     pub fn disk_timeout(mut self, timeout: Duration) -> ConfigBuilder {
         self.draft.disk_timeout = built(timeout);

@@ -23,6 +23,9 @@ const CLOCK_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lease lasts where nothing else is said.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
+/// What of its logs a node reads again per second where nothing else is said: some GiB within hours.
+const SCRUB_BYTES: usize = 1 << 20;
+
 /// How long members that come back wait for the others where nothing else is said.
 const RESTART_WAIT: Duration = Duration::from_secs(10);
 
@@ -71,6 +74,7 @@ pub(super) struct Draft {
     pub(super) spin: Option<Given<Spin>>,
     pub(super) short_limit: Option<Given<Duration>>,
     pub(super) client_bytes: Option<Given<usize>>,
+    pub(super) scrub_bytes_per_second: Option<Given<usize>>,
     pub(super) membership: MembershipDraft,
     pub(super) network: NetworkDraft,
     pub(super) groups: BTreeMap<String, Given<GroupDraft>>,
@@ -118,6 +122,7 @@ impl Draft {
             spin: None,
             short_limit: None,
             client_bytes: None,
+            scrub_bytes_per_second: None,
             membership: MembershipDraft::default(),
             network: NetworkDraft::default(),
             groups: BTreeMap::new(),
@@ -212,6 +217,7 @@ impl Draft {
             spin: self.spin.map(|given| given.value).unwrap_or_default(),
             short_limit,
             client_bytes: self.client_bytes.map_or(CLIENT_BYTES, |given| given.value),
+            scrub_bytes_per_second: self.scrub_bytes_per_second.map_or(SCRUB_BYTES, |given| given.value),
             network,
             groups,
         })

@@ -32,6 +32,10 @@ pub(super) fn apply(draft: &mut Draft, get: impl Fn(&'static str) -> Option<OsSt
     environment.set(&mut draft.short_limit, "SQUALL_SHORT_LIMIT_US", "short_limit_us", |text| {
         number(text, "a number of microseconds").map(Duration::from_micros)
     })?;
+    let key = "scrub_bytes_per_second";
+    environment.set(&mut draft.scrub_bytes_per_second, "SQUALL_SCRUB_BYTES_PER_SECOND", key, |text| {
+        bytes::parse(text).ok_or_else(|| format!("is {text:?}: give a size such as \"1MiB\", or 0"))
+    })?;
     environment.set(&mut draft.client_bytes, "SQUALL_CLIENT_BYTES", "client_bytes", |text| {
         bytes::parse(text).ok_or_else(|| format!("is {text:?}: give a size such as \"256MiB\""))
     })?;

@@ -47,6 +47,7 @@ struct File {
     spin: Option<Spanned<String>>,
     short_limit_us: Option<Spanned<u64>>,
     client_bytes: Option<Spanned<Size>>,
+    scrub_bytes_per_second: Option<Spanned<Size>>,
     #[serde(default)]
     fabric: Fabric,
     #[serde(default)]
@@ -175,6 +176,10 @@ pub(super) fn parse(text: &str, place: &impl Fn(Option<usize>) -> Place) -> Resu
     draft.disk_timeout = file.disk_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.apply_timeout = file.apply_timeout_ms.map(|value| given(value, at, Duration::from_millis));
     draft.short_limit = file.short_limit_us.map(|value| given(value, at, Duration::from_micros));
+    draft.scrub_bytes_per_second = file
+        .scrub_bytes_per_second
+        .map(|value| read_as(value, "scrub_bytes_per_second", at, Size::read))
+        .transpose()?;
     draft.client_bytes = file.client_bytes.map(|value| read_as(value, "client_bytes", at, Size::read)).transpose()?;
     draft.spin = file.spin.map(|value| read_as(value, "spin", at, |text| draft::spin(&text))).transpose()?;
     let beside = |value: Spanned<PathBuf>| {

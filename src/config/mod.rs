@@ -19,6 +19,7 @@
 //! apply_timeout_ms = 10000     # the same for a call of a group's application: longer than the longest `apply`; 0: never
 //! spin = "auto"                # who has nothing to do: "auto", "always" (never sleeps), "never" (sleeps at once)
 //! short_limit_us = 1000        # a group whose calls overrun it gets a thread of its own
+//! scrub_bytes_per_second = "1MiB" # of its logs a node reads again so much, to find and repair what its disk has damaged; 0: nothing
 //! client_bytes = "256MiB"      # what this node holds for clients, over all connections: half for requests that the groups have
 //!                              # not taken yet, half for what clients have not read
 //! # storage = "state/{id}"     # a directory for this node's part of the view log; nothing is kept
@@ -249,6 +250,7 @@ pub struct Config {
     spin: Spin,
     short_limit: Duration,
     client_bytes: usize,
+    scrub_bytes_per_second: usize,
     network: Network,
     groups: BTreeMap<String, GroupConfig>,
 }
@@ -378,6 +380,11 @@ impl Config {
     /// A member that is silent for so long is suspected.
     pub fn failure_timeout(&self) -> Duration {
         self.failure_timeout
+    }
+
+    /// How many bytes of its logs the node reads again per second, to find what its disk has damaged; 0 for none.
+    pub fn scrub_bytes_per_second(&self) -> u64 {
+        self.scrub_bytes_per_second as u64
     }
 
     /// How long members that come back with their disks after a total failure wait for the others, once they are more than half.

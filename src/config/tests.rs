@@ -40,6 +40,7 @@ fn everything_can_be_set() {
         spin = \"never\"
         short_limit_us = 200
         client_bytes = \"8MiB\"
+        scrub_bytes_per_second = \"2MiB\"
         [fabric]
         backend = \"shm\"
         [groups.accounts]
@@ -60,6 +61,7 @@ fn everything_can_be_set() {
         .spin(Spin::Never)
         .short_limit(Duration::from_micros(200))
         .client_bytes(8 << 20)
+        .scrub_bytes_per_second(2 << 20)
         .backend(Backend::Shm)
         .group("accounts", |group| {
             group.mode(Mode::Unordered).ring_bytes(4 << 20).bulk_threshold(64 << 10).bulk_reserve(1 << 30);

@@ -33,6 +33,7 @@ use crate::{
     group::Group,
     journal::{DiskLog, Journal, LogCounts},
     replicated::Logged,
+    scrub::ScrubReport,
     service::Service,
     status::LogStatus,
     transfer::Transfer,
@@ -101,6 +102,7 @@ impl History {
         let journal = self.journal().ok()?;
         let (begin, end, counts) = (journal.begin(), journal.on_disk(), journal.counts());
         let keeping = self.keeping();
+        let ScrubReport { damaged, repaired } = journal.scrubbed();
         Some(LogStatus {
             first: begin.version + 1,
             begins_at_ns: begin.time.0,
@@ -114,6 +116,9 @@ impl History {
             written_bytes: counts.bytes,
             syncs: counts.syncs,
             failure: journal.failure().map(str::to_owned),
+            damaged,
+            repaired,
+            asides: journal.asides(),
         })
     }
 

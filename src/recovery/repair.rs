@@ -10,25 +10,28 @@ use crate::journal::Journal;
 /// Replaces damaged records of a log by those that `fetch` gets from another member: the ones that take a log from one place to
 /// another, as a source of [records](crate::control::transfer::Gift::Records) sends them.
 ///
-/// Nothing is written unless it is what is missing. Damage that has no end can't be repaired so: the log must be cut there.
+/// The records beside the damage are asked for, too: they show that the other has the same log. Nothing is written unless it is what
+/// is missing. Damage that has no end can't be repaired so: the log must be cut there.
 pub(crate) fn repair(
     journal: &Arc<Journal>,
     damage: &Damage,
     fetch: impl FnOnce(Position, Position) -> Result<Vec<u8>, String>,
 ) -> Result<(), String> {
-    let before = damage.before.ok_or("there is no knowing where it ends")?;
-    let sent = fetch(damage.after, before)?;
-    let mut batches = sent.as_slice();
-    let mut records = Vec::new();
-    while let Some(batch) = read_batch(&mut batches).map_err(|error| error.to_string())? {
-        if !records.is_empty() {
-            return Err("what is damaged is more than what travels at once".to_owned());
-        }
-        records = batch;
+    const ENDED: &str = "the log can't be written any more";
+    damage.to.ok_or("there is no knowing where it ends")?;
+    let of = damage.clone();
+    let gap = journal.wait(&journal.ask(move |log| log.gap(&of))).ok_or(ENDED)?;
+    let gap = gap.map_err(|error| error.to_string())?.ok_or("it is not found again")?;
+    let (from, to) = gap.places();
+    let sent = fetch(from, to)?;
+    let (mut rest, mut batches) = (sent.as_slice(), Vec::new());
+    while let Some(batch) = read_batch(&mut rest).map_err(|error| error.to_string())? {
+        batches.push(batch);
     }
+    let records = gap.fill(&batches)?;
     let of = damage.clone();
     let answers = journal.ask(move |log| log.replace_damaged(&of, &records));
-    let replaced = journal.wait(&answers).ok_or("the log can't be written any more")?;
+    let replaced = journal.wait(&answers).ok_or(ENDED)?;
     replaced.map_err(|error| error.to_string())?;
     tracing::warn!(%damage, "damaged records were replaced by another member's");
     Ok(())

@@ -228,6 +228,7 @@ impl<S: Service> Taker<'_, S> {
     pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { mark, logged } = read_head(from)?;
         let (at, view) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        self.refuse_loss(at)?;
         let remote = Remote::of(self.journal)?;
         let mut image = remote.shelf.begin(at, view.as_ref())?;
         io::copy(from, &mut image)?;
@@ -272,6 +273,7 @@ impl<S: Service> Taker<'_, S> {
             Ok(own) => return Err(RestoreError::Differs(own)),
             Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
         }
+        self.refuse_loss(cut)?;
         let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, from)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
             Err(RestoreError::Panicked) => {
@@ -285,6 +287,31 @@ impl<S: Service> Taker<'_, S> {
         }
         self.transfer.restored(fetch, mark);
         Ok(())
+    }
+
+    /// Refuses to give up what was acknowledged, unless an operator has accepted that. It is as sound as the log: what is damaged is
+    /// to be replaced.
+    fn refuse_loss(&self, to: End) -> Result<(), RestoreError> {
+        if self.journal.is_stale() || self.journal.is_forced() {
+            return Ok(());
+        }
+        let told = ask(self.journal, |log| {
+            let has = if log.is_trusted() { 0 } else { log.acknowledged().min(log.persisted().version) };
+            (has, log.storage().path(""))
+        });
+        let (has, directory) = told?;
+        if has <= to.version {
+            return Ok(());
+        }
+        let why = format!(
+            "the group has gone back: it goes on behind version {}, and this node's log has versions up to {has} that were acknowledged. \
+             They stay in {}, and `squall log read` shows them. To go on without them, move this node's directory away, and start it \
+             with an empty one, to join",
+            to.version,
+            directory.display()
+        );
+        self.journal.set_went_back(why.clone());
+        Err(RestoreError::WentBack(why))
     }
 
     fn append_suffix(&self, service: &mut S, cut: End, from: &mut dyn Read) -> Result<(), RestoreError> {

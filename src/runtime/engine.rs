@@ -224,6 +224,13 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             busy = true;
         }
         if !self.core.is_ended()
+            && let Some(why) = self.journals.iter().find_map(|journal| journal.went_back())
+        {
+            self.monitor.say_went_back();
+            self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
             && let Some(why) = self.journals.iter().find_map(|journal| journal.failure())
         {
             self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
@@ -261,6 +268,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.tell(shard, Change::Install(Box::new(installed)));
                 }
                 CoreEffect::Installed(view) => {
+                    let forced = !self.monitor.status().forced.is_empty();
+                    self.journals.iter().for_each(|journal| journal.set_forced(forced));
                     self.stalled = None;
                     self.outside.installed(view, self.core.last_change());
                 }

@@ -1,7 +1,7 @@
 //! Getting a replica's state from another member, on a thread of its own.
 
 use std::{
-    io::{self, Read},
+    io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,10 +14,11 @@ use squall_fabric::NodeId;
 use squall_membership::{Epoch, ShardId, View};
 use squall_ordered::log::Damage;
 
+use super::scrub_thread::fetch_records;
 use crate::{
     control::{
         Caller, Contact, HangUp,
-        transfer::{Ask, Fetch, Gift, Progress, Want},
+        transfer::{Ask, Fetch, Progress, Want},
     },
     group::GroupControl,
     recovery,
@@ -276,12 +277,5 @@ fn repair(
     damage: &Damage,
 ) -> Result<(), String> {
     let journal = control.journal().ok_or("the group has no log")?;
-    recovery::repair(journal, damage, |from, to| {
-        let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
-        let mut fetch = Fetch::begin(caller, source, Ask { shard, want }, |_| {}).map_err(|error| error.to_string())?;
-        let is_asked = fetch.gift == Gift::Records;
-        let mut records = Vec::new();
-        fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
-        is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())
-    })
+    recovery::repair(journal, damage, |from, to| fetch_records(caller, source, shard, from, to))
 }

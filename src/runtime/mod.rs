@@ -7,9 +7,11 @@ mod idle;
 mod report;
 mod returning;
 mod run_delay;
+mod scrub_thread;
 mod storage_thread;
 
 pub(crate) use engine::{Engine, GroupSlot, Request};
 pub(crate) use idle::{Idle, Rest};
 pub(crate) use returning::Returning;
+pub(crate) use scrub_thread::ScrubThread;
 pub(crate) use storage_thread::{Bed, StorageThread};

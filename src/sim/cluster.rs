@@ -16,7 +16,7 @@ use squall_ordered::{BulkPath, log::Hlc};
 
 use super::{
     clock::Clock,
-    disks::Disks,
+    disks::{DiskCopy, Disks},
     node::{Act, Launch, Node, State, true_time},
     options::{Decider, Options},
     raft::Raft,
@@ -216,7 +216,13 @@ impl Cluster {
         let layout = plan.settings.layout.clone();
         let (me, view_log) = match self.options.view_log {
             Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
-            decider => self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng),
+            decider => match self.raft.start(&self.config, layout, me, (decider, clock, now), &mut self.rng) {
+                Ok(started) => started,
+                Err(error) => {
+                    self.net.crash(id);
+                    return Err(NotStarted::Disk { node: id, why: error.to_string() });
+                }
+            },
         };
         let logs = match self.open_logs(&me, &plan, &specs) {
             Ok(logs) => logs,
@@ -245,6 +251,7 @@ impl Cluster {
             logs,
         });
         self.nodes.insert(id, node);
+        self.begin_scrubs(id);
         // Nodes don't start at the same moment.
         self.step_within(id, Duration::from_micros(100));
         self.look();
@@ -270,6 +277,22 @@ impl Cluster {
         assert!(!self.nodes.contains_key(&node), "{node} runs");
         self.raft.wipe(node);
         self.disks.wipe(node);
+    }
+
+    /// A copy of all that a node has on disk, as it is now. A node that runs may be in the midst of a change to it.
+    pub fn copy_disk(&self, node: NodeId) -> DiskCopy {
+        DiskCopy { part: self.raft.copy_disk(node), logs: self.disks.copy(node) }
+    }
+
+    /// Puts a copy of what some node had in the place of all that a node has on disk.
+    ///
+    /// # Panics
+    ///
+    /// If the node runs.
+    pub fn put_disk(&mut self, node: NodeId, copy: &DiskCopy) {
+        assert!(!self.nodes.contains_key(&node), "{node} runs");
+        self.raft.put_disk(node, copy.part.as_ref());
+        self.disks.put(node, &copy.logs, &mut self.rng);
     }
 
     /// Sets a node's wall clock ahead of the true time by so many nanoseconds, or behind it. Every node's is right at first.
@@ -511,6 +534,7 @@ impl Cluster {
             Act::Letter(number) => self.take_letter(id, number),
             Act::Write(shard) => self.write(id, shard),
             Act::Note(shard) => self.note(id, shard),
+            Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
             Act::Look => unreachable!("no node's"),
         }

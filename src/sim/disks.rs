@@ -13,6 +13,7 @@ use squall_ordered::{
     Mode,
     log::{self, Body, Position, SimStorage},
 };
+use squall_view_log::SimDisk;
 
 use super::{
     cluster::Cluster,
@@ -20,11 +21,13 @@ use super::{
     options::Options,
 };
 use crate::{
+    control::transfer::Want,
     disk::Disk,
     group::GroupSpec,
     journal::{DiskLog, Journal},
     plan::Plan,
     recovery::{self, OpenedLog, Rebuilt, RecoverError, Remembered},
+    scrub::{Pace, Scrubbing},
 };
 
 /// What the shards of a cluster's nodes have on disk.
@@ -47,8 +50,21 @@ struct OnDisk {
     remembered: Option<Remembered>,
 }
 
+/// All that a node had on disk at some moment.
+#[derive(Clone, Debug)]
+pub struct DiskCopy {
+    pub(super) part: Option<SimDisk>,
+    pub(super) logs: LogFiles,
+}
+
+/// What a node had of its shards' logs: the files, and what its store remembered of each log.
+pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<Remembered>)>;
+
 /// A disk's usual pace.
 const PACE: Duration = Duration::from_micros(50);
+
+/// How long a log that was read again rests, and a node that can't read it now.
+const REST: Duration = Duration::from_millis(50);
 
 /// How long a log rests before it notes by itself how far it was acknowledged.
 const QUIET: Duration = Duration::from_millis(20);
@@ -62,6 +78,22 @@ impl Default for NodeDisk {
 impl Disks {
     fn storages(&self, node: NodeId) -> impl Iterator<Item = &SimStorage> {
         self.0.get(&node).into_iter().flat_map(|disk| disk.shards.values()).map(|on_disk| &on_disk.storage)
+    }
+
+    /// What a node has of its logs, as it is now.
+    pub(super) fn copy(&self, node: NodeId) -> LogFiles {
+        let shards = self.0.get(&node).into_iter().flat_map(|disk| &disk.shards);
+        shards.map(|(&shard, on_disk)| (shard, (on_disk.storage.image(), on_disk.remembered))).collect()
+    }
+
+    /// Puts a copy in the place of what a node has of its logs.
+    pub(super) fn put(&mut self, node: NodeId, logs: &LogFiles, rng: &mut Rng) {
+        let mut on_disk = |image: &BTreeMap<String, Vec<u8>>, remembered: Option<Remembered>| OnDisk {
+            storage: SimStorage::from_image(rng.u64(..), image),
+            remembered,
+        };
+        let shards = logs.iter().map(|(&shard, (image, remembered))| (shard, on_disk(image, *remembered))).collect();
+        self.0.entry(node).or_default().shards = shards;
     }
 
     /// Opens a shard's log, or begins one.
@@ -216,6 +248,35 @@ impl Cluster {
         Some(format!("bit {bit} of byte {offset} of {name}"))
     }
 
+    /// Flips a bit of the records that a node which runs has on disk of a shard, at random. Says which; None if it has none.
+    pub fn rot_record(&mut self, node: NodeId, shard: u32) -> Option<String> {
+        let storage = self.storage(node, shard)?;
+        let is_segment = |name: &str| name.starts_with("segment-") && !name.ends_with(".new");
+        let image = storage.image();
+        let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+        let segments = image.iter().filter(|(name, _)| is_segment(name)).map(|(name, bytes)| (name, used(bytes)));
+        // Their first blocks are kept twice.
+        let segments: Vec<_> = segments.filter(|(_, used)| *used > 4096).collect();
+        let &(name, used) = segments.get(self.rng.usize(0..segments.len().max(1)))?;
+        let (offset, bit) = (self.rng.u64(4096..used), self.rng.u8(0..8));
+        storage.flip(name, offset, bit);
+        Some(format!("bit {bit} of byte {offset} of {name}"))
+    }
+
+    /// The version of the last message that a node whose process exists has on disk of a shard.
+    pub fn last_version(&self, node: NodeId, shard: u32) -> Option<u64> {
+        let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
+        Some(logging.journal.on_disk().version)
+    }
+
+    /// The damages that are in the log of a node that runs, of a shard, and those that it has repaired while it runs.
+    pub fn damages(&self, node: NodeId, shard: u32) -> Option<(Vec<String>, u64)> {
+        let logging = self.nodes.get(&node)?.groups.get(&ShardId(shard))?.logging.as_ref()?;
+        let found = logging.log().verify(|_| {}).ok()?;
+        let damage = found.damage.iter().map(ToString::to_string).collect();
+        Some((damage, logging.journal.scrubbed().repaired))
+    }
+
     /// Zeroes the end of the newest segment that a node which does not run has of a shard: at most so many bytes that are in use. Says
     /// which; None if it has nothing.
     ///
@@ -329,6 +390,53 @@ impl Cluster {
         if group.notes {
             self.put(self.net.now() + QUIET, id, Act::Note(shard));
         }
+        self.step_within(id, self.options.step_delay);
+    }
+
+    /// Begins to look after the logs of a node that starts.
+    pub(super) fn begin_scrubs(&mut self, id: NodeId) {
+        let (now, bytes_per_second) = (self.net.now(), self.options.scrub_bytes_per_second);
+        if bytes_per_second == 0 {
+            return;
+        }
+        let pace = Pace { bytes_per_second, slice: 8 << 10, rest: REST, again: REST };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let mut shards = Vec::new();
+        for (&shard, group) in &mut node.groups {
+            let Some(logging) = &group.logging else { continue };
+            let (name, journal) = (group.control.name().to_owned(), Arc::clone(&logging.journal));
+            group.scrubbing = Some(Scrubbing::new(name, journal, pace, now));
+            shards.push(shard);
+        }
+        shards.into_iter().for_each(|shard| self.put(now, id, Act::Scrub(shard)));
+    }
+
+    /// Reads some of a log again, or repairs what was found.
+    pub(super) fn scrub(&mut self, id: NodeId, shard: ShardId) {
+        let now = self.net.now();
+        let hangs = self.disks.hangs(id);
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let view = node.installed.clone();
+        let Some(mut scrubbing) = node.groups.get_mut(&shard).and_then(|group| group.scrubbing.take()) else { return };
+        let complete = view.as_ref().and_then(|view| view.shard(shard)).map(|shard| shard.complete.clone());
+        let others: Vec<NodeId> = complete.unwrap_or_default().into_iter().filter(|node| *node != id).collect();
+        let fetch = |other: NodeId, from: Position, to: Position| -> Result<Vec<u8>, String> {
+            let source = self.nodes.get(&other).and_then(|node| node.groups.get(&shard));
+            let source =
+                source.filter(|_| self.reach(id, other) && !self.disks.hangs(other)).ok_or("it can't be reached")?;
+            let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
+            let given = recovery::offer(&*source.control, want)?;
+            let mut records = Vec::new();
+            (given.write)(&mut records).map_err(|error| error.to_string())?;
+            Ok(records)
+        };
+        let next = if hangs || view.is_none() { now + REST } else { scrubbing.step(now, &others, fetch) };
+        if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {
+            group.scrubbing = Some(scrubbing);
+        }
+        let next = next.clamp(now + Duration::from_micros(1), now + REST);
+        self.put(next, id, Act::Scrub(shard));
+        self.schedule_writes(id);
         self.step_within(id, self.options.step_delay);
     }
 

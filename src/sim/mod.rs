@@ -52,5 +52,6 @@ mod transfer;
 mod view_log;
 
 pub use cluster::{Cluster, NotStarted};
+pub use disks::DiskCopy;
 pub use options::{Decider, Options};
 pub use squall_fabric::sim::{SimConfig, SimNet};

@@ -25,6 +25,7 @@ use crate::{
     onepipe::Desk,
     plan::Plan,
     recovery::Rebuilt,
+    scrub::Scrubbing,
     transfer::Standing,
 };
 
@@ -45,6 +46,8 @@ pub(super) enum Act {
     Write(ShardId),
     /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
     Note(ShardId),
+    /// A shard's log is read again, or repaired.
+    Scrub(ShardId),
     /// A shard's log is cut.
     Cut(ShardId),
     /// The scripted view log looks at what is pending.
@@ -108,6 +111,8 @@ pub(super) struct Home {
     pub(super) writes: bool,
     /// It is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
+    /// Looks after its log.
+    pub(super) scrubbing: Option<Scrubbing>,
     /// Where its log is to be cut, and whether its replica must then be what is left.
     pub(super) cut: Option<(End, bool)>,
     /// That is on the agenda.
@@ -178,6 +183,7 @@ impl Node {
                 logging,
                 writes: false,
                 notes: false,
+                scrubbing: None,
                 cut: None,
                 cuts: false,
             };
@@ -308,12 +314,19 @@ impl Node {
         }
     }
 
-    /// Ends its part if a disk has failed.
-    fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) {
+    /// Ends its part if a disk has failed, or if its group lacks what a disk has: then this says so.
+    fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) -> bool {
         let journals = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.journal));
+        if let Some(why) =
+            journals.clone().filter_map(|journal| journal.went_back()).next().filter(|_| !self.core.is_ended())
+        {
+            self.core.fail(EndReason::Storage(why.to_owned()), effects);
+            return true;
+        }
         if let Some(why) = journals.filter_map(|journal| journal.failure()).next().filter(|_| !self.core.is_ended()) {
             self.core.fail(EndReason::Storage(why.to_owned()), effects);
         }
+        false
     }
 
     /// Says which shards are complete here that the view does not know to be.
@@ -350,7 +363,9 @@ impl Cluster {
         let mut busy = node.core.step(read, wall, &mut effects);
         busy |= !effects.is_empty();
         node.carry_out(&mut effects);
-        node.watch_disks(&mut effects);
+        if node.watch_disks(&mut effects) {
+            self.raft.say_went_back(id);
+        }
         node.complete(&mut effects);
         node.carry_out(&mut effects);
         self.effects = effects;

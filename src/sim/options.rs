@@ -25,6 +25,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// How much of such a log is written at once, in bytes.
     pub batch_bytes: usize,
+    /// How much of such logs a node reads again per second, in bytes, to find and repair what its disk has damaged; 0: nothing.
+    pub scrub_bytes_per_second: u64,
 }
 
 /// What decides on views in a simulated cluster.
@@ -52,6 +54,7 @@ impl Default for Options {
             view_log: Decider::Scripted,
             segment_bytes: 64 << 10,
             batch_bytes: 16 << 10,
+            scrub_bytes_per_second: 0,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{Back, Epoch, Layout, Member, Parameters, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
-use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, Timing};
+use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
 use crate::{config::Config, view_log::end_reason};
@@ -61,17 +61,16 @@ impl Raft {
         me: Member,
         (decider, clock, now): (Decider, Clock, Time),
         rng: &mut Rng,
-    ) -> (Member, Box<dyn ViewLog>) {
+    ) -> Result<(Member, Box<dyn ViewLog>), StartError> {
         let node = me.node;
         let disk = (decider == Decider::RaftOnDisks)
             .then(|| self.disks.entry(node).or_insert_with(|| SimDisk::new(rng.u64(..))).clone());
-        let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now));
-        let log = log.expect("a configuration's own settings, and a disk that crashed but was not damaged");
+        let log = SimLog::new(settings(config, layout, me), rng.u64(..), disk, clock.at(now))?;
         let me = log.me();
         let log = Arc::new(Mutex::new(log));
         let side = Side { log: Arc::clone(&log), decided: Arc::clone(&self.decided) };
         self.seats.insert(node, Seat { log, clock, runs_at: Time::MAX });
-        (me, Box::new(side))
+        Ok((me, Box::new(side)))
     }
 
     /// A node's process has ended.
@@ -87,6 +86,36 @@ impl Raft {
     /// A node that does not run loses what its disk holds.
     pub(super) fn wipe(&mut self, node: NodeId) {
         self.disks.remove(&node);
+    }
+
+    /// A copy of what a node's disk holds of its part, as it is now.
+    pub(super) fn copy_disk(&self, node: NodeId) -> Option<SimDisk> {
+        self.disks.get(&node).map(SimDisk::copy)
+    }
+
+    /// Puts a copy in the place of what a node's disk holds.
+    pub(super) fn put_disk(&mut self, node: NodeId, disk: Option<&SimDisk>) {
+        match disk {
+            Some(disk) => drop(self.disks.insert(node, disk.copy())),
+            None => drop(self.disks.remove(&node)),
+        }
+    }
+
+    /// What a node that runs says of a group that has gone back.
+    pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
+        self.seats.get(&node).map(|seat| lock(&seat.log).status().went_back).unwrap_or_default()
+    }
+
+    /// A node tells the others that their group lacks what it has.
+    pub(super) fn say_went_back(&self, node: NodeId) {
+        if let Some(seat) = self.seats.get(&node) {
+            lock(&seat.log).say_went_back();
+        }
+    }
+
+    /// Whether an operator has forced the life of the cluster that a node takes part in.
+    pub(super) fn is_forced(&self, node: NodeId) -> bool {
+        self.seats.get(&node).is_some_and(|seat| !lock(&seat.log).status().forced.is_empty())
     }
 
     /// A node that runs, as it is known to the log or asks to be.
@@ -226,6 +255,11 @@ impl Cluster {
             self.step_within(id, self.options.step_delay);
         }
         self.schedule_log(id);
+    }
+
+    /// What a node says of its group if that has gone back, as another knows: `squall status` shows it.
+    pub fn went_back(&self, node: NodeId) -> Vec<String> {
+        self.raft.went_back(node)
     }
 
     /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns whether there is anything to force:

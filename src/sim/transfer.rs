@@ -119,6 +119,9 @@ impl Cluster {
             Some(Ok(captured)) => {
                 let mut bytes = Vec::new();
                 let Captured { gift, write, .. } = captured;
+                if let Some(logging) = &group.logging {
+                    logging.journal.set_forced(self.raft.is_forced(id));
+                }
                 // A source that can't read its log, or whose state is too old: it is still lacking, and is fetched anew.
                 if write(&mut bytes).is_ok() {
                     let restored = group.control.restore(gift, &mut &bytes[..]);

@@ -7,6 +7,7 @@ mod formation;
 mod leadership;
 mod news;
 mod returns;
+mod went_back;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +29,9 @@ use squall_membership::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use self::{asks::Asks, election::Election, formation::Formation, leadership::Leadership, returns::Returns};
+use self::{
+    asks::Asks, election::Election, formation::Formation, leadership::Leadership, returns::Returns, went_back::WentBack,
+};
 pub(crate) use self::{force::Forcing, formation::Founders};
 use crate::{
     leader::Leading,
@@ -62,6 +65,8 @@ pub(crate) enum Input {
     Reopen(Reopen),
     PeerGone(NodeId),
     Force(Forcing),
+    /// The group lacks what this node has: it is to be told.
+    WentBack,
     /// An entry was applied.
     Applied(Applied),
     /// Who leads, or votes, has changed.
@@ -110,6 +115,9 @@ pub(crate) struct Agent<C: Types> {
     other_life: Option<NodeId>,
     /// The nodes that were turned away, each with its latest life: they are named in this node's log once.
     turned_away: BTreeMap<NodeId, Incarnation>,
+    went_back: WentBack,
+    /// Where this node's part is kept, in words.
+    directory: Option<String>,
     /// As what it asks to be a member.
     wants: Option<Member>,
     /// From which epoch on it tells of views. None: it has not been in contact yet.
@@ -142,7 +150,7 @@ impl<C: Types> Agent<C> {
         shared: Arc<Shared>,
         network: Arc<Network>,
         (raft, config): (Raft<C, Machine>, Arc<Config>),
-        (machine, store): (Machine, Store),
+        (machine, store, directory): (Machine, Store, Option<String>),
         inbox: UnboundedSender<Input>,
         rng: fastrand::Rng,
     ) -> Agent<C> {
@@ -174,6 +182,8 @@ impl<C: Types> Agent<C> {
             former: Vec::new(),
             other_life: None,
             turned_away: BTreeMap::new(),
+            went_back: WentBack::default(),
+            directory,
             wants,
             tells_from: None,
             told: None,
@@ -299,6 +309,7 @@ impl<C: Types> Agent<C> {
                 self.go_on(done);
             }
             Input::Force(forcing) => self.ask_to_force(forcing),
+            Input::WentBack => self.say_went_back_to_all(),
             Input::Stop => {}
         }
     }
@@ -374,12 +385,16 @@ impl<C: Types> Agent<C> {
     }
 
     fn on_message(&mut self, from: NodeId, bytes: &[u8]) {
-        let Some(Envelope { cluster, from: sender, body }) = Envelope::decode(bytes) else {
+        let Some(Envelope { cluster, from: sender, lives, body }) = Envelope::decode(bytes) else {
             tracing::warn!(%from, bytes = bytes.len(), "a message that is none of a view log's of this version");
             return;
         };
         let me = self.network.me();
         if sender.node != from || from == me.node {
+            return;
+        }
+        let is_of_life = cluster.is_none() || cluster == self.network.cluster();
+        if is_of_life && self.is_of_old_storage(&sender, &lives, &body) {
             return;
         }
         self.network.learn(&sender);
@@ -449,7 +464,11 @@ impl<C: Types> Agent<C> {
                 }
                 self.on_call(reply_to, id, call);
             }
-            (_, Body::Return { id, answer }) => self.network.answer(from, id, answer),
+            (_, Body::Return { id, answer }) => {
+                if !self.network.answer(from, id, answer) {
+                    self.has_reverted(&sender);
+                }
+            }
             // The rest is for those who are in the same life.
             (None, _) => {}
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
@@ -468,6 +487,7 @@ impl<C: Types> Agent<C> {
 
     fn on_call(&mut self, reply_to: Contact, id: u64, call: Call) {
         match call {
+            Call::Append { .. } | Call::Snapshot { .. } if self.contradicts(&reply_to, &call) => return,
             Call::Append { vote, .. } | Call::Snapshot { vote, .. } => self.on_leader_heard(vote),
             Call::MayLead(last) => return self.on_question(reply_to, id, last),
             Call::Vote(_) => {}

@@ -9,6 +9,7 @@ use std::{
 };
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use squall_fabric::NodeId;
 use squall_membership::{ClusterId, VoterId};
 
 use crate::{
@@ -43,6 +44,20 @@ pub enum StorageError {
         /// The cluster that this node was configured with.
         expected: String,
     },
+    /// It belongs to another node.
+    #[error(
+        "{} is the directory of {found}, and this is {expected}: start {found} with it, and give {expected} its own (were two \
+         exchanged?), or an empty one",
+        parent(path)
+    )]
+    OtherNode {
+        /// The file.
+        path: PathBuf,
+        /// The node that it names.
+        found: NodeId,
+        /// The node that this is.
+        expected: NodeId,
+    },
     /// It was written by another version.
     #[error("{} is of format {found}, and this is squall for format {VERSION}: use the version that wrote it", path.display())]
     Version {
@@ -69,6 +84,10 @@ pub enum StorageError {
     },
 }
 
+fn parent(path: &Path) -> String {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(path).display().to_string()
+}
+
 /// A node's directory, in use by this process: the store of its part in the view log, and what its owner keeps beside it.
 #[derive(Debug)]
 pub struct Directory {
@@ -77,10 +96,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the store in a directory, or begins one, for a cluster of this name.
-    pub fn open(directory: &Path, cluster: &str) -> Result<Directory, StorageError> {
+    /// Opens the store in a directory, or begins one, for a node of a cluster of this name.
+    pub fn open(directory: &Path, cluster: &str, node: NodeId) -> Result<Directory, StorageError> {
         let path = directory.join(FILE);
-        Ok(Directory { opened: open(directory, cluster, &mut log::random())?, path })
+        Ok(Directory { opened: open(directory, (cluster, node), &mut log::random())?, path })
     }
 
     /// The number that no other store has.
@@ -106,23 +125,23 @@ impl Directory {
 }
 
 /// Opens the store in a directory, or begins one.
-fn open(directory: &Path, cluster: &str, rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
+fn open(directory: &Path, owner: (&str, NodeId), rng: &mut fastrand::Rng) -> Result<Opened, StorageError> {
     let path = directory.join(FILE);
     std::fs::create_dir_all(directory).map_err(|source| StorageError::Io { path: path.clone(), source })?;
     let database = Database::create(&path).map_err(|e| opening(&path, e))?;
-    with_database(database, &path, cluster, rng)
+    with_database(database, &path, owner, rng)
 }
 
 /// Opens a store on a disk of another kind.
 pub(crate) fn open_with(
     backend: impl StorageBackend,
-    cluster: &str,
+    owner: (&str, NodeId),
     rng: &mut fastrand::Rng,
 ) -> Result<Opened, StorageError> {
     let path = Path::new("a simulated disk");
     let database =
         Database::builder().set_cache_size(1 << 20).create_with_backend(backend).map_err(|e| opening(path, e))?;
-    with_database(database, path, cluster, rng)
+    with_database(database, path, owner, rng)
 }
 
 fn opening(path: &Path, error: DatabaseError) -> StorageError {
@@ -139,7 +158,7 @@ fn opening(path: &Path, error: DatabaseError) -> StorageError {
 fn with_database(
     database: Database,
     path: &Path,
-    cluster: &str,
+    (cluster, node): (&str, NodeId),
     rng: &mut fastrand::Rng,
 ) -> Result<Opened, StorageError> {
     let damaged = |what: String| StorageError::Damaged { path: path.to_path_buf(), what };
@@ -153,17 +172,22 @@ fn with_database(
             let (found, expected) = (identity.cluster, cluster.to_string());
             return Err(StorageError::OtherCluster { path: path.to_path_buf(), found, expected });
         }
-        Some(identity) => VoterId(identity.voter),
-        None => {
-            let identity = Identity { version: VERSION, voter: rng.u64(1..), cluster: cluster.to_string() };
+        Some(Identity { node: Some(found), .. }) if found != node => {
+            return Err(StorageError::OtherNode { path: path.to_path_buf(), found, expected: node });
+        }
+        Some(identity @ Identity { node: Some(_), .. }) => VoterId(identity.voter),
+        // One that was written before the node was becomes that of the node that opens it.
+        found => {
+            let voter = found.map_or_else(|| rng.u64(1..), |identity| identity.voter);
+            let identity = Identity { version: VERSION, voter, cluster: cluster.to_string(), node: Some(node) };
             disk.identify(&identity).map_err(|source| StorageError::Io { path: path.to_path_buf(), source })?;
-            VoterId(identity.voter)
+            VoterId(voter)
         }
     };
     let life = image.values.get(&Key::Cluster).map(|bytes| decode::<u64>(bytes)).transpose();
     let life = life.map_err(|e| damaged(e.to_string()))?.map(ClusterId);
     let store = Store::on_disk(&image, Box::new(disk)).map_err(|e| damaged(e.to_string()))?;
-    Ok(Opened { voter, store, cluster: life })
+    Ok(Opened { voter, store, cluster: life, directory: Some(parent(path)) })
 }
 
 /// Whose a file is.
@@ -171,13 +195,24 @@ struct Identity {
     version: u64,
     voter: u64,
     cluster: String,
+    node: Option<NodeId>,
 }
 
 const VERSION_NAME: &str = "version";
 const VOTER_NAME: &str = "voter";
 const CLUSTER_NAME: &str = "cluster name";
-const KEYS: [Key; 8] =
-    [Key::Vote, Key::Committed, Key::Purged, Key::Snapshot, Key::Cluster, Key::Forced, Key::Incarnation, Key::Notes];
+const NODE_NAME: &str = "node";
+const KEYS: [Key; 9] = [
+    Key::Vote,
+    Key::Committed,
+    Key::Purged,
+    Key::Snapshot,
+    Key::Cluster,
+    Key::Forced,
+    Key::Incarnation,
+    Key::Lives,
+    Key::Notes,
+];
 
 fn name(key: Key) -> &'static str {
     match key {
@@ -188,6 +223,7 @@ fn name(key: Key) -> &'static str {
         Key::Cluster => "cluster",
         Key::Forced => "forced",
         Key::Incarnation => "incarnation",
+        Key::Lives => "lives",
         Key::Notes => "notes",
     }
 }
@@ -213,8 +249,9 @@ fn read(database: &Database) -> Result<(Image, Option<Identity>), Box<dyn std::e
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(value.value().to_vec())
     };
     let version = decode(&value(VERSION_NAME)?)?;
-    let identity = Identity { version, voter: decode(&value(VOTER_NAME)?)?, cluster: decode(&value(CLUSTER_NAME)?)? };
-    Ok((image, Some(identity)))
+    let node = values.get(NODE_NAME)?.map(|value| decode(value.value())).transpose()?;
+    let (voter, cluster) = (decode(&value(VOTER_NAME)?)?, decode(&value(CLUSTER_NAME)?)?);
+    Ok((image, Some(Identity { version, voter, cluster, node })))
 }
 
 /// A file of redb's.
@@ -242,6 +279,9 @@ impl Redb {
             set(VERSION_NAME, encode(&identity.version)?)?;
             set(VOTER_NAME, encode(&identity.voter)?)?;
             set(CLUSTER_NAME, encode(&identity.cluster)?)?;
+            if let Some(node) = identity.node {
+                set(NODE_NAME, encode(&node)?)?;
+            }
             transaction.open_table(LOG).map_err(other)?;
         }
         transaction.commit().map_err(other)
@@ -282,8 +322,35 @@ mod tests {
     use crate::sim::SimDisk;
 
     fn directory(disk: &SimDisk) -> Directory {
-        let opened = open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(1)).expect("the disk is good");
+        let opened = open(disk, 1).expect("the disk is good");
         Directory { opened, path: PathBuf::new() }
+    }
+
+    fn open(disk: &SimDisk, node: u32) -> Result<Opened, StorageError> {
+        open_with(disk.clone(), ("test", NodeId(node)), &mut fastrand::Rng::with_seed(1))
+    }
+
+    #[test]
+    fn a_directory_of_another_node_is_refused_with_both_named() {
+        let disk = SimDisk::new(1);
+        let voter = directory(&disk).voter();
+        let refused = open(&disk, 2).map(|_| ()).expect_err("it is node 1's").to_string();
+        assert!(refused.contains("is the directory of node 1, and this is node 2"), "{refused}");
+        assert_eq!(directory(&disk).voter(), voter);
+    }
+
+    #[test]
+    fn a_store_remembers_its_lives_since_the_last_that_was_in_a_view() {
+        let disk = SimDisk::new(1);
+        for life in [3, 5, 8] {
+            directory(&disk).opened.store.begin_life(Incarnation(life)).unwrap();
+        }
+        let store = directory(&disk).opened.store;
+        assert_eq!(store.lives(), [0, 3, 5, 8].map(Incarnation));
+        store.was_in_view(Incarnation(5));
+        store.begin_life(Incarnation(9)).unwrap();
+        drop(store);
+        assert_eq!(directory(&disk).opened.store.lives(), [5, 8, 9].map(Incarnation));
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //!   majority.
 //! - *Elections* begin with a question: a node stands only if most of the voters miss the leader too, and have no more of the log.
 //! - *While nothing happens* little is said, and Raft's own timers stand still.
+//! - *Storage* that went back, an old copy of a node's directory, is found by what others know of its node; no message counts of a node
+//!   that has one.
 //! - *Voters* follow the members.
 //!
 //! [`Log`] runs on a thread of its own; [`SimLog`] is the same in virtual time, on the caller's.

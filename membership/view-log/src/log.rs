@@ -73,6 +73,12 @@ impl Monitor {
         self.shared.lock().failure.clone()
     }
 
+    /// Tells the others that their group goes on without what this node has, which was decided or acknowledged: it shows in their
+    /// [status](Monitor::status).
+    pub fn say_went_back(&self) {
+        let _ = self.inbox.send(Input::WentBack);
+    }
+
     /// Begins another life of the cluster, of which this node is the only voter: what was decided elsewhere since, and
     /// what others hold that this node does not, is given up. `proposal` follows the last view that this node knows, and
     /// has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (who, when, why) is kept for good.
@@ -209,11 +215,13 @@ pub(crate) struct Opened {
     pub(crate) store: Store,
     /// Of which life, if it is known.
     pub(crate) cluster: Option<ClusterId>,
+    /// Where it is kept, in words, if it outlives its process.
+    pub(crate) directory: Option<String>,
 }
 
 impl Opened {
     pub(crate) fn in_memory(rng: &mut fastrand::Rng) -> Opened {
-        Opened { voter: VoterId(rng.u64(1..)), store: Store::in_memory(), cluster: None }
+        Opened { voter: VoterId(rng.u64(1..)), store: Store::in_memory(), cluster: None, directory: None }
     }
 }
 
@@ -267,8 +275,10 @@ pub(crate) async fn start<C: Types>(
     mut rng: fastrand::Rng,
 ) -> Result<Agent<C>, Failure> {
     let stopped = |e: &dyn std::error::Error| Failure::Storage(e.to_string());
-    let Opened { voter, store, cluster } = opened;
+    let Opened { voter, store, cluster, directory } = opened;
     network.set_cluster(cluster);
+    network.set_lives(store.lives());
+    store.resign(voter);
     network.count_from(rng.u64(..));
     let applied = inbox.clone();
     let observer = Arc::new(move |entry| {
@@ -280,5 +290,5 @@ pub(crate) async fn start<C: Types>(
     let raft = Raft::new(voter.0, Arc::clone(&config), clients, store.clone(), machine.clone())
         .await
         .map_err(|e| stopped(&e))?;
-    Ok(Agent::new(settings, shared, network, (raft, config), (machine, store), inbox, rng))
+    Ok(Agent::new(settings, shared, network, (raft, config), (machine, store, directory), inbox, rng))
 }

@@ -9,13 +9,14 @@ use std::{
 
 use openraft::{
     OptionalSend, RaftNetworkFactory, RaftNetworkV2,
+    entry::RaftEntry,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{Backoff, RPCOption},
     raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse},
     type_config::TypeConfigExt,
 };
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Member, VoterId};
+use squall_membership::{ClusterId, Incarnation, Member, VoterId};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -32,15 +33,31 @@ pub(crate) struct Network {
 struct State {
     cluster: Option<ClusterId>,
     me: Member,
+    /// The lives that this node's storage remembers.
+    lives: Vec<Incarnation>,
     addresses: BTreeMap<NodeId, Vec<String>>,
     next_call: u64,
     /// Whose answer is waited for, and by whom.
-    calls: BTreeMap<u64, (NodeId, oneshot::Sender<Result<Answer, String>>)>,
+    calls: BTreeMap<u64, Waiting>,
+    /// How far each part's log was the same as this node's, while it led by that vote.
+    matched: BTreeMap<VoterId, (Vote, LogId)>,
+}
+
+/// A call whose answer is waited for.
+struct Waiting {
+    node: NodeId,
+    voter: VoterId,
+    waiter: oneshot::Sender<Result<Answer, String>>,
+    /// Of entries, the vote by which this node leads, and the last of them.
+    reaches: Option<(Vote, LogId)>,
+    /// The other has said before that it has what these entries follow.
+    is_known: bool,
 }
 
 impl Network {
     pub(crate) fn new(transport: Arc<dyn Transport>, me: Member) -> Network {
-        let state = State { cluster: None, me, addresses: BTreeMap::new(), next_call: 0, calls: BTreeMap::new() };
+        let (addresses, calls, matched) = Default::default();
+        let state = State { cluster: None, me, lives: Vec::new(), addresses, next_call: 0, calls, matched };
         Network { transport, state: Mutex::new(state) }
     }
 
@@ -70,6 +87,11 @@ impl Network {
         self.lock().me = me;
     }
 
+    /// The lives that this node's storage remembers.
+    pub(crate) fn set_lives(&self, lives: Vec<Incarnation>) {
+        self.lock().lives = lives;
+    }
+
     /// Takes note of where a node says it is: that may be newer than what the log has of it.
     pub(crate) fn learn(&self, member: &Member) {
         if !member.addresses.is_empty() {
@@ -85,7 +107,7 @@ impl Network {
             if let Some(addresses) = to.node.and_then(|node| state.addresses.get(&node)) {
                 contact.addresses.clone_from(addresses);
             }
-            Envelope { cluster: state.cluster, from: state.me.clone(), body }
+            Envelope { cluster: state.cluster, from: state.me.clone(), lives: state.lives.clone(), body }
         };
         match envelope.encode() {
             Some(bytes) => self.transport.send(&contact, bytes),
@@ -93,15 +115,26 @@ impl Network {
         }
     }
 
-    /// Hands a node's answer to whoever waits for it.
-    pub(crate) fn answer(&self, from: NodeId, id: u64, answer: Result<Answer, String>) {
+    /// Hands a node's answer to whoever waits for it. False if the node lacks what it said before that it has: nothing is handed on.
+    pub(crate) fn answer(&self, from: NodeId, id: u64, answer: Result<Answer, String>) -> bool {
         let mut state = self.lock();
-        if state.calls.get(&id).is_some_and(|(to, _)| *to == from)
-            && let Some((_, waiter)) = state.calls.remove(&id)
-        {
-            // It may have given up in the meantime.
-            let _ = waiter.send(answer);
+        if state.calls.get(&id).is_none_or(|waiting| waiting.node != from) {
+            return true;
         }
+        let Some(Waiting { voter, waiter, reaches, is_known, .. }) = state.calls.remove(&id) else { return true };
+        let matched = match &answer {
+            Ok(Answer::Conflict) if is_known => return false,
+            Ok(Answer::Appended) => reaches,
+            Ok(Answer::AppendedTo(Some(last))) => reaches.map(|(vote, _)| (vote, *last)),
+            _ => None,
+        };
+        if let Some((vote, last)) = matched {
+            let known = state.matched.entry(voter).or_insert((vote, last));
+            *known = if known.0 == vote { (vote, last.max(known.1)) } else { (vote, last) };
+        }
+        // It may have given up in the meantime.
+        let _ = waiter.send(answer);
+        true
     }
 }
 
@@ -145,7 +178,13 @@ impl Client {
             let mut state = self.network.lock();
             let id = state.next_call;
             state.next_call = id.wrapping_add(1);
-            state.calls.insert(id, (self.node, answer));
+            let (mut reaches, mut is_known) = (None, false);
+            if let Call::Append { vote, previous, entries, .. } = &call {
+                reaches = entries.last().map(|entry| entry.log_id()).or(*previous).map(|last| (*vote, last));
+                let matched = state.matched.get(&self.voter).filter(|(of, _)| of == vote);
+                is_known = matched.is_some_and(|(_, last)| *previous <= Some(*last));
+            }
+            state.calls.insert(id, Waiting { node: self.node, voter: self.voter, waiter: answer, reaches, is_known });
             id
         };
         let _pending = Pending(&self.network, id);
@@ -206,8 +245,6 @@ impl<C: Types> RaftNetworkFactory<C> for Clients {
 
 #[cfg(test)]
 mod tests {
-    use squall_membership::Incarnation;
-
     use super::*;
 
     struct Nowhere;
@@ -220,11 +257,12 @@ mod tests {
     fn an_answer_counts_only_from_whom_it_was_asked() {
         let network = Network::new(Arc::new(Nowhere), Member::new(NodeId(1), Incarnation(1)));
         let (answer, mut answered) = oneshot::channel();
-        network.lock().calls.insert(7, (NodeId(2), answer));
-        network.answer(NodeId(3), 7, Ok(Answer::Appended));
-        network.answer(NodeId(2), 8, Ok(Answer::Appended));
+        let (node, voter) = (NodeId(2), VoterId(2));
+        network.lock().calls.insert(7, Waiting { node, voter, waiter: answer, reaches: None, is_known: false });
+        assert!(network.answer(NodeId(3), 7, Ok(Answer::Appended)));
+        assert!(network.answer(NodeId(2), 8, Ok(Answer::Appended)));
         assert!(answered.try_recv().is_err());
-        network.answer(NodeId(2), 7, Ok(Answer::Conflict));
+        assert!(network.answer(NodeId(2), 7, Ok(Answer::Conflict)));
         assert!(matches!(answered.try_recv(), Ok(Ok(Answer::Conflict))));
     }
 }

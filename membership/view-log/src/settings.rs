@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use squall_fabric::NodeId;
-use squall_membership::{Layout, Member, Parameters};
+use squall_membership::{Epoch, Layout, Member, Parameters};
 
 use crate::wire::Contact;
 
@@ -153,6 +153,36 @@ pub enum Failure {
     OtherLife {
         /// The node that says so.
         with: NodeId,
+    },
+    /// This node's storage lacks what it once had.
+    #[error(
+        "the storage in {directory} is an old copy, as {with} says, which knows what this node has done with a newer one: it \
+         lacks what the node has decided and acknowledged since. Put the newer directory back; if that is lost, move this one \
+         away and start the node with an empty one, to join"
+    )]
+    OldStorage {
+        /// The node that says so.
+        with: NodeId,
+        /// The directory.
+        directory: String,
+    },
+    /// Most of those who decide went on from old copies of their storage, without what this node knows.
+    #[error(
+        "the group has gone back: {with} goes on at epoch {} from an old copy of its storage, and lacks what was decided and \
+         acknowledged up to epoch {}, which this node has. Nothing in {directory} was changed, and `squall log read` shows the records \
+         in it. End the others and put their newer directories back, if there are any. To go on without what this node has, move \
+         {directory} away, and start this node with an empty one, to join",
+        goes_on.0, known.0
+    )]
+    GroupWentBack {
+        /// A member of the group that goes on.
+        with: NodeId,
+        /// The epoch of its view.
+        goes_on: Epoch,
+        /// The last one that this node knows.
+        known: Epoch,
+        /// Where this node keeps what it has.
+        directory: String,
     },
     /// Operators have forced two nodes to go on from the same life, each without the other. Only one of the two may.
     #[error(

@@ -70,7 +70,7 @@ impl SimLog {
     pub fn new(settings: Settings, seed: u64, disk: Option<SimDisk>, now: Time) -> Result<SimLog, StartError> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let opened = match disk {
-            Some(disk) => store_on_disk::open_with(disk, &settings.cluster, &mut rng)?,
+            Some(disk) => store_on_disk::open_with(disk, (&settings.cluster, settings.me.node), &mut rng)?,
             None => Opened::in_memory(&mut rng),
         };
         let Parts { me, config } = Parts::new(&settings, &opened)?;
@@ -178,6 +178,11 @@ impl SimLog {
     /// Why the log has stopped, if it has.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().failure.clone()
+    }
+
+    /// Tells the others that their group lacks what this node has: [`Monitor::say_went_back`](crate::Monitor::say_went_back).
+    pub fn say_went_back(&mut self) {
+        self.inputs.push(Input::WentBack);
     }
 
     /// Begins another life of the cluster: [`Monitor::force`](crate::Monitor::force).

@@ -15,12 +15,15 @@ use openraft::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use squall_membership::{ClusterId, Entry, Incarnation};
+use squall_membership::{ClusterId, Entry, Incarnation, VoterId};
 
 use crate::types::{LogEntry, LogId, Types, Vote};
 
 /// As many bytes of entries are sent at once, about: what is more would not fit into a message.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// So many lives of a node are remembered that were in no view, as far as it knows.
+const MAX_LIVES: usize = 64;
 
 /// Something that is kept beside the log's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +40,8 @@ pub(crate) enum Key {
     Forced,
     /// The last incarnation of the node that this is the store of.
     Incarnation,
+    /// The lives that the node had with this store, since the last one that is known to have been in a view.
+    Lives,
     /// What its owner keeps beside the log.
     Notes,
 }
@@ -44,7 +49,7 @@ pub(crate) enum Key {
 impl Key {
     /// Whether it is of the node, in whichever life of a cluster it is.
     pub(crate) fn outlives_clear(self) -> bool {
-        matches!(self, Key::Incarnation | Key::Notes)
+        matches!(self, Key::Incarnation | Key::Lives | Key::Notes)
     }
 }
 
@@ -94,6 +99,8 @@ struct Inner {
     snapshot: Option<Vec<u8>>,
     forced: Option<Vec<u8>>,
     incarnation: Option<u64>,
+    /// See [`Store::lives`].
+    lives: Vec<Incarnation>,
     notes: Vec<u8>,
     disk: Option<Box<dyn Disk>>,
 }
@@ -110,6 +117,9 @@ impl Store {
             image.values.get(&key).map(|bytes| decode(bytes)).transpose()
         }
         let log = image.log.iter().map(|(&index, bytes)| Ok((index, decode(bytes)?))).collect::<io::Result<_>>()?;
+        let incarnation = value(image, Key::Incarnation)?;
+        // One that was written before lives were kept has had the last one at least.
+        let lives = value(image, Key::Lives)?.unwrap_or_else(|| vec![Incarnation(incarnation.unwrap_or(0))]);
         let inner = Inner {
             log,
             vote: value(image, Key::Vote)?,
@@ -118,7 +128,8 @@ impl Store {
             purged: value(image, Key::Purged)?,
             snapshot: image.values.get(&Key::Snapshot).cloned(),
             forced: image.values.get(&Key::Forced).cloned(),
-            incarnation: value(image, Key::Incarnation)?,
+            incarnation,
+            lives,
             notes: image.values.get(&Key::Notes).cloned().unwrap_or_default(),
             disk: Some(disk),
         };
@@ -150,7 +161,8 @@ impl Store {
         inner.committed_is_unwritten = false;
         inner.write(changes)?;
         let (incarnation, notes) = (inner.incarnation, std::mem::take(&mut inner.notes));
-        *inner = Inner { disk: inner.disk.take(), forced, incarnation, notes, ..Inner::default() };
+        let lives = std::mem::take(&mut inner.lives);
+        *inner = Inner { disk: inner.disk.take(), forced, incarnation, lives, notes, ..Inner::default() };
         Ok(())
     }
 
@@ -166,10 +178,51 @@ impl Store {
     pub(crate) fn set_incarnation(&self, incarnation: Incarnation) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.incarnation != Some(incarnation.0) {
-            inner.write(vec![Change::Set(Key::Incarnation, encode(&incarnation.0)?)])?;
-            inner.incarnation = Some(incarnation.0);
+            let mut lives = inner.lives.clone();
+            if inner.disk.is_some() {
+                lives.push(incarnation);
+                // The first one stays: it says from where on they are known.
+                if lives.len() > MAX_LIVES {
+                    lives.remove(1);
+                }
+            }
+            let changes = [(Key::Incarnation, encode(&incarnation.0)?), (Key::Lives, encode(&lives)?)];
+            inner.write(changes.map(|(key, bytes)| Change::Set(key, bytes)).to_vec())?;
+            (inner.incarnation, inner.lives) = (Some(incarnation.0), lives);
         }
         Ok(())
+    }
+
+    /// The lives that the node has had with this store: all since the first of them, which was in a view, or had nothing. Empty if the
+    /// store ends with its process. Each is here before any other node can know of it.
+    pub(crate) fn lives(&self) -> Vec<Incarnation> {
+        self.lock().lives.clone()
+    }
+
+    /// The node was in a view as this life: earlier ones need not be remembered. Written with the next life.
+    pub(crate) fn was_in_view(&self, life: Incarnation) {
+        self.lock().lives.retain(|other| *other >= life);
+    }
+
+    /// Begins as one that leads no more, if this part led when its process ended: it must be elected again, for another term. One
+    /// whose storage is an old copy would number its entries as it has numbered others before.
+    pub(crate) fn resign(&self, VoterId(me): VoterId) {
+        let mut inner = self.lock();
+        if let Some(vote) = inner.vote.as_mut().filter(|vote| vote.leader_id.node_id == me) {
+            // On disk it stays: no vote lies between the two.
+            vote.committed = false;
+        }
+    }
+
+    /// Whether this log, which has applied entries up to one, can be the beginning of a leader's log that has these. What was applied
+    /// was decided, and stays.
+    pub(crate) fn agrees_with(&self, applied: Option<LogId>, mut entries: impl Iterator<Item = LogId>) -> bool {
+        let inner = self.lock();
+        let differs = |other: LogId| {
+            let is_applied = applied.is_some_and(|applied| other.index <= applied.index);
+            is_applied && inner.log.get(&other.index).is_some_and(|own| own.log_id() != other)
+        };
+        !entries.any(differs)
     }
 
     /// What its owner keeps beside the log.

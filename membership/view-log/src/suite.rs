@@ -37,7 +37,8 @@ impl<C: Types> StoreBuilder<C, Store, Machine> for Memory {
 
 impl<C: Types> StoreBuilder<C, Store, Machine> for Disk {
     async fn build(&self) -> Result<((), Store, Machine), StorageError<C>> {
-        let opened = disk::open_with(SimDisk::new(1), "test", &mut fastrand::Rng::with_seed(1)).expect("an empty disk");
+        let opened = disk::open_with(SimDisk::new(1), ("test", NodeId(1)), &mut fastrand::Rng::with_seed(1))
+            .expect("an empty disk");
         Ok(((), opened.store.clone(), machine(&opened.store)))
     }
 }
@@ -85,14 +86,15 @@ fn as_many_entries_are_read_at_once_as_fit_into_a_message() {
 #[test]
 fn a_disk_keeps_what_was_written_whatever_it_loses_after_it() {
     let read = |disk: &SimDisk| {
-        let opened = disk::open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(1))?;
+        let opened = disk::open_with(disk.clone(), ("test", NodeId(1)), &mut fastrand::Rng::with_seed(1))?;
         Ok::<_, disk::StorageError>((opened.voter, opened.cluster))
     };
     for seed in 0..30 {
         let disk = SimDisk::new(seed);
         let voter = read(&disk).expect("an empty disk").0;
         for life in 1..6 {
-            let opened = disk::open_with(disk.clone(), "test", &mut fastrand::Rng::with_seed(seed)).expect("a disk");
+            let opened = disk::open_with(disk.clone(), ("test", NodeId(1)), &mut fastrand::Rng::with_seed(seed))
+                .expect("a disk");
             opened.store.set_cluster(life).expect("a write");
             disk.fail_after(seed % 7);
             // It may or may not be written, and that is known at once.

@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x06";
+const PREFIX: [u8; 4] = *b"SqV\x07";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub(crate) struct Envelope {
     /// The cluster's life that the sender takes part in.
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) from: Member,
+    /// The lives that the sender's storage remembers: all since the first of them. None are known of a node without storage.
+    pub(crate) lives: Vec<Incarnation>,
     pub(crate) body: Body,
 }
 
@@ -104,6 +106,10 @@ pub(crate) enum Here {
     Mismatch(String),
     /// The group goes on in another life; where that began, if an operator forced it.
     OtherLife(Option<Began>),
+    /// The receiver's storage lacks what it once had: the sender knows more of it, and of views up to this one.
+    WentBack { epoch: Epoch },
+    /// The answer to that: the group of the sender, which is a member, goes on all the same, and is at this view.
+    GoesOn { epoch: Epoch },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -269,7 +275,9 @@ mod tests {
             to: VoterId(2),
             call: Call::Vote(Ballot { vote: Vote::new(1, 2), last: None, transfer: true }),
         };
-        Envelope { cluster: Some(ClusterId(5)), from, body }.encode().expect("a short message")
+        Envelope { cluster: Some(ClusterId(5)), from, lives: vec![Incarnation(7)], body }
+            .encode()
+            .expect("a short message")
     }
 
     #[test]

@@ -73,7 +73,8 @@ fn start(net: &Arc<Net>, id: u32, list: &[u32], directory: Option<&std::path::Pa
         // The test may be over.
         let _ = wake.send(());
     });
-    let directory = directory.map(|path| Directory::open(path, &settings.cluster).expect("a directory"));
+    let directory =
+        directory.map(|path| Directory::open(path, &settings.cluster, settings.me.node).expect("a directory"));
     let log = Log::start(settings, directory, Arc::new(Port(node, Arc::clone(net))), wake).expect("a log starts");
     net.0.lock().unwrap().insert(node, log.inlet());
     Node { monitor: log.monitor(), log, woken }

@@ -6,7 +6,8 @@ use super::{
     Log, ReadError, Storage, WriteError,
     index::Place,
     manifest::{self, Manifest, NoManifest, Word},
-    segment::{index_of, name},
+    scan::{Found, Scanner},
+    segment::{RECORDS_AT, index_of, name},
     walk::open_segment,
 };
 
@@ -95,6 +96,39 @@ impl<S: Storage> Storage for Aside<S> {
 /// The names of what was set aside in a log's directory, the oldest first.
 pub fn asides<S: Storage>(storage: &S) -> io::Result<Vec<String>> {
     Ok(files_of(&storage.list()?).into_keys().map(aside_name).collect())
+}
+
+/// Records that were set aside, in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AsideSummary {
+    /// The name, as `squall log read` takes it.
+    pub name: String,
+    /// The version of the first message. It may still be in the log, too.
+    pub first: u64,
+    /// The version of the last message; less than the first if there are only views.
+    pub last: u64,
+    /// The bytes of the segments.
+    pub bytes: u64,
+}
+
+/// Looks what a name stands for that [`asides`] has told: reads its last segment. None if it is gone, or not to be read.
+pub fn summary_of<S: Storage + Clone>(storage: &S, name: &str) -> io::Result<Option<AsideSummary>> {
+    let aside = Aside::new(storage.clone(), name);
+    let Ok(manifest) = Manifest::read(&aside)? else { return Ok(None) };
+    let (mut bytes, mut first, mut newest) = (0, None, None);
+    for index in manifest.first..manifest.next {
+        let Ok((file, header)) = open_segment(&aside, index) else { continue };
+        let size = aside.size(&file)?;
+        bytes += size;
+        first.get_or_insert(header.begin.version + 1);
+        let end = manifest.cut.filter(|cut| cut.index == index).map_or(size, |cut| cut.end);
+        newest = Some((header.begin.version, Scanner::new(file, header.id, RECORDS_AT, end)));
+    }
+    let Some((mut last, mut scanner)) = newest else { return Ok(None) };
+    while let Found::Record { header, .. } = scanner.next(&aside)? {
+        last = header.version;
+    }
+    Ok(first.map(|first| AsideSummary { name: name.to_owned(), first, last, bytes }))
 }
 
 fn aside_name(number: u64) -> String {

@@ -84,7 +84,7 @@ impl<S: Storage + Clone> Log<S> {
     }
 
     /// The log's end before a damage, whatever is damaged before that. None if the damage is no more.
-    fn end_before_damage(&self, damage: &Damage) -> Result<Option<End>, ReadError> {
+    pub(crate) fn end_before_damage(&self, damage: &Damage) -> Result<Option<End>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
         loop {
@@ -100,7 +100,7 @@ impl<S: Storage + Clone> Log<S> {
     }
 
     /// Looks at an offset of a segment, behind a damage.
-    fn behind(&self, segment: u64, at: u64) -> Result<Behind, ReadError> {
+    pub(crate) fn behind(&self, segment: u64, at: u64) -> Result<Behind, ReadError> {
         let Some(extent) = self.extent() else { return Ok(Behind::Unknown) };
         let (file, header) = open_segment(&self.storage, segment)?;
         let (segment_end, then) = if segment == extent.last {
@@ -162,8 +162,8 @@ impl<S: Storage + Clone> Log<S> {
 }
 
 /// The part of a log behind a damage.
-#[derive(Debug)]
-enum Behind {
+#[derive(Clone, Debug)]
+pub(crate) enum Behind {
     Record(Header),
     /// The segment's end, where the log is there.
     End(End),
@@ -172,7 +172,7 @@ enum Behind {
 }
 
 impl Behind {
-    fn follows(&self, end: End) -> bool {
+    pub(crate) fn follows(&self, end: End) -> bool {
         match self {
             Behind::Record(header) => header.may_follow(end),
             Behind::End(then) => *then == end,

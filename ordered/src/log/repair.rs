@@ -32,11 +32,11 @@ pub fn import(bytes: &[u8]) -> Result<Vec<Record<'_>>, ImportError> {
     Ok(headers(bytes)?.into_iter().map(|(at, header)| header.record(payload(bytes, at, &header))).collect())
 }
 
-fn payload<'a>(bytes: &'a [u8], at: usize, header: &Header) -> &'a [u8] {
+pub(crate) fn payload<'a>(bytes: &'a [u8], at: usize, header: &Header) -> &'a [u8] {
     &bytes[at + HEADER_BYTES..at + HEADER_BYTES + header.payload_bytes as usize]
 }
 
-fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError> {
+pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError> {
     let (mut found, mut offset) = (Vec::new(), 0);
     while offset < bytes.len() {
         let bad = ImportError { offset };

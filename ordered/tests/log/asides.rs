@@ -1,7 +1,7 @@
 //! What a cut or a new beginning takes from a log is kept beside it, whole, whichever step a crash falls into.
 
 use fastrand::Rng;
-use squall_ordered::log::{Aside, End, Log, Options, Position, SimStorage, WriteError, asides};
+use squall_ordered::log::{Aside, End, Log, Options, Position, SimStorage, WriteError, asides, summary_of};
 
 use crate::model::{Kept, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
 
@@ -11,6 +11,13 @@ fn kept(storage: &SimStorage, name: &str) -> Vec<Kept> {
     assert_eq!((&opened.damage, &opened.missing), (&vec![], &None));
     let (records, damage) = read_all(&opened.log);
     assert_eq!(damage, []);
+    let summary = summary_of(storage, name).expect("the disk is well").expect("it is there");
+    let version = |record: Option<&Kept>| record.map(|record| record.version);
+    assert_eq!(Some(summary.last), version(records.last()), "{summary:?}");
+    assert!(
+        version(records.first()).is_some_and(|first| first <= summary.first && summary.first <= first + 1),
+        "{summary:?}"
+    );
     records
 }
 

@@ -12,6 +12,7 @@ mod model;
 mod offline;
 mod readers;
 mod refusals;
+mod scrub;
 mod signatures;
 mod signed_crashes;
 

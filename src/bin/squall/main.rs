@@ -64,6 +64,9 @@ enum CommandError {
     Usage(String),
     #[error("{0}")]
     Failed(String),
+    /// Nothing wrong was found, and not all could be looked at.
+    #[error("{0}")]
+    Unchecked(String),
 }
 
 fn main() -> ExitCode {
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
             ExitCode::from(match error {
                 CommandError::Usage(_) => 2,
                 CommandError::Failed(_) => 1,
+                CommandError::Unchecked(_) => 3,
             })
         }
     }

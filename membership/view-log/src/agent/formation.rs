@@ -113,6 +113,7 @@ impl<C: Types> Agent<C> {
         if let Err(e) = self.store.set_incarnation(me.incarnation) {
             self.shared.fail(Failure::Storage(e.to_string()));
         }
+        self.network.set_lives(self.store.lives());
         self.network.set_me(me.clone());
         self.shared.lock().me = me.clone();
         self.wants = Some(me);
@@ -151,7 +152,7 @@ impl<C: Types> Agent<C> {
                     contacts.iter().for_each(|contact| self.say_hello(contact, wants));
                 }
             }
-            // One that led before its process ended takes itself for the leader until another does.
+            // One that is not heard may be gone.
             Some(leader) if leader.node != me.node && self.hears_leader(self.settings.timing.election.1) => {
                 self.say_hello(&Contact::from(&leader), wants);
             }
@@ -266,6 +267,8 @@ impl<C: Types> Agent<C> {
         match here {
             Here::Forming { missing } => self.on_forming(from.node, missing),
             Here::OtherLife(_) => {}
+            Here::WentBack { epoch } => self.on_went_back(from, epoch),
+            Here::GoesOn { epoch } => self.on_goes_on(from.node, epoch),
             Here::Mismatch(why) => {
                 if self.tells_from.is_none() || self.wants.is_some() {
                     self.shared.fail(Failure::Mismatch { with: from.node, why });

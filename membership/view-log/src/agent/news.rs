@@ -21,6 +21,10 @@ impl<C: Types> Agent<C> {
         // Before others hear of it, so that who asks then finds it.
         self.publish();
         if let Applied::View(proposal) = applied {
+            let voter = self.network.me().voter;
+            if let Some(me) = proposal.view.members.iter().find(|member| member.voter == voter) {
+                self.store.was_in_view(me.incarnation);
+            }
             if self.is_in(&proposal.view) {
                 // Nobody but this very life can be meant: it has been in contact.
                 self.tells_from.get_or_insert(proposal.view.epoch);
@@ -97,6 +101,7 @@ impl<C: Types> Agent<C> {
             forced,
             other_life: self.other_life,
             waits_for: self.waits_for(),
+            went_back: self.went_back(),
             stuck: self.forgot().map(|(_, nodes)| forgotten(&nodes)),
         };
         self.shared.lock().status = status;

@@ -65,6 +65,11 @@ impl SimDisk {
         disk
     }
 
+    /// A copy of the disk, as it is now.
+    pub fn copy(&self) -> SimDisk {
+        SimDisk(Arc::new(Mutex::new(self.lock().clone())))
+    }
+
     /// After so many more writes, all fail, as on a disk that is full.
     pub fn fail_after(&self, writes: u64) {
         self.lock().writes_left = Some(writes);

@@ -57,7 +57,7 @@ impl Drop for World {
     #[expect(clippy::print_stderr, reason = "a failing seed must be known")]
     fn drop(&mut self) {
         if let Some(seed) = self.seed.filter(|_| std::thread::panicking()) {
-            eprintln!("run it again with SQUALL_SEED={seed}");
+            eprintln!("SQUALL_SEED={seed}: run it again with that seed");
         }
     }
 }

@@ -23,8 +23,10 @@ With directories nothing is asked of anybody, and nothing is changed: each log's
 computed (SHA-256; equal for equal logs), and the signatures are checked that lie beside them, if the node had a key for that
 (`squall keys log`). What several of them have in common must be the same.
 
-The exit code is 1 if a record is damaged or altered, if logs differ, if a member does not answer, or if nobody whose key was given
-has signed.";
+A member that is started again meanwhile, or is behind, is waited for, for 20 s.
+
+The exit code is 1 if a record is damaged or altered, if logs differ, or if nobody whose key was given has signed; and 3 if nothing
+of that was found, and a member could not be checked to the end: it did not answer, or was behind.";
 
 /// Checks every record of a log, at every member, and that all members have the same; or of logs in directories.
 #[derive(Debug, Args)]

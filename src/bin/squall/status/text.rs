@@ -7,7 +7,7 @@ use std::{
 
 use bytesize::ByteSize;
 use squall::{
-    Fetching, LogStatus, NodeId,
+    AsideStatus, Fetching, LogStatus, NodeId,
     admin::{MemberReport, RowReport, ShardCondition, ShardReport, StallReport, Standing, StatusReport, ViewLogReport},
 };
 use time::OffsetDateTime;
@@ -25,6 +25,9 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
     if let Some(clock) = &report.clock {
         writeln!(page, "WRONG CLOCK: {clock}")?;
     }
+    for says in &report.went_back {
+        writeln!(page, "THE GROUP HAS GONE BACK: {says}")?;
+    }
     if !report.joined.is_empty() || !report.left.is_empty() {
         writeln!(page, "joined in this view: {}; left: {}", ids(&report.joined), ids(&report.left))?;
     }
@@ -41,6 +44,7 @@ fn write(page: &mut String, report: &StatusReport) -> fmt::Result {
         }
         if let Some(log) = &shard.log {
             writeln!(page, "{}", self::log(log))?;
+            beside(page, log)?;
         }
         table(page, ["MEMBER", "ROLE", "SENT", "RECEIVED", "DELIVERED", "PERSISTED", "LAG"], rows(shard))?;
     }
@@ -135,6 +139,25 @@ fn log(log: &LogStatus) -> String {
         ByteSize(*image_bytes),
         ByteSize(*written_bytes)
     )
+}
+
+/// What is damaged in a log, and what is kept beside it.
+fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
+    for damage in &log.damaged {
+        writeln!(page, "DAMAGED: {damage}; it is replaced once another member that has these records can be asked")?;
+    }
+    if log.repaired > 0 {
+        writeln!(page, "{} damages were repaired since its start", log.repaired)?;
+    }
+    for AsideStatus { name, directory, first, last, bytes } in &log.asides {
+        writeln!(
+            page,
+            "set aside: {name}, versions {first} to {last} ({}), in {directory}: to look at it, copy its files to a directory of their \
+             own, without {name:?} and the dot in their names, and see `squall log read --help`; newer ones take its place",
+            ByteSize(*bytes)
+        )?;
+    }
+    Ok(())
 }
 
 /// A time in nanoseconds since 1970.
@@ -254,6 +277,15 @@ mod tests {
                     written_bytes: 1 << 20,
                     syncs: 9,
                     failure: None,
+                    damaged: vec!["log/segment-0000000003, offset 4096 to 4200".into()],
+                    repaired: 2,
+                    asides: vec![AsideStatus {
+                        name: "aside-1".into(),
+                        directory: "log".into(),
+                        first: 7,
+                        last: 9,
+                        bytes: 1 << 20,
+                    }],
                 }),
                 rows: vec![row(1, true, 12, 0), row(3, false, 5, 7)],
             }],
@@ -273,11 +305,13 @@ mod tests {
                 storage: None,
             }),
             candidates: vec![CandidateReport { node: NodeId(5), incarnation: 1, addresses: vec![] }],
+            went_back: vec!["node 2 knows more".into()],
             forced: vec!["ann on host, 2026-11-22 06:00:00 UTC: fire".into()],
         };
         let expected = "\
 cluster \"bank\", epoch 4; node 1 is a member
 WRONG CLOCK: this node's clock is 7.0 s ahead
+THE GROUP HAS GONE BACK: node 2 knows more
 joined in this view: 3; left: 2
 MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 1       10.0.0.1:7700  7            itself      leads
@@ -286,6 +320,9 @@ MEMBER  ADDRESS        INCARNATION  HEARTBEAT   STATE
 shard 0 of \"accounts\": refuses work: too few members hold its state
 its state comes from node 3: 12.0 MiB of about 64.0 MiB so far
 log: versions 101 to 4096, the last of 2026-11-22 08:00:00 UTC; all members have 4090 on disk; 96.0 MiB here, image at 4000 (3.0 MiB); since its start 64 records, 1.0 MiB with 9 syncs
+DAMAGED: log/segment-0000000003, offset 4096 to 4200; it is replaced once another member that has these records can be asked
+2 damages were repaired since its start
+set aside: aside-1, versions 7 to 9 (1.0 MiB), in log: to look at it, copy its files to a directory of their own, without \"aside-1\" and the dot in their names, and see `squall log read --help`; newer ones take its place
 MEMBER  ROLE            SENT  RECEIVED  DELIVERED  PERSISTED  LAG
 1       sends           4     12        12         3          0
 3       gets the state  4     12        5          3          7

@@ -18,6 +18,9 @@ use super::super::{
 };
 use crate::{CommandError, say};
 
+/// For so long a member is waited for that is started again, or behind.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// How often it says how far it is.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -29,22 +32,39 @@ struct Member {
     messages: u64,
     bytes: u64,
     damage: Vec<String>,
-    /// Why it could not be checked to the end.
-    silent: Option<String>,
+    /// When a member that shows nothing is given up.
+    patient_until: Instant,
+    /// Why it could not be checked to the end, which is no word against what it has.
+    unchecked: Option<String>,
 }
 
 impl Member {
-    /// Checks a part, which is `least` versions long at least.
+    /// Checks a part, which is `least` versions long at least. A member that shows less than it had was started again meanwhile, and
+    /// is waited for, as one that does not answer is.
     fn check(&mut self, from: u64, to: u64, least: u64) -> Option<Checked> {
         let mut part: Option<Checked> = None;
+        let mut is_late = false;
+        let mut stuck_since: Option<Instant> = None;
         loop {
+            let mut is_stuck = || stuck_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE;
             let at = part.as_ref().map_or(from, |part| part.to + 1);
             match self.log.check(at, to) {
-                Ok(checked) if checked.to < at => {
-                    self.silent = Some(format!("it does not show version {at} any more, which it had on disk"));
-                    return None;
+                // It knows of less that is safe, until it is a member again.
+                Ok(checked)
+                    if checked.to < at || checked.to < from + least - 1 && checked.damage.is_empty() && !is_late =>
+                {
+                    let wanted = if checked.to < at { at } else { from + least - 1 };
+                    // The second time it shows as much as it has.
+                    is_late = checked.to >= at;
+                    if is_stuck() {
+                        self.unchecked = Some(format!("it does not show version {wanted}, which it says is safe"));
+                    }
+                    if self.unchecked.is_some() || !self.reach(wanted) {
+                        return None;
+                    }
                 }
                 Ok(checked) => {
+                    stuck_since = None;
                     self.messages += checked.messages;
                     self.bytes += checked.bytes;
                     self.damage.extend_from_slice(&checked.damage);
@@ -63,8 +83,14 @@ impl Member {
                     return None;
                 }
                 Err(error) => {
-                    self.silent = Some(error.to_string());
-                    return None;
+                    tracing::debug!(node = %self.node, %error, "a member is waited for");
+                    if is_stuck() {
+                        self.unchecked = Some(error.to_string());
+                    }
+                    if self.unchecked.is_some() || !self.reach(at) {
+                        return None;
+                    }
+                    thread::sleep(Duration::from_millis(50));
                 }
             }
             if part.as_ref().is_some_and(|part| part.to + 1 >= from + least) {
@@ -73,30 +99,31 @@ impl Member {
         }
     }
 
-    /// Waits until the member knows that a version is safe; one that does not is not whole.
-    fn reach(&mut self, last: u64) {
-        let begun = Instant::now();
+    /// Waits until the member knows that a version is safe. Returns whether it does: it may be behind, or be started again.
+    fn reach(&mut self, last: u64) -> bool {
+        let until = self.patient_until;
         loop {
-            match self.log.status() {
-                Ok(status) if status.safe >= last => return,
-                Ok(status) if begun.elapsed() >= MEMBER_PATIENCE => {
+            let why = match self.log.status() {
+                Ok(status) if status.safe >= last => {
+                    self.patient_until = Instant::now() + PATIENCE;
+                    return true;
+                }
+                Ok(status) => {
                     let safe = status.safe;
-                    self.silent = Some(format!(
-                        "it has the log up to version {safe}, and others up to {last}: see `squall status`"
-                    ));
-                    return;
+                    format!("it has the log up to version {safe}, and others up to {last}: see `squall status`")
                 }
-                Ok(_) => thread::sleep(Duration::from_millis(50)),
-                Err(error) => {
-                    self.silent = Some(error.to_string());
-                    return;
-                }
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() >= until {
+                self.unchecked = Some(why);
+                return false;
             }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 
     fn has(&self, version: u64) -> bool {
-        self.silent.is_none() && self.first <= version
+        self.unchecked.is_none() && self.first <= version
     }
 }
 
@@ -107,16 +134,16 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
     let (mut members, silent) = greet(&log, &nodes);
     // What is safe all members have.
     let Some(last) = members.iter().map(|(_, status)| status.safe).max() else {
-        return Err(CommandError::Failed(silent.join("; ")));
+        return Err(CommandError::Unchecked(silent.join("; ")));
     };
     let on_disk = members.iter().map(|(_, status)| status.last).max().unwrap_or_default();
     if last == 0 && on_disk > 0 {
         let why =
             format!("members have up to version {on_disk} on disk, and none knows what is safe: see `squall status`");
-        return Err(CommandError::Failed(why));
+        return Err(CommandError::Unchecked(why));
     }
     let mut members: Vec<Member> = members.drain(..).map(|(member, _)| member).collect();
-    members.iter_mut().for_each(|member| member.reach(last));
+    members.iter_mut().for_each(|member| _ = member.reach(last));
     let mut different: Option<(u64, u64)> = None;
     let mut shown = Instant::now();
     let mut from = members.iter().map(|member| member.first).min().unwrap_or(1);
@@ -148,7 +175,11 @@ fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<St
         match log.status() {
             Ok(status) => {
                 let (first, damage) = (status.first, Vec::new());
-                members.push((Member { node, log, first, messages: 0, bytes: 0, damage, silent: None }, status));
+                let (patient_until, unchecked) = (Instant::now() + PATIENCE, None);
+                members.push((
+                    Member { node, log, first, messages: 0, bytes: 0, damage, patient_until, unchecked },
+                    status,
+                ));
             }
             Err(error) => silent.push(format!("{node}: {error}")),
         }
@@ -188,24 +219,31 @@ fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
 
 fn report(
     members: &[Member],
-    mut wrong: Vec<String>,
+    mut unchecked: Vec<String>,
     different: Option<(u64, u64)>,
     last: u64,
     quiet: bool,
 ) -> Result<(), CommandError> {
-    for Member { node, first, messages, bytes, damage, silent, .. } in members {
+    let mut wrong = Vec::new();
+    for member in members {
+        let Member { node, first, messages, bytes, damage, .. } = member;
         if !quiet {
             say(format_args!("{node}: versions {first} to {last}: {messages} good, {}", HumanBytes(*bytes)));
         }
         wrong.extend(damage.iter().map(|damage| format!("{node}: {damage}")));
-        wrong.extend(silent.iter().map(|why| format!("{node}: {why}")));
+        unchecked.extend(member.unchecked.iter().map(|why| format!("{node}: {why}")));
     }
     if let Some((from, to)) = different {
         wrong.push(format!("members have different records among versions {from} to {to}"));
     }
-    if wrong.is_empty() {
-        say(format_args!("all records are good, and all {} members have the same up to version {last}", members.len()));
-        return Ok(());
+    unchecked.iter_mut().for_each(|why| why.push_str("; it could not be checked, or not to the end"));
+    if !wrong.is_empty() {
+        wrong.append(&mut unchecked);
+        return Err(CommandError::Failed(wrong.join("\nsquall: ")));
     }
-    Err(CommandError::Failed(wrong.join("\nsquall: ")))
+    if !unchecked.is_empty() {
+        return Err(CommandError::Unchecked(unchecked.join("\nsquall: ")));
+    }
+    say(format_args!("all records are good, and all {} members have the same up to version {last}", members.len()));
+    Ok(())
 }

@@ -1,0 +1,158 @@
+//! Storage that went back: an old copy of a node's directory, put in the place of a newer one.
+//!
+//! It lacks what its node has voted for, and acknowledged, since it was copied; a group in which it counts may lose that, or decide
+//! twice. Others can tell:
+//!
+//! - A store remembers the node's lives, and each is stored before any other node can hear of it. A life that others know, and the
+//!   store does not, was had with a newer store.
+//! - What a node has said that it has, it has: a leader keeps that as long as it leads.
+//! - What was applied was decided. If a leader says otherwise, most of those who decided lack it.
+//!
+//! No message counts of a node whose storage went back. If it is no member yet, it ends. If it is, then most of the voters
+//! went back, and the group has gone on without what they decided: it is told, and the node that knows more of it ends.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use squall_fabric::NodeId;
+use squall_membership::{Epoch, Incarnation, Member};
+
+use super::Agent;
+use crate::{
+    settings::Failure,
+    types::{LogId, SnapshotMeta, Types},
+    wire::{Body, Call, Contact, Here},
+};
+
+/// A node is told no more often that its storage went back.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// What a node knows of storage that went back.
+#[derive(Debug, Default)]
+pub(super) struct WentBack {
+    /// The life of a node that lacks what it has said before that it has.
+    reverted: BTreeMap<NodeId, Incarnation>,
+    /// When each node was last told.
+    told: BTreeMap<NodeId, Duration>,
+    /// By node, what those say that know more than this node's group, in words.
+    says: BTreeMap<NodeId, String>,
+}
+
+impl<C: Types> Agent<C> {
+    /// Whether a message counts for nothing, since its sender's storage went back. The sender is told.
+    pub(super) fn is_of_old_storage(&mut self, from: &Member, lives: &[Incarnation], body: &Body) -> bool {
+        let is_reverted = self.went_back.reverted.get(&from.node) == Some(&from.incarnation);
+        if !is_reverted && self.forgotten_life(from, lives).is_none() {
+            return false;
+        }
+        match body {
+            Body::Here(Here::GoesOn { epoch }) => self.on_goes_on(from.node, *epoch),
+            Body::Here(Here::WentBack { .. }) => {}
+            _ => {
+                let why = "its storage is an old copy: it lacks what this node knows of it";
+                drop(self.turn_away(from, why.to_owned()));
+                self.say_went_back(&Contact::from(from));
+            }
+        }
+        true
+    }
+
+    /// A life of a part in the log that others know, before the one at hand, and its storage does not.
+    fn forgotten_life(&self, from: &Member, lives: &[Incarnation]) -> Option<Incarnation> {
+        let first = *lives.first()?;
+        let is_forgotten = |life: &Incarnation| *life > first && *life < from.incarnation && !lives.contains(life);
+        let is_it = |member: &&Member| member.node == from.node && member.voter == from.voter;
+        let heard = self.lives.get(&from.node).filter(|(_, voter)| *voter == from.voter.0).map(|(life, _)| *life);
+        let in_log = self.peers().0.get(&from.voter.0).map(|peer| peer.member.incarnation);
+        let in_view = self.machine.read(|register| {
+            let members = register.view().map(|view| view.members.clone()).unwrap_or_default();
+            let backs = register.backs();
+            let members = members.iter().chain(register.candidates()).chain(backs.iter().map(|back| &back.member));
+            members.filter(is_it).map(|member| member.incarnation).find(is_forgotten)
+        });
+        in_view.or_else(|| heard.into_iter().chain(in_log).find(is_forgotten))
+    }
+
+    /// A part in the log lacks what it has said that it has.
+    pub(super) fn has_reverted(&mut self, from: &Member) {
+        self.went_back.reverted.insert(from.node, from.incarnation);
+        drop(self.turn_away(from, "it lacks entries that it has said it has: its storage is an old copy".to_owned()));
+        self.say_went_back(&Contact::from(from));
+    }
+
+    /// Whether a leader's call contradicts what was decided, as far as this node knows. The leader is told.
+    pub(super) fn contradicts(&mut self, from: &Contact, call: &Call) -> bool {
+        let mine = self.vote().0;
+        let is_other = match call {
+            Call::Append { vote, previous, entries, .. } if *vote >= mine => {
+                let entries = previous.iter().copied().chain(entries.iter().map(openraft::entry::RaftEntry::log_id));
+                !self.store.agrees_with(self.applied(), entries)
+            }
+            Call::Snapshot { vote, meta, .. } if *vote >= mine => is_before(meta, self.applied()),
+            _ => false,
+        };
+        if is_other {
+            self.say_went_back(from);
+        }
+        is_other
+    }
+
+    fn applied(&self) -> Option<LogId> {
+        use openraft::async_runtime::watch::WatchReceiver;
+        self.raft.metrics().borrow_watched().last_applied
+    }
+
+    fn say_went_back(&mut self, to: &Contact) {
+        let Some(node) = to.node else { return };
+        if self.went_back.told.get(&node).is_some_and(|told| self.now - *told < AGAIN) {
+            return;
+        }
+        self.went_back.told.insert(node, self.now);
+        let epoch = self.view().map_or(Epoch(0), |view| view.epoch);
+        self.network.send(to, Body::Here(Here::WentBack { epoch }));
+    }
+
+    /// Tells all that their group lacks what this node has.
+    pub(super) fn say_went_back_to_all(&mut self) {
+        self.contacts().iter().for_each(|contact| self.say_went_back(contact));
+    }
+
+    /// Another node knows that this node's storage, or its group, went back.
+    pub(super) fn on_went_back(&mut self, from: &Member, epoch: Epoch) {
+        let view = self.view().filter(|view| self.wants.is_none() && self.is_in(view));
+        let Some(view) = view else {
+            let directory = self.directory.clone().unwrap_or_default();
+            return self.shared.fail(Failure::OldStorage { with: from.node, directory });
+        };
+        self.network.send(&Contact::from(from), Body::Here(Here::GoesOn { epoch: view.epoch }));
+        let says = format!(
+            "{} knows of views up to {}, and of what was decided and acknowledged, that this group lacks: it goes on from an old copy \
+             of the storage of most of those who decide. See what {} says, which has kept it",
+            from.node, epoch.0, from.node
+        );
+        if self.went_back.says.insert(from.node, says.clone()).as_ref() != Some(&says) {
+            tracing::error!("THE GROUP HAS GONE BACK: {says}");
+            self.publish();
+        }
+    }
+
+    /// A group goes on without what this node knows of it.
+    pub(super) fn on_goes_on(&self, with: NodeId, epoch: Epoch) {
+        if self.wants.is_none() && !self.misses_leader() {
+            return;
+        }
+        let known = self.view().map_or(Epoch(0), |view| view.epoch);
+        let directory = self.directory.clone().unwrap_or_default();
+        self.shared.fail(Failure::GroupWentBack { with, goes_on: epoch, known, directory });
+    }
+
+    /// What is to be said of it to operators.
+    pub(super) fn went_back(&self) -> Vec<String> {
+        self.went_back.says.values().cloned().collect()
+    }
+}
+
+/// Whether a snapshot that should have what was applied was taken in a term before it.
+fn is_before(snapshot: &SnapshotMeta, applied: Option<LogId>) -> bool {
+    let Some((snapshot, applied)) = snapshot.last_log_id.zip(applied) else { return false };
+    snapshot.index >= applied.index && snapshot < applied
+}

@@ -1,0 +1,158 @@
+//! The thread that looks after a node's logs while it runs.
+
+use std::{
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use crossbeam::sync::{Parker, Unparker};
+use squall_fabric::{NodeId, Time};
+use squall_membership::{ShardId, View};
+use squall_ordered::log::{self, Position, Storage};
+
+use crate::{
+    control::{
+        Caller, Contact,
+        transfer::{Ask, Fetch, Gift, Want},
+    },
+    group::GroupControl,
+    outside::Outside,
+    recovery,
+    scrub::{Pace, Scrubbing},
+    status::AsideStatus,
+};
+
+/// It rests at least so long.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// It looks around at least so often.
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// Reads the logs of durable groups again, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ScrubThread {
+    stop: Arc<AtomicBool>,
+    unparker: Unparker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A shard's log.
+struct Kept {
+    shard: ShardId,
+    control: Arc<dyn GroupControl>,
+    scrubbing: Scrubbing,
+    next: Time,
+    /// How often its end had been changed when this last looked what was set aside.
+    changes: Option<u64>,
+}
+
+impl ScrubThread {
+    /// Starts to look after the logs of these groups.
+    pub(crate) fn start(
+        caller: Caller,
+        outside: Arc<Outside>,
+        groups: impl Iterator<Item = (ShardId, Arc<dyn GroupControl>)>,
+        bytes_per_second: u64,
+    ) -> io::Result<ScrubThread> {
+        let pace = Pace::of_node(bytes_per_second);
+        let now = Time::boot_clock();
+        let kept = |(shard, control): (ShardId, Arc<dyn GroupControl>)| {
+            let journal = Arc::clone(control.journal()?);
+            let scrubbing = Scrubbing::new(control.name().to_owned(), journal, pace, now);
+            Some(Kept { shard, control, scrubbing, next: now, changes: None })
+        };
+        let mut logs: Vec<Kept> = groups.filter_map(kept).collect();
+        let parker = Parker::new();
+        let unparker = parker.unparker().clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            while !stopped.load(Ordering::Acquire) {
+                let now = Time::boot_clock();
+                let view = outside.view();
+                for kept in &mut logs {
+                    kept.look_aside();
+                    // Before the first view there is nobody to ask.
+                    if let Some(view) = view.as_deref().filter(|_| kept.next <= now) {
+                        kept.step(now, &caller, view);
+                    }
+                }
+                let next = logs.iter().map(|kept| kept.next).min().unwrap_or(Time::MAX);
+                parker.park_timeout(next.since(now).clamp(PAUSE, LOOKS));
+            }
+        };
+        let thread = thread::Builder::new().name("squall-scrub".to_owned()).spawn(body)?;
+        Ok(ScrubThread { stop, unparker, thread: Some(thread) })
+    }
+}
+
+impl Drop for ScrubThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.unparker.unpark();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that read the logs again panicked");
+        }
+    }
+}
+
+impl Kept {
+    fn step(&mut self, now: Time, caller: &Caller, view: &View) {
+        let complete = view.shard(self.shard).map(|shard| shard.complete.as_slice()).unwrap_or_default();
+        let others: Vec<NodeId> = complete.iter().copied().filter(|node| *node != caller.node()).collect();
+        let shard = self.shard;
+        let fetch = |other, from, to| fetch(caller, view, shard, other, (from, to));
+        self.next = self.scrubbing.step(now, &others, fetch);
+    }
+
+    /// Looks what was set aside, when that may have changed.
+    fn look_aside(&mut self) {
+        let Some(journal) = self.control.journal() else { return };
+        let changes = journal.changes();
+        if self.changes == Some(changes) {
+            return;
+        }
+        let Some(storage) = journal.wait(&journal.ask(|log| log.storage().clone())) else { return };
+        let names = log::asides(&storage).unwrap_or_default();
+        let status = |name: &String| {
+            let log::AsideSummary { name, first, last, bytes } = log::summary_of(&storage, name).ok().flatten()?;
+            Some(AsideStatus { name, first, last, bytes, directory: storage.path("").display().to_string() })
+        };
+        journal.set_asides(names.iter().filter_map(status).collect());
+        self.changes = Some(changes);
+    }
+}
+
+/// Gets the records between two places from a member.
+fn fetch(
+    caller: &Caller,
+    view: &View,
+    shard: ShardId,
+    other: NodeId,
+    (from, to): (Position, Position),
+) -> Result<Vec<u8>, String> {
+    let rank = view.rank_of(other).ok_or("it is no member")?;
+    let contact = Contact { node: Some(other), addresses: view.members[rank.index()].addresses.clone() };
+    fetch_records(caller, &contact, shard, from, to)
+}
+
+/// Gets the records between two places of a shard's log from another node.
+pub(super) fn fetch_records(
+    caller: &Caller,
+    source: &Contact,
+    shard: ShardId,
+    from: Position,
+    to: Position,
+) -> Result<Vec<u8>, String> {
+    let want = Want::Records { from: recovery::place(from), to: recovery::place(to) };
+    let mut fetch = Fetch::begin(caller, source, Ask { shard, want }, |_| {}).map_err(|error| error.to_string())?;
+    let is_asked = fetch.gift == Gift::Records;
+    let mut records = Vec::new();
+    fetch.read_to_end(&mut records).map_err(|error| error.to_string())?;
+    is_asked.then_some(records).ok_or_else(|| "the source has given something else".to_owned())
+}
