@@ -44,8 +44,10 @@ mod clock;
 mod cluster;
 mod decided;
 mod disks;
+mod flow;
 mod node;
 mod options;
+mod outside;
 mod raft;
 pub mod scenario;
 mod transfer;
@@ -53,4 +55,5 @@ mod view_log;
 
 pub use cluster::{Cluster, NotStarted};
 pub use options::{Decider, Options};
+pub use outside::Client;
 pub use squall_fabric::sim::{SimConfig, SimNet};
