@@ -3,18 +3,19 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
+mod numbers;
+
 use std::{
     collections::BTreeSet,
-    io,
     pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
-use rkyv::Archived;
+use numbers::Numbers;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, Replicated, ShardView, Snapshot, SubmitError, View,
+    Config, Group, Mode, NodeId, ShardView, SubmitError, View,
     sim::{Cluster, Decider, NotStarted, Options},
 };
 
@@ -23,30 +24,6 @@ const SEEDS: u64 = 40;
 
 /// Once nothing goes wrong any more, all serve within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The numbers that it was given.
-#[derive(Debug, Default)]
-struct Numbers(BTreeSet<u64>);
-
-impl Replicated for Numbers {
-    type Command = u64;
-    type Reply = ();
-
-    fn apply(&mut self, number: &Archived<u64>, _at: &Applied) {
-        self.0.insert(number.to_native());
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
-    }
-
-    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
-        Ok(())
-    }
-}
 
 /// A submit that has no answer yet.
 struct Submitted {
@@ -281,25 +258,7 @@ impl Run {
     }
 }
 
-fn seeds() -> Vec<u64> {
-    if let Ok(seed) = std::env::var("SQUALL_SEED") {
-        return vec![seed.parse().expect("SQUALL_SEED is a number")];
-    }
-    let Ok(range) = std::env::var("SQUALL_SEEDS") else { return (0..SEEDS).collect() };
-    let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-    (from.parse().expect("a number")..to.parse().expect("a number")).collect()
-}
-
 #[test]
 fn nothing_acknowledged_is_lost_and_every_shard_goes_on() {
-    let seeds = seeds();
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let share = |half: usize| seeds.iter().copied().skip(half).step_by(2).collect::<Vec<_>>();
-        let run = |seed| Run::new(seed).play().err().map(|what| format!("seed {seed}: {what}"));
-        let halves =
-            [0, 1].map(|half| scope.spawn(move || share(half).into_iter().filter_map(run).collect::<Vec<_>>()));
-        halves.into_iter().flat_map(|half| half.join().expect("a run ends")).collect()
-    });
-    let told: Vec<&String> = failures.iter().take(5).collect();
-    assert!(failures.is_empty(), "{} of {} seeds failed; the first: {told:#?}", failures.len(), seeds.len());
+    numbers::run_all(&numbers::seeds(SEEDS), |seed| Run::new(seed).play());
 }

@@ -15,10 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use process::{Cluster, PATIENCE, Process};
+use process::{Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
 
 /// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy machine's disk may take a while, too.
 const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a busy machine takes besides.
+const BUSY: Duration = Duration::from_secs(5);
 
 #[test]
 #[ignore = "it is what the other tests start as processes"]
@@ -31,8 +34,17 @@ fn node() {
 struct HungDisk(Child);
 
 impl HungDisk {
-    /// None where that is not possible.
+    /// None where that is not possible, and may be skipped.
     fn of(node: &Process) -> Option<HungDisk> {
+        let hung = HungDisk::attach(node);
+        if hung.is_none() {
+            assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "strace can't attach to a process");
+            eprintln!("skipped: strace can't attach to a process");
+        }
+        hung
+    }
+
+    fn attach(node: &Process) -> Option<HungDisk> {
         let calls = "pwrite64,pwritev,pwritev2,write,fdatasync,fsync";
         let child = Command::new("strace")
             .args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")])
@@ -57,25 +69,69 @@ impl Drop for HungDisk {
     }
 }
 
+/// Callers have gone on in time: the disk is given up after its timeout, the member that was killed sooner, and each costs a view.
+fn went_on(began: Instant) {
+    let waited = began.elapsed();
+    eprintln!("callers went on after {waited:?}");
+    assert!(waited < TIMEOUT + 2 * FAILURE_TIMEOUT + BUSY, "{waited:?}");
+}
+
+/// Adds one to a shard at whichever of these nodes has it. Returns how many were asked for without an answer.
+fn add_somewhere(nodes: &mut [Process], shard: usize) -> u64 {
+    let began = Instant::now();
+    let mut failed = 0;
+    loop {
+        for node in &mut *nodes {
+            match node.add_to(shard, 1) {
+                Ok(_) => return failed,
+                // A replica moves away, or its node has none.
+                Err(why) => assert!(began.elapsed() < PATIENCE, "shard {shard}, node {}: {why}", node.id),
+            }
+            failed += 1;
+        }
+    }
+}
+
 #[test]
 fn callers_go_on_while_one_disk_hangs_and_another_member_is_killed() {
     let cluster = Cluster::durable("hung", "tcp", 5);
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].add(1), Ok(1));
-    let Some(hung) = HungDisk::of(&nodes[1]) else {
-        assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "strace can't attach to a process");
-        eprintln!("skipped: strace can't attach to a process");
-        return;
-    };
+    let Some(hung) = HungDisk::of(&nodes[1]) else { return };
     let began = Instant::now();
     nodes.remove(4).kill();
     for (sum, at) in (2..).zip([0, 2, 3, 0]) {
         assert_eq!(nodes[at].add(1), Ok(sum), "no submit fails for it");
     }
-    let waited = began.elapsed();
-    eprintln!("callers went on after {waited:?}");
-    assert!(waited < PATIENCE, "{waited:?}");
+    went_on(began);
     drop(hung);
     nodes[1].wait_members(&[1, 2, 3, 4]);
     assert_eq!(nodes[1].serves(), 5);
+}
+
+/// Three replicas each, so that one at least is at neither of the two.
+const SHARDS: usize = 5;
+
+#[test]
+fn callers_of_all_shards_go_on_while_one_disk_hangs_and_another_member_is_killed() {
+    let cluster = Cluster::durable("hung-shards", "tcp", 5).with_shards(SHARDS as u32, 3);
+    let mut nodes = cluster.start();
+    let held = cluster.wait_whole(1);
+    assert!(held.iter().any(|holders| holders.contains(&2) && holders.contains(&5)), "{held:?}");
+    (0..SHARDS).for_each(|shard| _ = add_somewhere(&mut nodes[..], shard));
+    let Some(hung) = HungDisk::of(&nodes[1]) else { return };
+    let began = Instant::now();
+    nodes.remove(4).kill();
+    let stuck = nodes.remove(1);
+    let failed = (0..SHARDS).map(|shard| add_somewhere(&mut nodes, shard)).collect::<Vec<_>>();
+    went_on(began);
+    drop(hung);
+    nodes.push(stuck);
+    nodes.push(cluster.launch(5));
+    nodes.last_mut().expect("it was just launched").ready();
+    for (shard, failed) in failed.into_iter().enumerate() {
+        let sums = cluster.read_all(&mut nodes, shard);
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "shard {shard} is {sums:?}");
+        assert!((2..=2 + failed).contains(&sums[0]), "shard {shard} is {sums:?}, and {failed} submits failed");
+    }
 }

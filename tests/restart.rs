@@ -14,10 +14,7 @@ use std::{
 
 use process::{Cluster, PATIENCE, Process, RESTART_WAIT};
 use rkyv::Archived;
-use squall::{
-    Applied, Config, Mode, Node, NodeId, Replicated, Schema, Snapshot, StartError,
-    admin::{AdminClient, Standing, Target},
-};
+use squall::{Applied, Config, Mode, Node, NodeId, Replicated, Schema, Snapshot, StartError, admin::Standing};
 use squall_fabric::Fingerprint;
 use squall_membership::{ClusterId, ShardId};
 use squall_ordered::{
@@ -90,15 +87,7 @@ fn who_has_lost_its_disk_joins_empty() {
 
 /// What a node says of itself to operators.
 fn standing(cluster: &Cluster, id: u32) -> Standing {
-    let target = Target::on_host(&cluster.name, id);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status()) {
-            Ok(report) => return report.standing,
-            Err(error) => assert!(Instant::now() < deadline, "node {id} says nothing: {error}"),
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
+    cluster.wait_report(id, "it answers", |_| true).standing
 }
 
 fn waits_for(cluster: &Cluster, id: u32, who: &str) {

@@ -50,7 +50,7 @@ pub use self::{call::Call, config::ClientConfig, error::ClientError};
 pub(crate) use self::{
     call::Resolve,
     config::dial,
-    core::{Ask, Reach},
+    core::{Ask, CallId, Core, Effect as ClientEffect, Reach},
     driver::{Dial, Driver},
 };
 use crate::{

@@ -26,7 +26,12 @@ use crate::{
 /// What is asked of a group.
 pub(crate) trait Backend: Send + Sync {
     /// Sends a message, when there is room.
-    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError>;
+    fn sending(&self, command: &[u8], trailer: Trailer) -> Sending;
+
+    /// The same, and waits for it.
+    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError> {
+        self.sending(command, trailer).wait()
+    }
 
     /// Sends a message that is nothing but a trailer, if there is room.
     fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError>;
@@ -50,8 +55,8 @@ pub(crate) struct Query {
 }
 
 impl<R: Answers> Backend for Group<Served<R>> {
-    fn send(&self, command: &[u8], trailer: Trailer) -> Result<(), SubmitError> {
-        Sending::new(&self.shared().intake, Ok(Encoded::bytes(command).with_trailer(&trailer))).wait()
+    fn sending(&self, command: &[u8], trailer: Trailer) -> Sending {
+        Sending::new(&self.shared().intake, Ok(Encoded::bytes(command).with_trailer(&trailer)))
     }
 
     fn try_send(&self, trailer: Trailer) -> Result<(), SubmitError> {

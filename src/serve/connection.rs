@@ -14,6 +14,7 @@ use squall_fabric::Time;
 
 use super::{
     backend::Query,
+    budget::Share,
     outbox::Outbox,
     server::{Server, Station},
     wire::{self, Members, ToClient, ToNode, VERSION},
@@ -22,6 +23,7 @@ use crate::{
     control::{ControlStream, StreamWriter, frame::FrameError},
     error::SubmitError,
     session::{Opening, SessionId, Trailer},
+    submit::Sending,
 };
 
 /// A client may have so many queries waiting for answers; it is told at once of more.
@@ -47,12 +49,8 @@ pub(super) fn converse(server: &Server, stream: ControlStream, outbox: &Arc<Outb
         of_writer.close();
         hang_up.now();
     })?;
-    let mut attached = None;
-    if let Err(error) = listen(server, &mut BufReader::new(reader), outbox, &mut attached) {
+    if let Err(error) = listen(server, &mut BufReader::new(reader), outbox) {
         tracing::debug!(%error, "a client's connection ended");
-    }
-    if let Some((station, key)) = attached {
-        station.clients.detach(key, outbox);
     }
     outbox.close();
     Ok(())
@@ -68,89 +66,143 @@ fn write(to: StreamWriter, outbox: &Outbox) -> Result<(), FrameError> {
     Ok(())
 }
 
-fn listen<'a>(
-    server: &'a Server,
-    from: &mut impl io::Read,
-    outbox: &Arc<Outbox>,
-    attached: &mut Option<(&'a Station, u64)>,
-) -> Result<(), FrameError> {
-    let ToNode::Hello { version, group } = wire::read(from, HELLO_BYTES)? else {
-        return Err(FrameError::Malformed("the first message is no hello".to_owned()));
-    };
-    let other = format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
-    let unknown = format!("this node serves no group {group:?}: declare it with `NodeBuilder::serve`");
-    let station = match server.station(&group) {
-        _ if version != VERSION => Err(other),
-        None => Err(unknown),
-        Some(station) => Ok(station),
-    };
-    let station = match station {
-        Ok(station) => station,
-        Err(why) => {
-            outbox.push(ToClient::Away { why, members: Members::default() });
-            return Ok(());
-        }
-    };
-    if !station.welcome(outbox) {
-        return Ok(());
-    }
+fn listen(server: &Server, from: &mut impl io::Read, outbox: &Arc<Outbox>) -> Result<(), FrameError> {
+    let Some(mut guest) = Guest::enter(server, wire::read(from, HELLO_BYTES)?, outbox)? else { return Ok(()) };
     loop {
         // Held until the group has taken it.
-        let reserve = |bytes| server.budget.reserve(bytes, outbox);
-        let Some((message, share)) = wire::read_within(from, station.options.request_bytes, reserve)? else {
+        let reserve = |bytes| server.reserve(bytes, outbox);
+        let Some((message, share)) = wire::read_within(from, guest.station.options.request_bytes, reserve)? else {
             return Ok(());
         };
         outbox.hear(Time::boot_clock());
-        let mut attach = |key| {
-            if let Some((_, before)) = attached.replace((station, key)).filter(|&(_, before)| before != key) {
-                station.clients.detach(before, outbox);
-            }
-            station.clients.attach(key, outbox);
+        let Some(ForGroup { command, trailer, number, share: _share }) = guest.hear(message, share)? else { continue };
+        if !guest.was_sent(number, guest.station.backend.send(&command, trailer)) {
+            return Ok(());
+        }
+    }
+}
+
+/// A client that was let in.
+pub(crate) struct Guest {
+    station: Arc<Station>,
+    outbox: Arc<Outbox>,
+    /// The key of the session whose answers go to it.
+    attached: Option<u64>,
+}
+
+/// A message of a client that the group is to take.
+pub(crate) struct ForGroup {
+    command: Vec<u8>,
+    trailer: Trailer,
+    /// A request's.
+    number: Option<u64>,
+    share: Share,
+}
+
+impl Guest {
+    /// Lets a client in, by the first that it says, or tells it to go elsewhere.
+    pub(crate) fn enter(server: &Server, hello: ToNode, outbox: &Arc<Outbox>) -> Result<Option<Guest>, FrameError> {
+        let ToNode::Hello { version, group } = hello else {
+            return Err(FrameError::Malformed("the first message is no hello".to_owned()));
         };
-        let sent = match message {
+        let other =
+            format!("clients speak version {VERSION} here, not {version}: run one version of squall everywhere");
+        let unknown = format!("this node serves no group {group:?}: declare it with `NodeBuilder::serve`");
+        let station = match server.station(&group) {
+            _ if version != VERSION => Err(other),
+            None => Err(unknown),
+            Some(station) => Ok(station),
+        };
+        match station {
+            Err(why) => {
+                outbox.push(ToClient::Away { why, members: Members::default() });
+                Ok(None)
+            }
+            Ok(station) if !station.welcome(outbox) => Ok(None),
+            Ok(station) => Ok(Some(Guest { station, outbox: Arc::clone(outbox), attached: None })),
+        }
+    }
+
+    /// Takes what a client says. Returns what is for its group.
+    pub(crate) fn hear(&mut self, message: ToNode, share: Share) -> Result<Option<ForGroup>, FrameError> {
+        let options = &self.station.options;
+        let (command, trailer, number) = match message {
             ToNode::Hello { .. } => return Err(FrameError::Malformed("a second hello".to_owned())),
             ToNode::Open { key } => {
-                attach(key);
-                let options = &station.options;
                 let (sessions, window, reply_bytes) = (options.max_sessions, options.window, options.reply_bytes);
-                station.backend.send(&[], Trailer::Open(Opening { key, sessions, window, reply_bytes }))
+                self.attach(key);
+                (Vec::new(), Trailer::Open(Opening { key, sessions, window, reply_bytes }), None)
             }
             ToNode::Resume { session: SessionId { key, .. } } => {
-                attach(key);
-                Ok(())
+                self.attach(key);
+                return Ok(None);
             }
             ToNode::Request { session, number, acknowledged, command } => {
-                match station.backend.send(&command, Trailer::Request { session, number, acknowledged }) {
-                    Err(error @ SubmitError::TooLarge { .. }) => {
-                        outbox.push(ToClient::Rejected { number, why: error.to_string() });
-                        Ok(())
-                    }
-                    sent => sent,
-                }
+                (command, Trailer::Request { session, number, acknowledged }, Some(number))
             }
-            ToNode::Touch { session, acknowledged } => {
-                station.backend.send(&[], Trailer::Touch { session, acknowledged })
-            }
-            ToNode::Close { session } => station.backend.send(&[], Trailer::Close(session)),
+            ToNode::Touch { session, acknowledged } => (Vec::new(), Trailer::Touch { session, acknowledged }, None),
+            ToNode::Close { session } => (Vec::new(), Trailer::Close(session), None),
             ToNode::Query { number, freshness, query } => {
+                let outbox = Arc::clone(&self.outbox);
                 if outbox.ask(MAX_QUERIES) {
-                    station.backend.query(Query { number, freshness, query, outbox: Arc::clone(outbox), share });
+                    self.station.backend.query(Query { number, freshness, query, outbox, share });
                 } else {
                     let why =
                         format!("{MAX_QUERIES} queries of this client wait for answers already: ask fewer at once");
                     outbox.push(ToClient::Told { number, answer: Err(why) });
                 }
-                Ok(())
+                return Ok(None);
             }
             ToNode::Ping => {
-                outbox.push(ToClient::Pong);
-                Ok(())
+                self.outbox.push(ToClient::Pong);
+                return Ok(None);
             }
         };
-        // Whatever keeps this member from sending may not keep another.
-        if let Err(error) = sent {
-            outbox.push(ToClient::Away { why: error.to_string(), members: station.members() });
-            return Ok(());
+        Ok(Some(ForGroup { command, trailer, number, share }))
+    }
+
+    /// Tells the client where a message could not be sent. Returns whether it may stay.
+    pub(crate) fn was_sent(&self, number: Option<u64>, sent: Result<(), SubmitError>) -> bool {
+        match (sent, number) {
+            (Ok(()), _) => true,
+            (Err(error @ SubmitError::TooLarge { .. }), Some(number)) => {
+                self.outbox.push(ToClient::Rejected { number, why: error.to_string() });
+                true
+            }
+            // Whatever keeps this member from sending may not keep another.
+            (Err(error), _) => {
+                self.outbox.push(ToClient::Away { why: error.to_string(), members: self.station.members() });
+                false
+            }
         }
     }
+
+    fn attach(&mut self, key: u64) {
+        let clients = &self.station.clients;
+        if let Some(before) = self.attached.replace(key).filter(|&before| before != key) {
+            clients.detach(before, &self.outbox);
+        }
+        clients.attach(key, &self.outbox);
+    }
+
+    /// Sends what is for the group, as [`Guest::was_sent`] is to be told.
+    pub(crate) fn send(&self, message: ForGroup) -> Passing {
+        let ForGroup { command, trailer, number, share } = message;
+        Passing { sending: self.station.backend.sending(&command, trailer), number, _share: share }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(key) = self.attached {
+            self.station.clients.detach(key, &self.outbox);
+        }
+    }
+}
+
+/// A message on its way into a group, that may wait for room.
+pub(crate) struct Passing {
+    pub(crate) sending: Sending,
+    pub(crate) number: Option<u64>,
+    _share: Share,
 }

@@ -30,6 +30,8 @@ pub(crate) mod wire;
 pub(crate) use self::{
     backend::ask,
     clients::Clients,
+    connection::{Guest, Passing},
+    outbox::Outbox,
     server::{Server, Station},
 };
 pub use self::{

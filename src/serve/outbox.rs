@@ -154,6 +154,14 @@ impl Outbox {
         }
     }
 
+    /// Takes what there is to read, and does not wait for it. None once it is closed and empty.
+    pub(crate) fn take_now(&self) -> Option<VecDeque<ToClient>> {
+        let mut state = self.lock();
+        self.budget.sub_unread(std::mem::take(&mut state.bytes));
+        let messages = std::mem::take(&mut state.messages);
+        (!messages.is_empty() || !state.closed).then_some(messages)
+    }
+
     /// Counts a query that will be [answered](Outbox::answer), unless `max` are not yet.
     pub(crate) fn ask(&self, max: usize) -> bool {
         let more = |asked| (asked < max).then_some(asked + 1);

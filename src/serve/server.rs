@@ -13,7 +13,7 @@ use squall_membership::{ShardId, View};
 
 use super::{
     backend::Backend,
-    budget::Budget,
+    budget::{Budget, Share},
     clients::Clients,
     connection,
     options::ServeOptions,
@@ -141,7 +141,7 @@ impl fmt::Debug for Station {
 pub(crate) struct Server {
     me: NodeId,
     /// By the groups' names.
-    stations: BTreeMap<String, (ShardId, Station)>,
+    stations: BTreeMap<String, (ShardId, Arc<Station>)>,
     pub(super) budget: Arc<Budget>,
     rounds: Arc<Rounds>,
 }
@@ -174,7 +174,8 @@ impl Server {
         stations: impl IntoIterator<Item = (ShardId, Station)>,
         client_bytes: usize,
     ) -> Server {
-        let stations = stations.into_iter().map(|(shard, station)| (station.name.clone(), (shard, station))).collect();
+        let station = |(shard, station): (ShardId, Station)| (station.name.clone(), (shard, Arc::new(station)));
+        let stations = stations.into_iter().map(station).collect();
         Server { me, stations, budget: Budget::new(client_bytes), rounds: Arc::default() }
     }
 
@@ -205,18 +206,29 @@ impl Server {
         }
     }
 
-    pub(super) fn station(&self, group: &str) -> Option<&Station> {
-        self.stations.get(group).map(|(_, station)| station)
+    pub(super) fn station(&self, group: &str) -> Option<Arc<Station>> {
+        self.stations.get(group).map(|(_, station)| Arc::clone(station))
     }
 
     /// Serves a client, on the thread of its stream, until that ends.
     pub(crate) fn serve(&self, stream: ControlStream) {
-        let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
-        let outbox = Arc::new(Outbox::new(unread, Time::boot_clock(), Arc::clone(&self.budget)));
-        self.budget.enter(&outbox);
+        let outbox = self.outbox(Time::boot_clock());
         if let Err(error) = connection::converse(self, stream, &outbox) {
             tracing::warn!(%error, "a client can't be served");
         }
+    }
+
+    /// Where what is said to a client goes that comes now.
+    pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
+        let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
+        let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));
+        self.budget.enter(&outbox);
+        outbox
+    }
+
+    /// Waits until there is room for what a client says. None once it is hung up on.
+    pub(crate) fn reserve(&self, bytes: usize, of: &Outbox) -> Option<Share> {
+        self.budget.reserve(bytes, of)
     }
 
     /// A view is in force here.

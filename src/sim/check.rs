@@ -30,16 +30,22 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// Takes another's state in place of the own. It may be an older one: whoever needs a state serves nobody until it has caught
-    /// up.
-    pub(super) fn replace(&mut self, entries: Vec<Applied>, views: BTreeMap<Epoch, usize>) {
-        let has = self.entries.len();
-        let kept = &self.entries[..self.told.map_or(has, |told| told.min(has))];
-        if !entries.starts_with(kept) && !kept.starts_with(&entries) {
-            let why = format!("a state of {} entries took the place of {} others", entries.len(), kept.len());
+    /// Begins to take another's state in place of the own, which is returned, as far as it counts. It may be an older one: whoever
+    /// needs a state serves nobody until it has caught up.
+    pub(super) fn begin_replacing(&mut self, views: BTreeMap<Epoch, usize>) -> Vec<Applied> {
+        let mut before = std::mem::take(&mut self.entries);
+        before.truncate(self.told.unwrap_or(usize::MAX));
+        self.views = views;
+        before
+    }
+
+    /// The other's state is there.
+    pub(super) fn end_replacing(&mut self, before: &[Applied]) {
+        let entries = &self.entries;
+        if !entries.starts_with(before) && !before.starts_with(entries) {
+            let why = format!("a state of {} entries took the place of {} others", entries.len(), before.len());
             self.wrong.get_or_insert(why);
         }
-        (self.entries, self.views) = (entries, views);
     }
 
     /// Takes note of a view.
@@ -149,16 +155,22 @@ mod tests {
     #[test]
     fn a_state_of_another_order_is_found() {
         let mut book = Book { entries: vec![entry(1, 0), entry(2, 0)], ..Book::default() };
-        book.replace(vec![entry(2, 0)], BTreeMap::new());
+        replace(&mut book, &[entry(2, 0)]);
         assert!(book.wrong.is_some());
+    }
+
+    fn replace(book: &mut Book, entries: &[Applied]) {
+        let before = book.begin_replacing(BTreeMap::new());
+        book.entries.extend(entries);
+        book.end_replacing(&before);
     }
 
     #[test]
     fn a_durable_group_may_undo_what_it_has_not_shown() {
         let mut book = Book { entries: vec![entry(1, 0), entry(2, 0)], told: Some(1), ..Book::default() };
-        book.replace(vec![entry(1, 0), entry(1, 1)], BTreeMap::new());
+        replace(&mut book, &[entry(1, 0), entry(1, 1)]);
         assert_eq!(book.wrong, None);
-        book.replace(vec![entry(2, 0)], BTreeMap::new());
+        replace(&mut book, &[entry(2, 0)]);
         assert!(book.wrong.is_some());
     }
 

@@ -19,6 +19,7 @@ use super::{
     disks::{DiskCopy, Disks},
     node::{Act, Launch, Node, State, true_time},
     options::{Decider, Options},
+    outside::Outsider,
     raft::Raft,
     view_log::{Pace, Script},
 };
@@ -29,6 +30,7 @@ use crate::{
     onepipe::{Desk, Seat},
     plan::{Plan, PlanError},
     replicated::Replicated,
+    serve::{Server, Station},
     sharded::Sharded,
 };
 
@@ -69,6 +71,9 @@ pub struct Cluster {
     pub(super) net: SimNet,
     pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
+    /// What nodes that do not run will serve clients with.
+    pub(super) stations: BTreeMap<NodeId, Vec<Station>>,
+    pub(super) outsiders: Vec<Outsider>,
     desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     agenda: BinaryHeap<Reverse<(Time, u64, NodeId, Act)>>,
@@ -93,7 +98,7 @@ pub struct Cluster {
 }
 
 /// Whose turn it is where no node acts.
-const NOBODY: NodeId = NodeId(0);
+pub(super) const NOBODY: NodeId = NodeId(0);
 
 impl Cluster {
     /// A cluster of the configuration's members, that has not started. The configuration's own id does not matter.
@@ -106,6 +111,8 @@ impl Cluster {
             net,
             rng,
             specs: BTreeMap::new(),
+            stations: BTreeMap::new(),
+            outsiders: Vec::new(),
             desks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agenda: BinaryHeap::new(),
@@ -143,8 +150,12 @@ impl Cluster {
     pub fn declare<R: Replicated>(&mut self, node: NodeId, name: &str, service: R) -> Group<R> {
         assert!(!self.nodes.contains_key(&node), "groups are declared before a node starts");
         let (group, spec) = new_group(name, service, &self.config);
-        self.specs.entry(node).or_default().push(spec);
+        self.add_spec(node, spec);
         group
+    }
+
+    pub(super) fn add_spec(&mut self, node: NodeId, spec: Box<dyn GroupSpec>) {
+        self.specs.entry(node).or_default().push(spec);
     }
 
     /// Declares a group of several shards, as many as the configuration says, with each member's replicas. Returns each member's
@@ -197,6 +208,7 @@ impl Cluster {
     pub fn launch(&mut self, id: NodeId) -> Result<(), NotStarted> {
         assert!(!self.nodes.contains_key(&id), "{id} runs");
         let (specs, desks) = (self.specs.remove(&id), self.desks.remove(&id));
+        let stations = self.stations.remove(&id).unwrap_or_default();
         assert!(specs.is_some() || desks.is_some(), "the groups of {id} were declared");
         let (mut specs, mut desks) = (specs.unwrap_or_default(), desks.unwrap_or_default());
         specs.sort_by(|a, b| a.name().cmp(b.name()));
@@ -236,6 +248,7 @@ impl Cluster {
                 return Err(NotStarted::Disk { node: id, why: error.to_string() });
             }
         };
+        let server = self.server(id, stations, specs.iter().zip(plan.shards.keys()));
         let (wall_ahead, clock_limit) = (self.walls.get(&id).copied().unwrap_or(0), self.config.clock_limit());
         let node = Node::launch(Launch {
             fabric,
@@ -249,6 +262,7 @@ impl Cluster {
             specs,
             desks,
             logs,
+            server,
         });
         self.nodes.insert(id, node);
         self.begin_scrubs(id);
@@ -257,6 +271,21 @@ impl Cluster {
         self.look();
         self.schedule_log(id);
         Ok(())
+    }
+
+    /// What serves the clients of a node, if any of its groups does.
+    fn server<'a>(
+        &self,
+        id: NodeId,
+        stations: Vec<Station>,
+        shards: impl Iterator<Item = (&'a Box<dyn GroupSpec>, &'a ShardId)>,
+    ) -> Option<Arc<Server>> {
+        if stations.is_empty() {
+            return None;
+        }
+        let by_name: BTreeMap<&str, ShardId> = shards.map(|(spec, &shard)| (spec.name(), shard)).collect();
+        let stations = stations.into_iter().map(|station| (by_name[station.name.as_str()], station));
+        Some(Arc::new(Server::new(id, stations, self.config.client_bytes())))
     }
 
     fn script(&mut self, layout: Layout) -> &mut Script {
@@ -395,6 +424,7 @@ impl Cluster {
     pub fn kill(&mut self, node: NodeId) {
         let Some(crashed) = self.nodes.remove(&node) else { return };
         self.net.crash(node);
+        self.break_connections_to(node);
         if let Some(script) = &self.script {
             script.crash(node);
         }
@@ -407,6 +437,11 @@ impl Cluster {
     /// Asks a node to leave the group. Once it has, its part is over: [`end_reason`](Cluster::end_reason).
     pub fn leave(&mut self, node: NodeId) {
         self.with_core(node, |core, effects| core.leave(effects));
+    }
+
+    /// Asks a node to end the group, for all. Once it has, its part is over, and so is that of all others that it reached.
+    pub fn shutdown_group(&mut self, node: NodeId) {
+        self.with_core(node, |core, effects| core.close(effects));
     }
 
     /// Says to a node, as an operator does, that another is gone.
@@ -512,6 +547,9 @@ impl Cluster {
             }
             return;
         }
+        if let Act::Client(number) = act {
+            return self.client_turn(number);
+        }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if node.state == State::Paused {
             if !node.missed.contains(&act) {
@@ -524,8 +562,8 @@ impl Cluster {
             Act::Step if node.step_at > self.net.now() => {}
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
-            // These wait for what they ask of the log.
-            Act::Fetch(_) | Act::Restore(_) | Act::Cut(_) if self.disks.hangs(id) => {
+            // These wait for what they ask of the log, and for the replica.
+            Act::Fetch(_) | Act::Restore(_) | Act::Cut(_) if self.disks.hangs(id) || node.hangs => {
                 self.put(self.net.now() + Duration::from_millis(1), id, act);
             }
             Act::Fetch(shard) => self.fetch(id, shard),
@@ -536,9 +574,10 @@ impl Cluster {
             Act::Note(shard) => self.note(id, shard),
             Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
-            Act::Look => unreachable!("no node's"),
+            Act::Look | Act::Client(_) => unreachable!("no node's"),
         }
         self.look_at_disk(id);
+        self.serve_connections_of(id);
     }
 
     /// Lets the script look at what is pending.

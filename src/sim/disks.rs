@@ -444,6 +444,8 @@ impl Cluster {
     pub(super) fn cut(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.cuts = false;
+        self.let_deliver(id, shard);
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         let Some((end, rebuilds)) = group.cut.take() else { return };
         let cut = group.control.cut(end, rebuilds);
         self.with_core(id, |core, effects| match cut {

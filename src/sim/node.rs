@@ -26,6 +26,7 @@ use crate::{
     plan::Plan,
     recovery::Rebuilt,
     scrub::Scrubbing,
+    serve::Server,
     transfer::Standing,
 };
 
@@ -52,6 +53,8 @@ pub(super) enum Act {
     Cut(ShardId),
     /// The scripted view log looks at what is pending.
     Look,
+    /// A client from outside does what is due.
+    Client(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +66,15 @@ pub(super) enum State {
 pub(super) struct Node {
     pub(super) core: NodeCore<SimFabric>,
     pub(super) groups: BTreeMap<ShardId, Home>,
+    /// What serves clients from outside, if it does.
+    pub(super) server: Option<Arc<Server>>,
     /// It has durable groups, and a disk for them.
     has_disk: bool,
     /// Somebody woke its engine from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: State,
     /// The calls of its applications, which have threads of their own, don't return.
-    hangs: bool,
+    pub(super) hangs: bool,
     /// What it would have done while it was paused.
     pub(super) missed: Vec<Act>,
     /// When its next step is on the agenda, at the latest.
@@ -143,6 +148,7 @@ pub(super) struct Launch {
     pub(super) desks: Vec<Arc<Desk>>,
     /// Of durable groups.
     pub(super) logs: BTreeMap<ShardId, Found>,
+    pub(super) server: Option<Arc<Server>>,
 }
 
 /// The time of day in a simulated world, in nanoseconds since 1970: it begins in 2026.
@@ -152,7 +158,8 @@ pub(super) fn true_time(now: Time) -> u64 {
 
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
-        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, specs, desks, mut logs } = launch;
+        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, specs, desks, mut logs, server } =
+            launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
@@ -200,6 +207,7 @@ impl Node {
         Node {
             core,
             groups,
+            server,
             has_disk,
             poked,
             state: State::Running,
@@ -262,6 +270,7 @@ impl Node {
                 }
                 CoreEffect::Installed(view) => {
                     self.views.push(Arc::clone(&view));
+                    self.server.iter().for_each(|server| server.install(&view));
                     self.installed = Some(view);
                 }
                 // What is due is found by asking.
@@ -269,7 +278,10 @@ impl Node {
                 CoreEffect::Freed(shard) => self.groups[&shard].control.on_freed(),
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
                 CoreEffect::Stamps(shard) => self.groups[&shard].control.on_stamps(),
-                CoreEffect::Dropped => (self.disturbed, self.installed) = (true, None),
+                CoreEffect::Dropped => {
+                    (self.disturbed, self.installed) = (true, None);
+                    self.send_away("it was dropped from the group, and joins it again");
+                }
                 CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
                     group.cargo = None;
@@ -290,8 +302,9 @@ impl Node {
                     }
                 }
                 CoreEffect::WaitsFor(_) => self.disturbed = true,
-                CoreEffect::Stalled(_) => {
+                CoreEffect::Stalled(why) => {
                     self.disturbed = true;
+                    self.send_away(&why);
                     for group in self.groups.values_mut().filter(|group| !group.over) {
                         group.task.stalled();
                     }
@@ -308,10 +321,16 @@ impl Node {
                         group.task.end(Vec::new(), &reason);
                     }
                     (self.installed, self.disturbed) = (None, true);
+                    self.send_away(&reason.to_string());
                     self.ended = Some(reason);
                 }
             }
         }
+    }
+
+    /// It can do nothing for clients until the next view.
+    fn send_away(&self, why: &str) {
+        self.server.iter().for_each(|server| server.send_away(why));
     }
 
     /// Ends its part if a disk has failed, or if its group lacks what a disk has: then this says so.

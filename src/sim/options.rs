@@ -13,7 +13,8 @@ pub struct Options {
     pub step_delay: Duration,
     /// An application is called within this time after a message may be delivered, at random.
     pub delivery_delay: Duration,
-    /// A replica's state takes within this time from one node to another, at random.
+    /// The first bytes of a replica's state take within this time from one node to another, at random; each further chunk within a
+    /// quarter of that.
     pub transfer_delay: Duration,
     /// By how much the rate of a node's clock is off at most, in millionths; clocks also begin anywhere within a minute.
     pub clock_drift: u32,

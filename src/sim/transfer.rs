@@ -1,4 +1,5 @@
-//! How a replica's state moves between simulated nodes: as a value, that takes its time, and is lost with its source.
+//! Replicas' states on their way between simulated nodes. They move in chunks, each of which takes its time; between two of them
+//! anything may happen to both nodes, and a transfer is lost with its source.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,9 +10,10 @@ use squall_fabric::NodeId;
 use squall_membership::ShardId;
 use squall_ordered::log::{Damage, End};
 
-use super::{cluster::Cluster, node::Act};
+use super::{cluster::Cluster, flow::Flow, node::Act};
 use crate::{
     control::transfer::{Captured, Want},
+    group::GroupControl,
     recovery,
     state::{CaptureError, RestoreError},
     transfer::Standing,
@@ -23,11 +25,18 @@ type Answer = Arc<Mutex<Option<Result<Captured, String>>>>;
 /// State that is on its way.
 pub(super) struct Cargo {
     source: NodeId,
+    /// The source's replica, in that life of its node.
+    from: Arc<dyn GroupControl>,
     /// Which of the node's needs it is for.
     fetch: u32,
-    answer: Answer,
-    /// How often it was looked for and had not come.
-    late: u32,
+    way: Way,
+}
+
+enum Way {
+    /// The source has not captured it, as often as this was looked at.
+    Asked(Answer, u32),
+    /// So much of it is on its way at a time.
+    Flows(Flow),
 }
 
 /// When a node that found no source, or whose source was lost, looks for one again.
@@ -36,9 +45,13 @@ const AGAIN: Duration = Duration::from_micros(500);
 /// A source that has not answered by then is given up.
 const TOO_LATE: u32 = 20;
 
+/// A transfer moves so many bytes at a time: from a few records to all that a scenario has.
+const CHUNK_BYTES: [usize; 4] = [200, 2 << 10, 16 << 10, 1 << 20];
+
 impl Cluster {
     /// Asks some complete member for a shard's state.
     pub(super) fn fetch(&mut self, id: NodeId, shard: ShardId) {
+        self.let_deliver(id, shard);
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.fetches = false;
         let differs = std::mem::take(&mut group.differs);
@@ -49,29 +62,29 @@ impl Cluster {
         }
         let source = sources[self.rng.usize(0..sources.len())];
         let answer = Answer::default();
+        let from =
+            self.nodes.get(&source).and_then(|node| node.groups.get(&shard)).map(|group| Arc::clone(&group.control));
+        let Some(from) = from else { return self.fetch_again(id, shard) };
         let Some(have) = self.prepare(id, source, shard) else { return self.fetch_again(id, shard) };
         // Sometimes a state, where the end of the log would do.
         let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0).map(|have| recovery::place(have.position));
-        if let Some(group) = self.nodes.get(&source).and_then(|node| node.groups.get(&shard)) {
-            let answer = Arc::clone(&answer);
-            match recovery::Plan::new(&*group.control, have) {
-                Err(why) => *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
-                Ok(plan) => {
-                    let wanted = plan.wanted;
-                    let reply = move |captured: Result<_, CaptureError>| {
-                        let given =
-                            captured.map_err(|error| error.to_string()).and_then(|captured| plan.give(captured));
-                        *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(given);
-                    };
-                    group.control.capture(wanted, Box::new(reply));
-                }
+        let answered = Arc::clone(&answer);
+        match recovery::Plan::new(&*from, have) {
+            Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
+            Ok(plan) => {
+                let wanted = plan.wanted;
+                let reply = move |captured: Result<_, CaptureError>| {
+                    let given = captured.map_err(|error| error.to_string()).and_then(|captured| plan.give(captured));
+                    *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(given);
+                };
+                from.capture(wanted, Box::new(reply));
             }
         }
         // Its delivering thread is woken by its engine.
         self.step_within(source, self.options.step_delay);
         let at = self.net.now() + self.random(self.options.transfer_delay);
         let group = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)).expect("it asks");
-        group.cargo = Some(Cargo { source, fetch, answer, late: 0 });
+        group.cargo = Some(Cargo { source, from, fetch, way: Way::Asked(answer, 0) });
         self.put(at, id, Act::Restore(shard));
     }
 
@@ -99,37 +112,76 @@ impl Cluster {
         }
     }
 
-    /// Takes the state that has come, unless its source was lost on the way.
+    /// Takes what has come of a state, unless its source was lost on the way.
     pub(super) fn restore(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
-        let Some(mut cargo) = group.cargo.take() else { return };
+        let Some(cargo) = group.cargo.take() else { return };
         let is_wanted = group.control.standing() == Standing::Incomplete { fetch: cargo.fetch };
-        if !is_wanted || !self.reach(id, cargo.source) || cargo.late > TOO_LATE {
+        if !is_wanted || !self.comes_from(id, shard, &cargo) {
+            drop(cargo);
             return self.fetch_again(id, shard);
         }
-        let answer = cargo.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let group = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)).expect("it was just there");
-        match answer {
-            None => {
-                cargo.late += 1;
-                group.cargo = Some(cargo);
-                self.put(self.net.now() + AGAIN, id, Act::Restore(shard));
-            }
-            Some(Err(_)) => self.fetch_again(id, shard),
+        self.let_deliver(id, shard);
+        let Cargo { source, from, fetch, way } = cargo;
+        let way = match way {
+            Way::Asked(answer, late) => self.begin(id, shard, answer, late),
+            Way::Flows(flow) => self.flow(id, shard, flow),
+        };
+        let Some((way, wait)) = way else { return };
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
+        group.cargo = Some(Cargo { source, from, fetch, way });
+        self.put(self.net.now() + wait, id, Act::Restore(shard));
+    }
+
+    /// Lets the thread that delivers have the replica, if it wants it: whoever else takes it waits for that.
+    pub(super) fn let_deliver(&mut self, id: NodeId, shard: ShardId) {
+        let group = self.nodes.get(&id).and_then(|node| node.groups.get(&shard));
+        if group.is_some_and(|group| group.control.wants_delivery()) {
+            self.deliver(id, shard);
+        }
+    }
+
+    /// Whether the source is there, in the same life.
+    fn comes_from(&self, id: NodeId, shard: ShardId, cargo: &Cargo) -> bool {
+        let source = self.nodes.get(&cargo.source).and_then(|node| node.groups.get(&shard));
+        source.is_some_and(|group| Arc::ptr_eq(&group.control, &cargo.from)) && self.reach(id, cargo.source)
+    }
+
+    /// Looks whether a source has captured its state. Returns what is to be done then, and after which time.
+    fn begin(&mut self, id: NodeId, shard: ShardId, answer: Answer, late: u32) -> Option<(Way, Duration)> {
+        let given = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match given {
+            None if late < TOO_LATE => return Some((Way::Asked(answer, late + 1), AGAIN)),
             Some(Ok(captured)) => {
-                let mut bytes = Vec::new();
-                let Captured { gift, write, .. } = captured;
+                let chunk_bytes = CHUNK_BYTES[self.rng.usize(0..CHUNK_BYTES.len())];
+                let group = self.nodes.get(&id)?.groups.get(&shard)?;
                 if let Some(logging) = &group.logging {
                     logging.journal.set_forced(self.raft.is_forced(id));
                 }
-                // A source that can't read its log, or whose state is too old: it is still lacking, and is fetched anew.
-                if write(&mut bytes).is_ok() {
-                    let restored = group.control.restore(gift, &mut &bytes[..]);
-                    group.differs = matches!(restored, Err(RestoreError::Differs(_)));
+                let to = Arc::clone(&group.control);
+                if let Ok(flow) = Flow::begin(captured, to, chunk_bytes) {
+                    return Some((Way::Flows(flow), Duration::ZERO));
                 }
-                self.schedule_deliveries(id);
-                self.step_within(id, self.options.step_delay);
             }
+            None | Some(Err(_)) => {}
         }
+        self.fetch_again(id, shard);
+        None
+    }
+
+    /// Moves a chunk. Returns what is to be done then, and after which time, if there are more.
+    fn flow(&mut self, id: NodeId, shard: ShardId, mut flow: Flow) -> Option<(Way, Duration)> {
+        let Some(over) = flow.step() else {
+            let wait = self.random(self.options.transfer_delay / 4);
+            return Some((Way::Flows(flow), wait));
+        };
+        drop(flow);
+        if let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) {
+            // A source that can't read its log, or whose state is too old: it is still lacking, and is fetched anew.
+            group.differs = matches!(over, Some(Err(RestoreError::Differs(_))));
+        }
+        self.schedule_deliveries(id);
+        self.step_within(id, self.options.step_delay);
+        None
     }
 }

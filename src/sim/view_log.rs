@@ -58,6 +58,8 @@ struct Shared {
     leader: Option<(NodeId, Time)>,
     /// Changes of who asks to join.
     candidacies: u64,
+    /// Changes of who is back, and which shards are reopened.
+    returns: u64,
     seats: BTreeMap<NodeId, Seat>,
     /// Reports that were sent since the last look.
     reports: Vec<(NodeId, Vec<NodeId>, Report)>,
@@ -73,12 +75,15 @@ struct Seat {
     /// What it asks for, and when the leader gets it; None before the script has looked.
     joins: Option<(Option<Time>, Member)>,
     proposes: Option<(Option<Time>, Proposal)>,
+    /// That it is back, and the shards that it reopens.
+    returns: Vec<(Option<Time>, Entry)>,
     /// Since when it waits for a decision.
     waits_since: Time,
     /// The last time that the leader reached it.
     reached: Time,
     told: Option<Epoch>,
     told_candidacies: u64,
+    told_returns: u64,
     /// When it hears the last of what is on its way to it.
     last_news: Time,
     news: VecDeque<(Time, ViewEvent)>,
@@ -97,6 +102,7 @@ impl Script {
             voters: Vec::new(),
             leader: None,
             candidacies: 0,
+            returns: 0,
             seats: BTreeMap::new(),
             reports: Vec::new(),
             is_fresh: false,
@@ -112,10 +118,12 @@ impl Script {
             joins: Some((None, me.clone())),
             me,
             proposes: None,
+            returns: Vec::new(),
             waits_since: now,
             reached: now,
             told: None,
             told_candidacies: 0,
+            told_returns: 0,
             last_news: now,
             news: VecDeque::new(),
         };
@@ -222,6 +230,9 @@ impl Shared {
         if matches!(applied, Applied::View(_) | Applied::Candidates) {
             self.candidacies += 1;
         }
+        if matches!(applied, Applied::Backs | Applied::Reopens) {
+            self.returns += 1;
+        }
         applied
     }
 
@@ -251,8 +262,11 @@ impl Shared {
 
     /// Says when the leader gets what a node has just asked for.
     fn schedule(&mut self, now: Time, node: NodeId) {
-        let delays = [self.random(self.pace.delay), self.random(self.pace.delay)];
+        let delays = [(); 3].map(|()| self.random(self.pace.delay));
         let Some(seat) = self.seats.get_mut(&node) else { return };
+        for (at, _) in seat.returns.iter_mut().filter(|(at, _)| at.is_none()) {
+            *at = Some(now + delays[2]);
+        }
         if let Some((at @ None, _)) = &mut seat.joins {
             *at = Some(now + delays[0]);
         }
@@ -273,6 +287,9 @@ impl Shared {
             if let Some((_, proposal)) = seat.proposes.take_if(|(at, _)| is_due(at)) {
                 self.apply(Entry::Successor(proposal));
             }
+            let Some(seat) = self.seats.get_mut(&node) else { continue };
+            let returns: Vec<_> = seat.returns.extract_if(.., |(at, _)| is_due(at)).collect();
+            returns.into_iter().for_each(|(_, entry)| _ = self.apply(entry));
             let Some(seat) = self.seats.get(&node) else { continue };
             if let Some((_, me)) = seat.joins.clone().filter(|(at, _)| is_due(at)) {
                 self.take_candidate(me);
@@ -356,13 +373,20 @@ impl Shared {
             if self.seats[&node].told_candidacies < self.candidacies {
                 events.push(ViewEvent::Candidates(self.register.candidates().to_vec()));
             }
+            if self.seats[&node].told_returns < self.returns {
+                events.push(ViewEvent::Backs(self.register.backs()));
+                events.push(ViewEvent::Reopens(self.register.reopens()));
+            }
             for event in events {
                 let delay = self.random(self.pace.delay);
                 self.send(now + delay, node, event, wakes);
             }
-            let candidacies = self.candidacies;
+            let (candidacies, returns) = (self.candidacies, self.returns);
             let seat = self.seats.get_mut(&node).expect("it was just there");
-            (seat.told, seat.told_candidacies) = (Some(current), candidacies);
+            if seat.told.is_none_or(|told| told < current) {
+                seat.returns.clear();
+            }
+            (seat.told, seat.told_candidacies, seat.told_returns) = (Some(current), candidacies, returns);
             seat.joins.take_if(|(_, me)| is_in(me));
             if seat.proposes.as_ref().is_some_and(|(_, proposal)| proposal.view.epoch <= current) {
                 seat.proposes = None;
@@ -407,7 +431,9 @@ impl Shared {
         let waits = |seat: &Seat| {
             seat.proposes.is_some()
                 || seat.joins.is_some()
+                || !seat.returns.is_empty()
                 || seat.told < current
+                || seat.told_returns < self.returns
                 || seat.told_candidacies < self.candidacies
         };
         let pending = self.seats.values().any(waits) || !self.register.candidates().is_empty();
@@ -415,7 +441,8 @@ impl Shared {
             return None;
         }
         let asked = self.seats.values().flat_map(|seat| {
-            [seat.joins.as_ref().and_then(|(at, _)| *at), seat.proposes.as_ref().and_then(|(at, _)| *at)]
+            let returns = seat.returns.iter().filter_map(|(at, _)| *at).min();
+            [seat.joins.as_ref().and_then(|(at, _)| *at), seat.proposes.as_ref().and_then(|(at, _)| *at), returns]
         });
         let elected = self.leader.map(|(_, at)| at);
         asked.flatten().chain(elected).filter(|&at| at > now).chain([now + TICK]).min()
@@ -456,11 +483,18 @@ impl ViewLog for ScriptedLog {
         shared.is_fresh = true;
     }
 
-    /// Nodes come back without a disk, and members that still run are proposed by their reports.
-    fn back(&mut self, _back: Back) {}
+    fn back(&mut self, back: Back) {
+        self.ask(|seat| {
+            seat.returns.retain(|(_, entry)| !matches!(entry, Entry::Back(_)));
+            seat.returns.push((None, Entry::Back(back)));
+        });
+    }
 
-    fn reopen(&mut self, _reopen: Reopen) {}
+    fn reopen(&mut self, reopen: Reopen) {
+        self.ask(|seat| seat.returns.push((None, Entry::Reopen(reopen))));
+    }
 
+    /// Leaders change only where they must, so none is waited for.
     fn peer_gone(&mut self, _node: NodeId) {}
 
     fn deadline(&self) -> Time {

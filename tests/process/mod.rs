@@ -13,8 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use squall::{
-    Config, Group, Mode, Node, NodeId,
+    Config, Mode, Node, NodeId, Sharded,
+    admin::{AdminClient, ShardCondition, ShardReport, StatusReport, Target},
     client::ClientConfig,
     config::{Backend, ConfigBuilder},
 };
@@ -27,8 +29,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RESTART_WAIT: Duration = Duration::from_secs(2);
 
-/// What tells a process of this program that it is a node, and which: `id backend cluster address,address.. directory`. The group is
-/// durable if there is a directory.
+/// What tells a process of this program that it is a node, and which: `id backend cluster address,address.. shards replicas directory`.
+/// The group is durable if there is a directory.
 const NODE: &str = "SQUALL_TEST_NODE";
 
 /// What begins an answer, since the test harness speaks on the same output.
@@ -36,7 +38,7 @@ const ANSWER: &str = "> ";
 
 /// What such a process does, as an ignored test called `node`: it answers each line of standard input with one of standard
 /// output, until the input ends: `add N` with the sum, `read` with the sum as it is read linearizably, `view` with the
-/// members who may send.
+/// members who may send. That is shard 0; the number of another one may follow `add N` and `read`.
 pub(crate) fn node() {
     node_of(config("sum"));
 }
@@ -44,12 +46,12 @@ pub(crate) fn node() {
 /// As [`node`], configured otherwise.
 pub(crate) fn node_of(config: Config) {
     let mut node = Node::builder(config);
-    let group = node.group("sum", Sum::default());
+    let sums = node.sharded("sum", |_| Sum::default());
     let node = node.start().expect("it becomes a member");
     say("ready").expect("the test listens");
     for line in io::stdin().lines() {
         let line = line.expect("the test speaks UTF-8");
-        if say(&answer(&node, &group, &line)).is_err() {
+        if say(&answer(&node, &sums, &line)).is_err() {
             return;
         }
     }
@@ -63,12 +65,18 @@ pub(crate) fn config(group: &str) -> Config {
 /// As [`config`], to be added to.
 pub(crate) fn builder(group: &str) -> ConfigBuilder {
     let given = env::var(NODE).expect("it is started by another test");
-    let [id, backend, cluster, addresses, directory] = given.split(' ').collect::<Vec<_>>()[..] else {
+    let [id, backend, cluster, addresses, shards, replicas, directory] = given.split(' ').collect::<Vec<_>>()[..]
+    else {
         panic!("{given:?}")
     };
     let id = id.parse().expect("a number");
     let members = 1..=addresses.split(',').count() as u32;
+    let [shards, replicas] = [shards, replicas].map(|number| number.parse().expect("a number"));
     let config = Config::builder(cluster, id).failure_timeout(FAILURE_TIMEOUT).formation_timeout(PATIENCE);
+    let config = match shards {
+        1 => config,
+        _ => config.group(group, |group| _ = group.shards(shards).replicas(1, Some(replicas))),
+    };
     let config = match directory {
         "" => config,
         storage => {
@@ -92,14 +100,17 @@ pub(crate) fn say(answer: &str) -> io::Result<()> {
     writeln!(out, "\n{ANSWER}{answer}").and_then(|()| out.flush())
 }
 
-fn answer(node: &Node, group: &Group<Sum>, line: &str) -> String {
-    let sum = match line.split_once(' ') {
-        Some(("add", number)) => {
-            let number = number.parse().expect("a number");
-            group.submit(&number).deadline(PATIENCE).wait().map_err(|error| error.to_string())
+fn answer(node: &Node, sums: &Sharded<Sum>, line: &str) -> String {
+    let number = |word: &str| word.parse().expect("a number");
+    let of_shard = |word: Option<&&str>| &sums[word.map_or(0, |word| number(word) as usize)];
+    let words: Vec<&str> = line.split(' ').collect();
+    let sum = match words[..] {
+        ["add", add, ref shard @ ..] => {
+            let submit = of_shard(shard.first()).submit(&number(add)).deadline(PATIENCE);
+            submit.wait().map_err(|error| error.to_string())
         }
-        None if line == "read" => group.read(|sum| sum.0).wait().map_err(|error| error.to_string()),
-        None if line == "view" => return format!("{:?}", node.view().shards[0].senders),
+        ["read", ref shard @ ..] => of_shard(shard.first()).read(|sum| sum.0).wait().map_err(|error| error.to_string()),
+        ["view"] => return format!("{:?}", node.view().shards[0].senders),
         _ => panic!("{line:?}"),
     };
     sum.map_or_else(|error| format!("error: {error}"), |sum| sum.to_string())
@@ -110,6 +121,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     backend: &'static str,
     addresses: Vec<String>,
+    shards: u32,
+    replicas: u32,
     /// Where the nodes' directories are, if the group is durable.
     directories: Option<TempDir>,
 }
@@ -119,7 +132,7 @@ impl Cluster {
         let held: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
         let addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
         let name = format!("process-{test}-{backend}-{}", std::process::id());
-        Cluster { name, backend, addresses, directories: None }
+        Cluster { name, backend, addresses, shards: 1, replicas: members, directories: None }
     }
 
     /// One whose group is durable.
@@ -127,6 +140,12 @@ impl Cluster {
         let mut cluster = Cluster::new(test, backend, members);
         cluster.directories = Some(tempfile::tempdir().expect("a directory can be made"));
         cluster
+    }
+
+    /// The same with so many shards, each of so many replicas.
+    pub(crate) fn with_shards(mut self, shards: u32, replicas: u32) -> Cluster {
+        (self.shards, self.replicas) = (shards, replicas);
+        self
     }
 
     /// A node's directory.
@@ -145,7 +164,8 @@ impl Cluster {
         command.args(["--exact", "node", "--ignored", "--nocapture"]);
         let directory = self.directories.as_ref().map(|all| all.path().join(id.to_string()).display().to_string());
         let (addresses, directory) = (self.addresses.join(","), directory.unwrap_or_default());
-        command.env(NODE, format!("{id} {} {} {addresses} {directory}", self.backend, self.name));
+        let Cluster { name, backend, shards, replicas, .. } = self;
+        command.env(NODE, format!("{id} {backend} {name} {addresses} {shards} {replicas} {directory}"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
         Process { id, child, stdin, stdout: Some(BufReader::new(stdout)) }
@@ -161,12 +181,79 @@ impl Cluster {
         clients.with_timeout(PATIENCE)
     }
 
+    /// The nodes' ids.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> + use<> {
+        1..=self.addresses.len() as u32
+    }
+
+    /// What a node says of the cluster to operators.
+    pub(crate) fn report(&self, id: u32) -> Result<StatusReport, String> {
+        let target = match self.backend {
+            "shm" => Target::on_host(&self.name, id),
+            _ => {
+                let address = self.addresses[id as usize - 1].parse().map_err(|error| format!("{error}"))?;
+                Target::at(&self.name, &address, Security::LoopbackOnly)
+            }
+        };
+        let report = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
+        report.map_err(|error| error.to_string())
+    }
+
+    /// Waits until something is so of what a node says to operators. Returns what it says then.
+    pub(crate) fn wait_report(&self, id: u32, what: &str, so: impl Fn(&StatusReport) -> bool) -> StatusReport {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let report = self.report(id);
+            match report {
+                Ok(report) if so(&report) => return report,
+                report => assert!(Instant::now() < deadline, "{what}: node {id} says {report:#?}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until a node's view has all nodes, and all replicas of all shards. Returns which nodes hold each shard.
+    pub(crate) fn wait_whole(&self, id: u32) -> Vec<Vec<u32>> {
+        let is_whole = |report: &StatusReport| {
+            let holders = holders(report);
+            let is_held = |holders: &Option<Vec<u32>>| {
+                holders.as_ref().is_some_and(|holders| holders.len() == self.replicas as usize)
+            };
+            report.members.len() == self.addresses.len() && holders.iter().all(is_held) && !holders.is_empty()
+        };
+        let report = self.wait_report(id, "all members, and all replicas", is_whole);
+        holders(&report).into_iter().flatten().collect()
+    }
+
+    /// What all nodes that hold a shard read of it, once all replicas of all shards are there and stay where they are.
+    pub(crate) fn read_all(&self, nodes: &mut [Process], shard: usize) -> Vec<u64> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let holders = self.wait_whole(nodes[0].id).swap_remove(shard);
+            let holders = nodes.iter_mut().filter(|node| holders.contains(&node.id));
+            let read: Vec<_> = holders.map(|node| node.read_of(shard)).collect();
+            if read.len() == self.replicas as usize && read.iter().all(Result::is_ok) {
+                return read.into_iter().flatten().collect();
+            }
+            assert!(Instant::now() < deadline, "shard {shard} is read as {read:?}");
+        }
+    }
+
     /// All nodes, members of the first view.
     pub(crate) fn start(&self) -> Vec<Process> {
-        let mut nodes: Vec<_> = (1..=self.addresses.len() as u32).map(|id| self.launch(id)).collect();
+        let mut nodes: Vec<_> = self.nodes().map(|id| self.launch(id)).collect();
         nodes.iter_mut().for_each(Process::ready);
         nodes
     }
+}
+
+/// The nodes that hold each shard's whole state, by a report; None if the shard is suspended.
+pub(crate) fn holders(report: &StatusReport) -> Vec<Option<Vec<u32>>> {
+    let of = |shard: &ShardReport| {
+        let complete = shard.rows.iter().filter(|row| row.complete).map(|row| row.node.0);
+        (!matches!(shard.condition, ShardCondition::Suspended { .. })).then(|| complete.collect())
+    };
+    report.shards.iter().map(of).collect()
 }
 
 impl Drop for Cluster {
@@ -200,7 +287,7 @@ impl Process {
         writeln!(self.stdin, "{line}").expect("it runs");
     }
 
-    fn answer(&mut self) -> String {
+    pub(crate) fn answer(&mut self) -> String {
         let stdout = self.stdout.as_mut().expect("nobody else listens");
         next_answer(stdout).unwrap_or_else(|| panic!("node {} has ended", self.id))
     }
@@ -221,7 +308,21 @@ impl Process {
     }
 
     pub(crate) fn add(&mut self, number: u64) -> Result<u64, String> {
-        let answer = self.ask(&format!("add {number}"));
+        self.add_to(0, number)
+    }
+
+    /// Adds to the sum of one of the shards.
+    pub(crate) fn add_to(&mut self, shard: usize, number: u64) -> Result<u64, String> {
+        self.number(&format!("add {number} {shard}"))
+    }
+
+    /// Reads the sum of one of the shards linearizably.
+    pub(crate) fn read_of(&mut self, shard: usize) -> Result<u64, String> {
+        self.number(&format!("read {shard}"))
+    }
+
+    fn number(&mut self, line: &str) -> Result<u64, String> {
+        let answer = self.ask(line);
         answer.parse().map_err(|_| answer)
     }
 
@@ -272,6 +373,11 @@ impl Process {
     pub(crate) fn kill_now(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it was killed");
+    }
+
+    /// Sends a signal, and waits for nothing.
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
     /// Sends a signal. After `-STOP` none of its threads runs any more.

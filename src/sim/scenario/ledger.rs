@@ -73,26 +73,31 @@ impl Replicated for Ledger {
         let book = self.0.book();
         let mut words = vec![book.views.len() as u64];
         words.extend(book.views.iter().flat_map(|(epoch, &at)| [epoch.0, at as u64]));
+        words.push(book.entries.len() as u64);
         for entry in &book.entries {
             words.extend([u64::from(entry.sender.0), u64::from(entry.client), entry.number, u64::from(entry.intact)]);
         }
         Snapshot::of_bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
     }
 
+    /// Takes each entry as it comes, so that a transfer that breaks off leaves half a state.
     fn restore(&mut self, from: &mut dyn Read) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
-        let (views, entries) = words[1..].split_at(2 * words[0] as usize);
-        let views: BTreeMap<_, _> = views.chunks_exact(2).map(|view| (Epoch(view[0]), view[1] as usize)).collect();
-        let entry = |word: &[u64]| Applied {
-            sender: NodeId(word[0] as u32),
-            client: word[1] as u32,
-            number: word[2],
-            intact: word[3] != 0,
+        let mut word = || {
+            let mut bytes = [0; 8];
+            from.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
         };
-        self.0.book().replace(entries.chunks_exact(4).map(entry).collect(), views);
+        let mut views = BTreeMap::new();
+        for _ in 0..word()? {
+            views.insert(Epoch(word()?), word()? as usize);
+        }
+        let entries = word()?;
+        let before = self.0.book().begin_replacing(views);
+        for _ in 0..entries {
+            let (sender, client) = (NodeId(word()? as u32), word()? as u32);
+            let entry = Applied { sender, client, number: word()?, intact: word()? != 0 };
+            self.0.book().entries.push(entry);
+        }
+        self.0.book().end_replacing(&before);
         Ok(())
     }
 

@@ -1,0 +1,388 @@
+//! Clients from outside in a simulated cluster: the real client's rules, and the members' side of its connection, with messages that
+//! take their time and are lost with the connection.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use squall_fabric::{NodeId, Time};
+
+use super::{
+    cluster::{Cluster, NOBODY},
+    node::{Act, Node, State},
+};
+use crate::{
+    client::{Ask, Call, CallId, ClientEffect, Core, Reach, Resolve, encode},
+    control::Contact,
+    group::{Group, new_group},
+    serve::{
+        Answers, Clients, Guest, Outbox, Passing, ServeOptions, Served, Server, Station,
+        wire::{ToClient, ToNode},
+    },
+};
+
+/// A message between a client and a node takes within this time.
+const DELAY: Duration = Duration::from_micros(200);
+
+/// A client notices within this time that its connection has broken, if it notices.
+const NOTICED: Duration = Duration::from_millis(5);
+
+/// A program that uses a simulated cluster's group and is no member of it. See [`Cluster::client`].
+pub struct Client<R> {
+    number: u32,
+    service: PhantomData<fn() -> R>,
+}
+
+/// A client, as it is simulated.
+pub(super) struct Outsider {
+    core: Core,
+    calls: BTreeMap<CallId, Resolve>,
+    made: u64,
+    link: Link,
+    /// Connections that the client has let go, on which nodes still read what was sent.
+    old: Vec<Connection>,
+    /// When its next turn is on the agenda, at the latest.
+    due_at: Time,
+}
+
+enum Link {
+    Down,
+    /// The connection comes about, or does not, at this time.
+    Dialing(NodeId, Time),
+    Up(Box<Connection>),
+    /// It broke, which the client notices at this time.
+    Broken(Time),
+}
+
+/// A connection between a client and a node, in one life of that.
+struct Connection {
+    node: NodeId,
+    server: Arc<Server>,
+    outbox: Arc<Outbox>,
+    /// None before it was let in.
+    guest: Option<Guest>,
+    to_node: VecDeque<(Time, ToNode)>,
+    to_client: VecDeque<(Time, ToClient)>,
+    /// What the node's group is to take before anything else is read.
+    passing: Option<Passing>,
+    /// The node reads nothing more.
+    is_over: bool,
+    /// Nor does it say anything more.
+    is_closed: bool,
+}
+
+impl Connection {
+    /// The node's side: reads what has arrived, and says what there is to say.
+    fn serve(&mut self, now: Time, delay: Duration) {
+        while !self.is_over && (self.passing.is_some() || self.to_node.front().is_some_and(|(at, _)| *at <= now)) {
+            if let Some(Passing { sending, number, .. }) = &mut self.passing {
+                let Poll::Ready(sent) = Pin::new(sending).poll(&mut Context::from_waker(Waker::noop())) else { break };
+                let number = *number;
+                self.passing = None;
+                if !self.guest.as_ref().is_some_and(|guest| guest.was_sent(number, sent)) {
+                    self.stop();
+                }
+            } else if let Some((_, message)) = self.to_node.pop_front() {
+                self.hear(message);
+            }
+        }
+        match self.outbox.take_now() {
+            None => self.is_closed = true,
+            Some(messages) => {
+                let at = self.to_client.back().map_or(now, |(at, _)| *at).max(now + delay);
+                self.to_client.extend(messages.into_iter().map(|message| (at, message)));
+            }
+        }
+    }
+
+    fn hear(&mut self, message: ToNode) {
+        let heard = match &mut self.guest {
+            None => Guest::enter(&self.server, message, &self.outbox).map(|guest| {
+                self.guest = guest;
+                if self.guest.is_none() {
+                    self.stop();
+                }
+            }),
+            Some(guest) => {
+                let Some(share) = self.server.reserve(0, &self.outbox) else { return };
+                guest.hear(message, share).map(|for_group| self.passing = for_group.map(|message| guest.send(message)))
+            }
+        };
+        if heard.is_err() {
+            self.stop();
+        }
+    }
+
+    fn stop(&mut self) {
+        self.is_over = true;
+        self.outbox.close();
+    }
+
+    /// Whether the node has nothing more to read.
+    fn is_read(&self) -> bool {
+        self.is_over || self.passing.is_none() && self.to_node.is_empty()
+    }
+}
+
+impl Cluster {
+    /// Declares a group of one node that does not run, as [`declare`](Cluster::declare) does, which serves [clients](Cluster::client)
+    /// besides.
+    ///
+    /// # Panics
+    ///
+    /// If it runs.
+    pub fn serve<R: Answers>(
+        &mut self,
+        node: NodeId,
+        name: &str,
+        service: R,
+        options: ServeOptions,
+    ) -> Group<Served<R>> {
+        assert!(!self.is_up(node), "groups are declared before a node starts");
+        let clients = Arc::new(Clients::default());
+        let (group, spec) = new_group(name, Served::new(service, Arc::clone(&clients)), &self.config);
+        let station = Station::new(name.to_owned(), Box::new(group.clone()), clients, options, Arc::default());
+        self.add_spec(node, spec);
+        self.stations.entry(node).or_default().push(station);
+        group
+    }
+
+    /// A client of a group that nodes [serve](Cluster::serve). It knows the configuration's members.
+    pub fn client<R: Answers>(&mut self, group: &str) -> Client<R> {
+        let contacts = self.config.members().iter();
+        let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+        let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
+        let outsider =
+            Outsider { core, calls: BTreeMap::new(), made: 0, link: Link::Down, old: Vec::new(), due_at: Time::MAX };
+        self.outsiders.push(outsider);
+        Client { number: self.outsiders.len() as u32 - 1, service: PhantomData }
+    }
+
+    /// Breaks a client's connection, if it has one. Some of what the client has sent still reaches the node; its answers are lost.
+    pub fn break_connection<R>(&mut self, client: &Client<R>) {
+        let number = client.number as usize;
+        let at = self.net.now() + self.random(NOTICED);
+        self.let_go(number);
+        if let Link::Broken(noticed) = &mut self.outsiders[number].link {
+            *noticed = at.min(*noticed);
+        }
+        self.schedule_client(number);
+    }
+
+    fn break_link(&mut self, number: usize) {
+        let at = self.net.now() + self.random(NOTICED);
+        if let Link::Up(_) = self.outsiders[number].link {
+            self.outsiders[number].link = Link::Broken(at);
+            self.schedule_client(number);
+        }
+    }
+
+    /// A client lets a connection go. The node reads what arrives of what was sent.
+    fn let_go(&mut self, number: usize) {
+        let Outsider { link, old, .. } = &mut self.outsiders[number];
+        let mut connection = match std::mem::replace(link, Link::Broken(Time::MAX)) {
+            Link::Up(connection) => connection,
+            other => return *link = other,
+        };
+        let arrives = self.rng.usize(0..=connection.to_node.len());
+        connection.to_node.truncate(arrives);
+        old.push(*connection);
+    }
+
+    /// Breaks the connections to a node that is gone. Some clients notice only by its silence.
+    pub(super) fn break_connections_to(&mut self, node: NodeId) {
+        for number in 0..self.outsiders.len() {
+            self.outsiders[number].old.retain(|connection| connection.node != node);
+            if matches!(&self.outsiders[number].link, Link::Up(connection) if connection.node == node) {
+                self.break_link(number);
+                if self.rng.u8(0..4) == 0 {
+                    self.outsiders[number].link = Link::Broken(Time::MAX);
+                }
+            }
+        }
+    }
+
+    /// A node has done something: its connections say what there is to say.
+    pub(super) fn serve_connections_of(&mut self, node: NodeId) {
+        for number in 0..self.outsiders.len() {
+            let Outsider { link, old, .. } = &self.outsiders[number];
+            let is_up = matches!(link, Link::Up(connection) if connection.node == node);
+            if is_up || old.iter().any(|connection| connection.node == node) {
+                self.serve_connection(number);
+                self.schedule_client(number);
+            }
+        }
+    }
+
+    fn serve_connection(&mut self, number: usize) {
+        let (now, delay) = (self.net.now(), self.random(DELAY));
+        let Outsider { link, old, .. } = &mut self.outsiders[number];
+        let current = if let Link::Up(connection) = link { Some(&mut **connection) } else { None };
+        for connection in current.into_iter().chain(&mut *old) {
+            // A node that stands still reads nothing.
+            if self.nodes.get(&connection.node).is_some_and(|node| node.state == State::Running) {
+                connection.serve(now, delay);
+            }
+        }
+        old.retain(|connection| !connection.is_read());
+    }
+
+    fn schedule_client(&mut self, number: usize) {
+        let now = self.net.now();
+        let outsider = &mut self.outsiders[number];
+        let arrives = |connection: &Connection| connection.to_node.front().map(|(at, _)| *at).filter(|at| *at > now);
+        let old = outsider.old.iter().filter_map(arrives).min();
+        let link = match &outsider.link {
+            Link::Down => None,
+            Link::Dialing(_, at) | Link::Broken(at) => Some(*at),
+            Link::Up(connection) => {
+                let first = |queue: Option<Time>| queue.unwrap_or(Time::MAX);
+                let heard = connection.to_client.front().map(|(at, _)| *at);
+                // What a node that stands still has not read it reads when it goes on.
+                let told = arrives(connection);
+                let closed = (connection.is_closed && heard.is_none()).then_some(now);
+                Some(first(heard).min(first(told)).min(first(closed)))
+            }
+        };
+        let at = outsider.core.deadline().into_iter().chain(link).chain(old).min().unwrap_or(Time::MAX).max(now);
+        if at < outsider.due_at {
+            outsider.due_at = at;
+            self.put(at, NOBODY, Act::Client(number as u32));
+        }
+    }
+
+    /// A client does what is due.
+    pub(super) fn client_turn(&mut self, number: u32) {
+        let (number, now) = (number as usize, self.net.now());
+        if self.outsiders[number].due_at > now {
+            return;
+        }
+        self.outsiders[number].due_at = Time::MAX;
+        self.serve_connection(number);
+        let mut effects = Vec::new();
+        let reached = match &self.outsiders[number].link {
+            Link::Dialing(node, at) if *at <= now => Some(self.connect(*node)),
+            _ => None,
+        };
+        let Outsider { core, link, .. } = &mut self.outsiders[number];
+        match reached {
+            Some(Some(connection)) => {
+                *link = Link::Up(Box::new(connection));
+                core.connected(now, &mut effects);
+            }
+            Some(None) => {
+                *link = Link::Down;
+                core.broken(now, "nobody answers".to_owned(), &mut effects);
+            }
+            None => {}
+        }
+        self.carry_out(number, effects);
+        self.listen(number);
+        let mut effects = Vec::new();
+        let core = &mut self.outsiders[number].core;
+        if core.deadline().is_some_and(|deadline| deadline <= now) {
+            core.tick(now, &mut effects);
+        }
+        self.carry_out(number, effects);
+        self.schedule_client(number);
+    }
+
+    /// The client hears what has arrived, and that its connection has ended.
+    fn listen(&mut self, number: usize) {
+        let now = self.net.now();
+        loop {
+            let mut effects = Vec::new();
+            let Outsider { core, link, .. } = &mut self.outsiders[number];
+            match link {
+                Link::Up(connection) if connection.to_client.front().is_some_and(|(at, _)| *at <= now) => {
+                    let (_, message) = connection.to_client.pop_front().expect("it was just there");
+                    core.heard(now, message, &mut effects);
+                }
+                Link::Up(connection) if connection.is_closed && connection.to_client.is_empty() => {
+                    *link = Link::Down;
+                    core.broken(now, "the member has hung up".to_owned(), &mut effects);
+                }
+                Link::Broken(at) if *at <= now => {
+                    *link = Link::Down;
+                    core.broken(now, "the connection broke".to_owned(), &mut effects);
+                }
+                _ => return,
+            }
+            self.carry_out(number, effects);
+        }
+    }
+
+    /// A connection to a node, if that runs and serves clients.
+    fn connect(&self, node: NodeId) -> Option<Connection> {
+        let is_there = |node: &&Node| node.state == State::Running;
+        let server = Arc::clone(self.nodes.get(&node).filter(is_there)?.server.as_ref()?);
+        let outbox = server.outbox(self.net.now());
+        Some(Connection {
+            node,
+            server,
+            outbox,
+            guest: None,
+            to_node: VecDeque::new(),
+            to_client: VecDeque::new(),
+            passing: None,
+            is_over: false,
+            is_closed: false,
+        })
+    }
+
+    fn carry_out(&mut self, number: usize, effects: Vec<ClientEffect>) {
+        for effect in effects {
+            let at = self.net.now() + Duration::from_nanos(1) + self.random(DELAY);
+            let Outsider { link, calls, .. } = &mut self.outsiders[number];
+            match effect {
+                ClientEffect::Dial(contact) => {
+                    *link = contact.node.map_or(Link::Broken(at), |node| Link::Dialing(node, at));
+                }
+                ClientEffect::Send(message) => {
+                    if let Link::Up(connection) = link {
+                        let at = connection.to_node.back().map_or(at, |(last, _)| at.max(*last));
+                        connection.to_node.push_back((at, message));
+                    }
+                }
+                ClientEffect::HangUp => {
+                    self.let_go(number);
+                    self.outsiders[number].link = Link::Down;
+                }
+                ClientEffect::Resolve(id, result) => {
+                    if let Some(resolve) = calls.remove(&id) {
+                        resolve.resolve(result);
+                    }
+                }
+            }
+        }
+    }
+
+    fn call<T: crate::serve::Portable>(&mut self, number: u32, ask: Ask, limit: Duration) -> Call<T> {
+        let now = self.net.now();
+        let outsider = &mut self.outsiders[number as usize];
+        let (call, resolve) = Resolve::new();
+        let id = CallId(outsider.made);
+        outsider.made += 1;
+        outsider.calls.insert(id, resolve);
+        let mut effects = Vec::new();
+        outsider.core.call(now, id, ask, now + limit, &mut effects);
+        self.carry_out(number as usize, effects);
+        self.schedule_client(number as usize);
+        call
+    }
+}
+
+impl<R: Answers> Client<R> {
+    /// Submits a command, which has so long.
+    pub fn submit(&self, cluster: &mut Cluster, command: &R::Command, limit: Duration) -> Call<R::Reply> {
+        match encode(command) {
+            Ok(command) => cluster.call(self.number, Ask::Command(command), limit),
+            Err(error) => Call::failed(error),
+        }
+    }
+}
