@@ -6,7 +6,10 @@ mod errands;
 mod held;
 mod part;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
@@ -61,6 +64,21 @@ pub(crate) enum Fate {
     Unknown,
 }
 
+/// Why a task takes no further step.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// A sender is faulty.
+    Faulty(DeliverError),
+    /// The application panicked, for which this node's part ends so.
+    Panicked(EndReason),
+}
+
+impl From<DeliverError> for Halt {
+    fn from(error: DeliverError) -> Halt {
+        Halt::Faulty(error)
+    }
+}
+
 /// What the thread that delivers does for one group. On the engine's thread, on one of its own, or in the simulator.
 pub(crate) trait Task: Send {
     /// Whether a step would do anything, deadlines aside.
@@ -69,7 +87,7 @@ pub(crate) trait Task: Send {
     /// Applies about `max` turns at most, and answers what can be answered. What it counts as reads includes peeks.
     ///
     /// After an error there must be no further step, only the [end](Task::end).
-    fn step(&mut self, now: Time, max: usize) -> Result<Ran, DeliverError>;
+    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt>;
 
     /// When a step is due even if nothing happens.
     fn deadline(&self) -> Option<Time>;
@@ -141,6 +159,7 @@ impl<S: Service> Delivery<S> {
             applied: 0,
             skipped: 0,
             answered: 0,
+            poison: None,
         };
         Delivery {
             me,
@@ -201,7 +220,7 @@ impl<S: Service> Delivery<S> {
             }
         }
         for (wanted, reply) in errands.captures.drain(..) {
-            let logged = desk.held.as_ref().map(|held| (held.journal.end(), held.journal.view()));
+            let logged = desk.held.as_ref().map(|held| held.journal.place());
             reply(capture(part.as_ref(), service, wanted, logged));
         }
         if desk.reads.any_peeks() {
@@ -349,7 +368,7 @@ impl<S: Service> Task for Delivery<S> {
             || needs_replica(part.as_ref(), errands, desk) && replica.is_takeable()
     }
 
-    fn step(&mut self, now: Time, max: usize) -> Result<Ran, DeliverError> {
+    fn step(&mut self, now: Time, max: usize) -> Result<Ran, Halt> {
         if self.desk.transfer.any() {
             self.errands.take(&self.desk.transfer);
         }
@@ -362,10 +381,14 @@ impl<S: Service> Task for Delivery<S> {
         // As long as nothing needs it here, another thread may be restoring it.
         let is_complete = matches!(part, Some(Part { stage: Stage::Complete { .. }, .. }));
         let needed = is_complete || needs_replica(part.as_ref(), errands, desk);
-        let served = needed.then(|| replica.take()).flatten().map(|mut service| {
-            let _applying = Applying::enter();
-            Self::serve(part, errands, desk, &mut service, max)
-        });
+        // A panic breaks the replica, as what has it is dropped. What else it leaves half done is not used any more.
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            needed.then(|| replica.take()).flatten().map(|mut service| {
+                let _applying = Applying::enter();
+                Self::serve(part, errands, desk, &mut service, max)
+            })
+        }));
+        let Ok(served) = served else { return Err(Halt::Panicked(desk.panicked(part.as_ref()))) };
         let Served { ran, changed } = served.unwrap_or(Served { ran: Ok(Ran::default()), changed: false });
         if changed {
             self.on_change();

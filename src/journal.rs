@@ -8,6 +8,7 @@
 use std::{
     collections::VecDeque,
     fmt, io,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,13 +18,13 @@ use std::{
 
 use event_listener::Event;
 use squall_fabric::{NodeId, Waker};
-use squall_membership::Epoch;
+use squall_membership::{EndReason, Epoch};
 use squall_ordered::{
     Payload, Persisted,
-    log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Tip, ViewRecord, WriteError},
+    log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
 };
 
-use crate::{disk::Disk, scrub::ScrubReport, status::AsideStatus};
+use crate::{disk::Disk, scrub::ScrubReport, state::LogPlace, status::AsideStatus};
 
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
@@ -64,6 +65,9 @@ pub(crate) struct Journal {
     asides: Mutex<Vec<AsideStatus>>,
     /// Why the log is not taken back to what the group has, in a sentence.
     went_back: OnceLock<String>,
+    /// Why this node can take no part with its log.
+    ends: OnceLock<EndReason>,
+    directory: PathBuf,
     /// Does what the thread that writes would, where there is none.
     pump: OnceLock<Pump>,
 }
@@ -84,6 +88,8 @@ struct Filling {
     on_disk: End,
     /// As far, for readers.
     tip: Tip,
+    /// The commands that nobody applies.
+    skips: Skips,
     /// Where the log begins, and how many bytes of segments there were when it last did so elsewhere, and had been written.
     begin: End,
     held: (u64, u64),
@@ -119,6 +125,7 @@ impl Journal {
             persisted: None,
             on_disk: log.persisted(),
             tip: log.tip(),
+            skips: log.skips().clone(),
             begin: log.begin(),
             held: (log.bytes_behind(Position::START).unwrap_or_default(), 0),
         };
@@ -141,6 +148,8 @@ impl Journal {
             scrubbed: Mutex::default(),
             asides: Mutex::default(),
             went_back: OnceLock::new(),
+            ends: OnceLock::new(),
+            directory: log.storage().path(""),
             pump: OnceLock::new(),
         }
     }
@@ -275,6 +284,42 @@ impl Journal {
         self.grown.notify(usize::MAX);
     }
 
+    /// Where the log's files are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// This node can take no part with its log, for this reason.
+    pub(crate) fn end_node(&self, reason: EndReason) {
+        let _ = self.ends.set(reason);
+    }
+
+    /// Why this node has to end, if it has.
+    pub(crate) fn ends(&self) -> Option<&EndReason> {
+        self.ends.get()
+    }
+
+    /// The commands that nobody applies.
+    pub(crate) fn skips(&self) -> Skips {
+        self.filling().skips.clone()
+    }
+
+    /// Replaces the list of commands that nobody applies, durably, and waits for that. By whoever has the replica, which is to apply
+    /// some of them. None if the log has failed.
+    pub(crate) fn set_skips(self: &Arc<Journal>, skips: Skips) -> Option<()> {
+        let (journal, own) = (Arc::clone(self), skips.clone());
+        let answers = self.ask(move |log| match log.set_skips(own) {
+            Ok(()) => true,
+            Err(error) => {
+                journal.fail(error.to_string());
+                false
+            }
+        });
+        self.wait(&answers).filter(|done| *done)?;
+        self.filling().skips = skips;
+        Some(())
+    }
+
     /// Where the log ends, with all that was appended and may not be on disk yet.
     pub(crate) fn end(&self) -> End {
         self.filling().appender.end()
@@ -283,6 +328,12 @@ impl Journal {
     /// The last view that the log has a record of, with all that was appended; or that of the state from which it was begun.
     pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
         self.filling().view.clone()
+    }
+
+    /// Where the log ends, with all that was appended, and what goes with a state there.
+    pub(crate) fn place(&self) -> LogPlace {
+        let filling = self.filling();
+        LogPlace { end: filling.appender.end(), view: filling.view.clone(), skips: filling.skips.clone() }
     }
 
     /// Where it ends on disk.
@@ -435,7 +486,7 @@ impl Journal {
             journal.changes.fetch_add(1, Ordering::AcqRel);
             journal.foreign.store(false, Ordering::Release);
             (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
-            (filling.on_disk, filling.tip) = (log.persisted(), log.tip());
+            (filling.on_disk, filling.tip, filling.skips) = (log.persisted(), log.tip(), log.skips().clone());
             let end = filling.on_disk;
             drop(filling);
             journal.grown.notify(usize::MAX);

@@ -109,6 +109,7 @@ mod operator;
 mod outside;
 mod pace;
 mod plan;
+mod poison;
 mod read;
 mod recovery;
 mod replicated;

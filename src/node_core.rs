@@ -23,7 +23,12 @@ use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfi
 
 use self::slots::{HandedOut, Slots};
 use crate::{
-    clock_bound::ClockBound, delivery::Fate, error::Unavailable, fabric::Learn, onepipe::Desk, status::Change,
+    clock_bound::ClockBound,
+    delivery::{Fate, Halt},
+    error::Unavailable,
+    fabric::Learn,
+    onepipe::Desk,
+    status::Change,
 };
 
 /// What a node's surroundings must do.
@@ -268,11 +273,19 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.cutting.remove(&shard);
     }
 
-    /// A shard's deliverer met a faulty sender. It must not be run again.
-    pub(crate) fn faulty(&mut self, shard: ShardId, error: &DeliverError, out: &mut Vec<CoreEffect>) {
-        let (node, why) = (error.sender, error.cause.to_string());
-        self.slots.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
-        self.input(Input::Faulty(node, why), out);
+    /// A shard's deliverer met a faulty sender, or its application panicked. It must not be run again.
+    pub(crate) fn halted(&mut self, shard: ShardId, halt: Halt, out: &mut Vec<CoreEffect>) {
+        match halt {
+            Halt::Faulty(DeliverError { sender: node, cause }) => {
+                let why = cause.to_string();
+                self.slots.stuck(shard, EndReason::Incompatible { node, why: why.clone() });
+                self.input(Input::Faulty(node, why), out);
+            }
+            Halt::Panicked(reason) => {
+                self.slots.stuck(shard, reason.clone());
+                self.fail(reason, out);
+            }
+        }
     }
 
     fn input(&mut self, input: Input, out: &mut Vec<CoreEffect>) {

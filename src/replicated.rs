@@ -30,7 +30,9 @@ use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 /// `apply`, `snapshot`, `view_changed` and the closures of reads run on the node's engine thread, which meanwhile serves nobody else; calls that take
 /// longer than the configuration's `short_limit_us` move the group to a thread of its own. They must not block for
 /// long, and must not wait for what the same node is to deliver: [`Submit::wait`](crate::Submit::wait) within them fails,
-/// while submitting is fine. A panic in `apply` leaves a replica that is like no other, so it ends the group.
+/// while submitting is fine. A panic in `apply` leaves a replica that is like no other, so it ends this node's part in all groups; and
+/// the other members', who apply the same command. In a durable group each start would end so: the end names the command, and
+/// `squall log skip` lets the group go on without it.
 ///
 /// ```
 /// use std::io;

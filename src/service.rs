@@ -26,6 +26,11 @@ pub trait Service: Send + 'static {
         scratch: &mut AlignedVec,
     ) -> Result<Option<Self::Reply>, Invalid>;
 
+    /// Passes over a message that nobody applies, on an operator's word, at all members alike: what is of the framework in it is done.
+    fn skip(&mut self, _message: &Message<'_>, _logged: Logged, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        Ok(())
+    }
+
     /// The identity of the messages and of what snapshots hold.
     fn schema() -> Schema
     where

@@ -4,20 +4,22 @@
 //!
 //! ```text
 //!  0..8    "squallSt"
-//!  8..12   1, the format's version
+//!  8..12   2, the format's version
 //! 12..16   s, the number of senders in the view in which the state was captured
 //! 16..24   that view's epoch
 //! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
-//! then     e, 8 bytes, and e bytes, of which this version skips what it does not know
+//! then     e, 8 bytes, and e bytes
 //! then     what the application wrote, to the end
 //! ```
 //!
-//! In a durable group, the e bytes are where the log was:
+//! In a durable group, the e bytes are where the log was; else there are none:
 //!
 //! ```text
 //!  0..32   epoch, place, version and time of its end
 //! 32..40   the epoch of the last view of which it had a record; 0 for none
-//! 40..     that record, as the log has it
+//! 40..44   v, the length of that record
+//! 44..     v bytes: the record, as the log has it
+//! then     the list of commands that nobody applies, as the log has it
 //! ```
 //!
 //! Whoever moves it sees to it that it arrives whole.
@@ -28,12 +30,12 @@ use std::{
 };
 
 use squall_membership::{EndReason, Epoch, Seq};
-use squall_ordered::log::{End, Hlc, Position, ViewRecord};
+use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
 
 use crate::recovery::LastView;
 
 const MAGIC: &[u8; 8] = b"squallSt";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// More than any view has.
 const MAX_SENDERS: u32 = 1 << 16;
 /// More than any place of a log takes.
@@ -138,6 +140,17 @@ impl Mark {
     }
 }
 
+/// A place of a durable group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    /// Where the log was.
+    pub(crate) end: End,
+    /// The last view there.
+    pub(crate) view: LastView,
+    /// The commands of the log that nobody applies.
+    pub(crate) skips: Skips,
+}
+
 /// A replica's state, captured between two messages.
 pub(crate) struct Captured {
     /// The view in which it was captured.
@@ -146,29 +159,25 @@ pub(crate) struct Captured {
     pub(crate) seq: Seq,
     /// How long the application's part will be, about, if it said so.
     pub(crate) bytes: Option<u64>,
-    /// In a durable group, where the log was, and the last view there.
-    pub(crate) logged: Option<(End, LastView)>,
+    /// In a durable group, where the log was.
+    pub(crate) logged: Option<LogPlace>,
     mark: Mark,
     write: WriteOut,
 }
 
 impl Captured {
-    pub(crate) fn new(
-        mark: Mark,
-        snapshot: Snapshot,
-        logged: Option<(End, LastView)>,
-    ) -> Result<Captured, CaptureError> {
+    pub(crate) fn new(mark: Mark, snapshot: Snapshot, logged: Option<LogPlace>) -> Result<Captured, CaptureError> {
         let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
         Ok(Captured { epoch: mark.epoch, seq: mark.seq(), bytes: snapshot.bytes, logged, mark, write })
     }
 
     /// The application's part alone, and where the log was.
-    pub(crate) fn into_image(self) -> (Option<(End, LastView)>, Snapshot) {
+    pub(crate) fn into_image(self) -> (Option<LogPlace>, Snapshot) {
         (self.logged, Snapshot { write: Some(self.write), bytes: self.bytes })
     }
 
     /// Only where the replica is.
-    pub(crate) fn place(mark: Mark, logged: Option<(End, LastView)>) -> Captured {
+    pub(crate) fn place(mark: Mark, logged: Option<LogPlace>) -> Captured {
         Captured {
             epoch: mark.epoch,
             seq: mark.seq(),
@@ -190,7 +199,7 @@ impl Captured {
         to.write_all(MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
         to.write_all(&(turns.len() as u32).to_le_bytes())?;
-        let logged = self.logged.map(|(end, view)| encode_logged(end, view)).unwrap_or_default();
+        let logged = self.logged.map(encode_place).unwrap_or_default();
         for word in [epoch.0].into_iter().chain(turns).chain([logged.len() as u64]) {
             to.write_all(&word.to_le_bytes())?;
         }
@@ -205,22 +214,31 @@ impl fmt::Debug for Captured {
     }
 }
 
-fn encode_logged(end: End, view: LastView) -> Vec<u8> {
-    let End { position, version, time } = end;
+fn encode_place(LogPlace { end: End { position, version, time }, view, skips }: LogPlace) -> Vec<u8> {
     let view_epoch = view.as_ref().map_or(0, |(epoch, _)| epoch.0);
     let words = [position.epoch.0, position.seq.0, version, time.0, view_epoch];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-    bytes.extend(view.iter().flat_map(|(_, view)| view.encode()));
+    let record = view.map(|(_, view)| view.encode()).unwrap_or_default();
+    bytes.extend((record.len() as u32).to_le_bytes());
+    bytes.extend(record);
+    bytes.extend(skips.encode());
     bytes
 }
 
-/// None if there are too few bytes.
-fn decode_logged(bytes: &[u8]) -> Option<(End, LastView)> {
-    let (words, record) = bytes.split_at_checked(40)?;
-    let word = |n: usize| words[8 * n..8 * n + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let position = Position::new(Epoch(word(0)), Seq(word(1)));
-    let view = (word(4) > 0).then(|| (Epoch(word(4)), ViewRecord::decode(record)));
-    Some((End { position, version: word(2), time: Hlc(word(3)) }, view))
+/// None if the bytes are no place.
+fn decode_place(mut rest: &[u8]) -> Option<LogPlace> {
+    let mut word = || -> Option<u64> {
+        let (word, behind) = rest.split_first_chunk()?;
+        rest = behind;
+        Some(u64::from_le_bytes(*word))
+    };
+    let position = Position::new(Epoch(word()?), Seq(word()?));
+    let end = End { position, version: word()?, time: Hlc(word()?) };
+    let view_epoch = Epoch(word()?);
+    let (len, rest) = rest.split_first_chunk()?;
+    let (record, skips) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let view = (view_epoch.0 > 0).then(|| (view_epoch, ViewRecord::decode(record)));
+    Some(LogPlace { end, view, skips: Skips::decode(skips)? })
 }
 
 /// Why a replica's state was not captured.
@@ -268,8 +286,8 @@ pub(crate) enum RestoreError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) mark: Mark,
-    /// In a durable group, where the log was, and the last view there.
-    pub(crate) logged: Option<(End, LastView)>,
+    /// In a durable group, where the log was.
+    pub(crate) logged: Option<LogPlace>,
 }
 
 /// Reads what comes before the application's part.
@@ -305,5 +323,7 @@ pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     if logged.len() as u64 + rest < extra || io::copy(&mut from.take(rest), &mut io::sink())? != rest {
         return Err(RestoreError::Failed(io::ErrorKind::UnexpectedEof.into()));
     }
-    Ok(Head { mark: Mark { epoch, turns }, logged: decode_logged(&logged) })
+    let foreign = RestoreError::Foreign("it does not say where the log was");
+    let logged = if logged.is_empty() { None } else { Some(decode_place(&logged).ok_or(foreign)?) };
+    Ok(Head { mark: Mark { epoch, turns }, logged })
 }

@@ -40,6 +40,13 @@ pub enum EndReason {
     /// This node's application panicked, so its replica is like no other.
     #[error("this node's application panicked")]
     Panicked,
+    /// This node's application panicked on a command that its log has, so it will again: the sentence names the command, and says what
+    /// can be done.
+    #[error("{0}")]
+    Poison(String),
+    /// An operator has this node's log skip other commands than the others' logs: the sentence names them, and says what can be done.
+    #[error("{0}")]
+    Skips(String),
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShutDown,

@@ -55,6 +55,20 @@ pub struct Held {
     pub acknowledged: u64,
     /// An operator has accepted the loss of what the copy lacks.
     pub trusted: bool,
+    /// The commands before the end that the copy's replica has not applied, on an operator's word. None are told of a process that has
+    /// not stopped.
+    pub skipped: Skipped,
+}
+
+/// The commands of a copy that are not applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Their number.
+    pub commands: u32,
+    /// The last one's version.
+    pub last: u64,
+    /// A digest of which they are; 0 of none.
+    pub digest: u64,
 }
 
 impl Held {
@@ -126,7 +140,8 @@ impl Back {
 /// counts, if that is further. In either case nothing that was delivered by, or is on the disks of, all complete members is
 /// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
 /// up to where the last view says that this epoch ended. A log that lacks what any of them knows to have been acknowledged does not
-/// count: its end is damaged. A shard that [hands on no state](Counts::Passed) begins anew.
+/// count: its end is damaged. Of those that have it up to there, but skip other commands than most of them, none is complete, since
+/// their replicas differ. A shard that [hands on no state](Counts::Passed) begins anew.
 ///
 /// [`check_restart`] accepts this, of all those who are back, if they are more than half.
 pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
@@ -146,8 +161,10 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
             // Who is missing may have gone further, and it is not known who goes on with whom.
             Counts::Passed => None,
         };
-        let holds =
+        let reaches =
             |back: &&Back| end.is_some_and(|end| reach(last, shard, &members, back).is_some_and(|reach| reach >= end));
+        let skipped = skipped(last, shard.shard, members.iter().copied().filter(|back| reaches(back)));
+        let holds = |back: &&Back| reaches(back) && Some(skipped_by(shard.shard, back)) == skipped;
         let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
@@ -184,6 +201,26 @@ fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
     let reach = |back: &Back| reach(last, shard, members, back);
     let longest = restarted.into_iter().filter_map(reach).max();
     longest.max(runs.into_iter().filter_map(reach).min())
+}
+
+/// The commands of its copy of a shard that a member has not applied.
+fn skipped_by(shard: ShardId, back: &Back) -> Skipped {
+    back.held.get(&shard).map(|held| held.skipped).unwrap_or_default()
+}
+
+/// The commands that most of these members, which have a shard up to its end, have not applied. Of as many, those where more are skipped
+/// count: an operator has said so at some, and not yet at the others.
+///
+/// A member that still runs tells none, and counts before all others: its log had a list before, or none. So a member that restarted and
+/// has a list is to show it to a source, with whose it may agree.
+fn skipped<'a>(last: &Proposal, shard: ShardId, backs: impl Iterator<Item = &'a Back>) -> Option<Skipped> {
+    let mut votes: BTreeMap<(bool, Skipped), usize> = BTreeMap::new();
+    backs.for_each(|back| *votes.entry((back.still_runs(&last.view), skipped_by(shard, back))).or_default() += 1);
+    if votes.keys().any(|(runs, _)| *runs) {
+        return Some(Skipped::default());
+    }
+    let votes = votes.into_iter().map(|((_, skipped), votes)| (skipped, votes));
+    votes.max_by_key(|&(skipped, votes)| (votes, skipped)).map(|(skipped, _)| skipped)
 }
 
 /// The place up to which a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.

@@ -7,7 +7,7 @@ use squall_fabric::{NodeId, Time};
 use crate::{
     input::{Effect, Settings},
     reopen::Reopen,
-    restart::{Back, End, Held, restart},
+    restart::{Back, End, Held, Skipped, restart},
     tenure::Tenure,
     view::{Epoch, Member, ShardId, ShardView},
     view_log::Proposal,
@@ -188,7 +188,14 @@ impl Tenure {
             let end = end(*self.frozen.get(&shard)?);
             Some((
                 shard,
-                Held { end, complete: self.holds(self.me, index), version: None, acknowledged: 0, trusted: false },
+                Held {
+                    end,
+                    complete: self.holds(self.me, index),
+                    version: None,
+                    acknowledged: 0,
+                    trusted: false,
+                    skipped: Skipped::default(),
+                },
             ))
         };
         let is_stuck = self.is_frozen() && !self.is_decided() && self.decider.is_stalled();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, Back, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Held, Incarnation, Layout, Member,
-    Proposal, Refused, Register, Reopen, Seq, ShardId, ShardState, ShardView, View, VoterId, reopening, restart,
-    successor,
+    Proposal, Refused, Register, Reopen, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening,
+    restart, successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -42,7 +42,7 @@ fn end(epoch: u64, seq: u64) -> End {
 
 /// A copy that lacks nothing.
 fn whole(end: End) -> Held {
-    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0, trusted: false }
+    Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
 /// A node has these shards, as one that was complete.
@@ -120,6 +120,34 @@ fn the_longest_log_wins_and_who_has_it_is_complete() {
     assert_eq!((&view.joined, &view.left), (&nodes(&[1, 2, 3]), &nodes(&[1, 2, 3])));
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[2]), &nodes(&[1, 2])));
     assert_eq!(register.backs(), [], "they are of a view that is over");
+}
+
+#[test]
+fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
+    let skips = |last: u64| Skipped { commands: (last > 0).into(), last, digest: last };
+    let life_of = |node, incarnation, end, skipped| {
+        let mut back = back(life(node, incarnation), 1, &[(ALL, end), (PAIR, end)]);
+        back.held.get_mut(&ALL).unwrap().skipped = skipped;
+        back
+    };
+    let complete = |backs: &[Back]| {
+        let mut register = register();
+        backs.iter().for_each(|back| say(&mut register, back.clone()));
+        go_on(&mut register).shards[0].complete.clone()
+    };
+    let at = end(1, 12);
+    let with = |told: [Skipped; 3]| [1, 2, 3].map(|node| life_of(node, 2, at, told[node as usize - 1]));
+    assert_eq!(complete(&with([skips(5), skips(5), skips(0)])), nodes(&[1, 2]));
+    assert_eq!(complete(&with([skips(5), skips(0), skips(0)])), nodes(&[2, 3]));
+    assert_eq!(complete(&with([skips(5), skips(5), skips(5)])), nodes(&[1, 2, 3]));
+    assert_eq!(complete(&with([skips(5), skips(0), skips(5)])[..2]), nodes(&[1]), "an operator has said so at one");
+    let short = life_of(3, 2, end(1, 3), skips(0));
+    assert_eq!(
+        complete(&[life_of(1, 2, at, skips(5)), short.clone(), life_of(2, 2, end(1, 4), skips(0))]),
+        nodes(&[1])
+    );
+    let runs = life_of(2, 1, at, skips(0));
+    assert_eq!(complete(&[life_of(1, 2, at, skips(5)), runs, short]), nodes(&[2]), "it shows its list to who runs");
 }
 
 #[test]

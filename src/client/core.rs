@@ -239,6 +239,7 @@ impl Core {
                     Outcome::Reply(bytes) => Ok(bytes),
                     Outcome::NoCommand => Err(ClientError::Invalid),
                     Outcome::NoReply => Err(ClientError::NoReply),
+                    Outcome::Skipped => Err(ClientError::Skipped),
                 };
                 if let Some(sent) = self.sent.remove(&number) {
                     self.back_off = BACK_OFF;

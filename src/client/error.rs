@@ -21,6 +21,11 @@ pub enum ClientError {
         "the command's bytes are no command of this group, so no member applied them: the client has another version"
     )]
     Invalid,
+    /// The command was delivered, and the group goes on without applying it, since an operator has said so: the service panicked with it.
+    #[error(
+        "no member applies the command, as an operator of the group has said: the service panicked with it, so don't submit it again"
+    )]
+    Skipped,
     /// The command was applied, but its reply is longer than the group keeps for a client, or could not be serialized.
     #[error("the command was applied, but its reply was too long to be kept for clients: set a larger `reply_bytes`")]
     NoReply,
@@ -72,6 +77,7 @@ impl ClientError {
             | ClientError::Serialize(_)
             | ClientError::Rejected(_)
             | ClientError::Invalid
+            | ClientError::Skipped
             | ClientError::Query(_)
             | ClientError::Start(_) => true,
             ClientError::Deadline { sent, .. } | ClientError::Closed { sent } => !sent,

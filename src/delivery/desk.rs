@@ -6,6 +6,7 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
+use squall_membership::EndReason;
 use squall_ordered::{
     Deliver, Message, Payload,
     log::{Hlc, Position},
@@ -14,11 +15,13 @@ use squall_ordered::{
 use super::{
     Tally,
     held::{Held, fail_read},
+    part::Part,
 };
 use crate::{
     backlog::Backlog,
     encode::split_time,
     error::{ReadError, Unavailable},
+    poison::{Given, OnPanic},
     read::{Job, Look, Reads},
     replicated::Logged,
     replies::After,
@@ -63,6 +66,8 @@ pub(super) struct Desk<S: Service> {
     pub(super) applied: u64,
     pub(super) skipped: u64,
     pub(super) answered: u64,
+    /// The message with which the application panicked.
+    pub(super) poison: Option<Given>,
 }
 
 /// Those to be woken at the end of a batch.
@@ -239,7 +244,11 @@ impl<S: Service> Desk<S> {
     /// Gives a message to the replica.
     #[inline]
     fn apply(&mut self, service: &mut S, message: &Message<'_>, logged: Option<Logged>) -> Result<S::Reply, Unapplied> {
-        match service.take(message, logged, &mut self.scratch) {
+        let (position, version) = (Position::new(message.epoch, message.seq), logged.map(|logged| logged.version));
+        let given = OnPanic::note(Given { position, sender: message.sender, version }, &mut self.poison);
+        let taken = service.take(message, logged, &mut self.scratch);
+        given.over();
+        match taken {
             Ok(reply) => {
                 self.applied += 1;
                 // Of what has no reply, nobody waits for one.
@@ -250,6 +259,21 @@ impl<S: Service> Desk<S> {
                 Err(Unapplied::Invalid)
             }
         }
+    }
+
+    /// Why this node's part ends, of which the application panicked.
+    #[cold]
+    pub(super) fn panicked(&self, part: Option<&Part>) -> EndReason {
+        let Some(given) = self.poison else { return EndReason::Panicked };
+        if let Some(held) = &self.held {
+            let help = given.help(held.journal.directory());
+            tracing::error!(group = %self.shared.intake.name, "{help}");
+            return EndReason::Poison(help);
+        }
+        let Given { position, sender, .. } = given;
+        let (group, shard) = (&self.shared.intake.name, part.map_or(0, |part| part.members.shard.0));
+        tracing::error!(group, shard, %position, %sender, "the application panicked when it applied this command");
+        EndReason::Panicked
     }
 
     /// Appends a message to the log of a durable group. None if the log does not take it: then it has failed.

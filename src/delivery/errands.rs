@@ -2,13 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use squall_ordered::log::End;
-
 use super::part::{Part, Stage};
 use crate::{
-    recovery::LastView,
     service::Service,
-    state::{CaptureError, Captured},
+    state::{CaptureError, Captured, LogPlace},
     transfer::{CaptureReply, Transfer, Wanted},
 };
 
@@ -38,7 +35,7 @@ pub(super) fn capture<S: Service>(
     part: Option<&Part>,
     service: &S,
     wanted: Wanted,
-    logged: Option<(End, LastView)>,
+    logged: Option<LogPlace>,
 ) -> Result<Captured, CaptureError> {
     let Some((part, ahead)) = part.and_then(|part| match &part.stage {
         Stage::Complete { ahead, .. } => Some((part, ahead)),

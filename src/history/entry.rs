@@ -18,6 +18,8 @@ pub struct Entry<'a> {
     pub epoch: Epoch,
     /// A message's place in that view's order.
     pub seq: Seq,
+    /// Whether nobody applies it, as an operator has said.
+    pub is_skipped: bool,
     /// What it is.
     pub body: EntryBody<'a>,
 }

@@ -27,7 +27,7 @@ use crate::{
     journal::{DiskLog, Journal},
     recovery::Shelf,
     replicated::Logged,
-    state::{CaptureError, Captured, Snapshot},
+    state::{CaptureError, Captured, LogPlace, Snapshot},
     transfer::Wanted,
 };
 
@@ -147,7 +147,7 @@ impl History {
         let changes = journal.changes();
         let captured = self.capture()?;
         let counted = journal.counts().bytes;
-        let (Some((at, view)), state) = captured.into_image() else {
+        let (Some(LogPlace { end: at, view, .. }), state) = captured.into_image() else {
             return Err(HistoryError::NotDurable { group: self.group.clone() });
         };
         // Behind all that the state has.

@@ -224,7 +224,7 @@ fn build_version<S: Service>(
     let (from, view) = (image.at, image.view.take());
     let mut reader = ask(journal, move |log| log.read(from.position, to))?.map_err(HistoryError::Unreadable)?;
     service.restore(&mut image).map_err(HistoryError::image)?;
-    let replayed = replay(service, &mut reader, from, view).map_err(|error| match error {
+    let replayed = replay(service, &mut reader, from, view, &journal.skips()).map_err(|error| match error {
         ReplayError::Read(error) => HistoryError::Unreadable(error),
         error => HistoryError::Replay(Box::new(error)),
     })?;

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use rkyv::util::AlignedVec;
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
-use squall_ordered::log::{Body, Hlc, Position, ReadError, Reader};
+use squall_ordered::log::{Body, Hlc, Position, ReadError, Reader, Skips};
 
 use super::{Entry, EntryBody, HistoryError, ask};
 use crate::{disk::Disk, journal::Journal, view_change::ViewChange};
@@ -36,6 +36,7 @@ pub struct LogReader {
     /// The last that may be.
     last: u64,
     shows_views: bool,
+    skips: Skips,
     shown: Shown,
 }
 
@@ -48,6 +49,7 @@ struct Shown {
     sender: NodeId,
     /// A message's, aligned.
     bytes: AlignedVec,
+    is_skipped: bool,
     /// None for a message.
     view: Option<ViewChange>,
 }
@@ -68,6 +70,7 @@ impl LogReader {
             seq: Seq(0),
             sender: NodeId(0),
             bytes: AlignedVec::new(),
+            is_skipped: false,
             view: None,
         };
         Ok(LogReader {
@@ -78,6 +81,7 @@ impl LogReader {
             next,
             last,
             shows_views: false,
+            skips: journal.skips(),
             shown,
         })
     }
@@ -138,6 +142,7 @@ impl LogReader {
     fn step(&mut self) -> Result<Option<bool>, ReadError> {
         let Some(record) = self.reader.next_record()? else { return Ok(None) };
         let (Position { epoch, seq }, shown) = (record.position, &mut self.shown);
+        shown.is_skipped = self.skips.has(&record);
         match &record.body {
             Body::Message { sender, payload } => {
                 shown.bytes.clear();
@@ -163,7 +168,7 @@ impl LogReader {
 
     /// The entry that was read last.
     pub(super) fn shown(&self) -> Entry<'_> {
-        let Shown { version, time, epoch, seq, sender, ref bytes, ref view } = self.shown;
+        let Shown { version, time, epoch, seq, sender, ref bytes, is_skipped, ref view } = self.shown;
         let body = match view {
             Some(view) => EntryBody::View(view),
             None => match (self.command_of)(bytes) {
@@ -171,7 +176,7 @@ impl LogReader {
                 None => EntryBody::Other { sender },
             },
         };
-        Entry { version, time, epoch, seq, body }
+        Entry { version, time, epoch, seq, is_skipped, body }
     }
 
     pub(super) fn journal(&self) -> &Arc<Journal> {

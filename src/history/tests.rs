@@ -124,7 +124,7 @@ impl Live {
     fn serve(&self) {
         let replica = self.replica();
         for (_, reply) in self.transfer.take() {
-            let logged = Some((self.journal.end(), self.journal.view()));
+            let logged = Some(self.journal.place());
             reply(Captured::new(Mark::begin(Epoch(1), 1), Service::snapshot(&*replica), logged));
             self.captured.fetch_add(1, Ordering::Relaxed);
         }
@@ -155,7 +155,7 @@ impl World {
                 let (at, last) = (image.at, image.view.take());
                 Service::restore(&mut replica, &mut image).expect("the image is well");
                 let mut reader = log.read(at.position, Position::MAX).expect("the log has what follows an image");
-                let replayed = replay(&mut replica, &mut reader, at, last).expect("the log is well");
+                let replayed = replay(&mut replica, &mut reader, at, last, &Skips::default()).expect("the log is well");
                 assert_eq!((replayed.end, replayed.damage), (end, None));
                 view = replayed.view;
             }

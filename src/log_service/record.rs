@@ -5,7 +5,7 @@ use std::fmt;
 use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_fabric::NodeId;
 use squall_membership::Epoch;
-use squall_ordered::log::{Body, Record};
+use squall_ordered::log::{Body, Record, Skips};
 
 use super::{LogError, RecordLog};
 use crate::{Hlc, replicated::Command, serve::Served, service::Service};
@@ -21,17 +21,19 @@ pub struct LogRecord {
     pub epoch: Epoch,
     /// The member through which it was submitted.
     pub sender: NodeId,
+    /// Whether no member applies it, as an operator has said.
+    pub is_skipped: bool,
     /// The command, as rkyv has made it.
     pub command: Vec<u8>,
 }
 
 impl LogRecord {
-    /// A command as it lies in the log of a group that serves clients. None for what is none: a view, or a word about a session.
-    pub fn of_log(record: &Record<'_>) -> Option<LogRecord> {
+    /// A command as it lies in the log of a group that serves clients, and skips these. None for what is none: a view, or a word about a session.
+    pub fn of_log(record: &Record<'_>, skips: &Skips) -> Option<LogRecord> {
         let Body::Message { sender, payload } = record.body else { return None };
         let command = Served::<RecordLog>::command_of(payload)?.to_vec();
         let Record { position, version, time, .. } = *record;
-        Some(LogRecord { version, time, epoch: position.epoch, sender, command })
+        Some(LogRecord { version, time, epoch: position.epoch, sender, is_skipped: skips.has(record), command })
     }
 
     /// What was appended, in the log of a [`RecordLog`](super::RecordLog).
@@ -50,10 +52,10 @@ impl LogRecord {
 
 impl fmt::Debug for LogRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogRecord { version, time, epoch, sender, command } = self;
+        let LogRecord { version, time, epoch, sender, is_skipped, command } = self;
         let mut shown = f.debug_struct("LogRecord");
         shown.field("version", version).field("time", time).field("epoch", epoch).field("sender", sender);
-        shown.field("bytes", &command.len()).finish_non_exhaustive()
+        shown.field("is_skipped", is_skipped).field("bytes", &command.len()).finish_non_exhaustive()
     }
 }
 

@@ -187,8 +187,8 @@ impl Desk {
             };
             if let EntryBody::Command { sender, bytes: command } = entry.body {
                 bytes += command.len() as u64;
-                let (version, time, epoch) = (entry.version, entry.time, entry.epoch);
-                records.push(LogRecord { version, time, epoch, sender, command: command.to_vec() });
+                let (version, time, epoch, is_skipped) = (entry.version, entry.time, entry.epoch, entry.is_skipped);
+                records.push(LogRecord { version, time, epoch, sender, is_skipped, command: command.to_vec() });
             }
         }
         let page = self.shown(records, follower.next_version());

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The version of what is said.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The longest question, in bytes.
 pub(super) const REQUEST_BYTES: usize = 64 << 10;
@@ -63,18 +63,19 @@ pub(super) struct Row {
     time_ns: u64,
     epoch: u64,
     sender: u32,
+    is_skipped: bool,
     command: Vec<u8>,
 }
 
 impl From<LogRecord> for Row {
-    fn from(LogRecord { version, time, epoch, sender, command }: LogRecord) -> Row {
-        Row { version, time_ns: time.0, epoch: epoch.0, sender: sender.0, command }
+    fn from(LogRecord { version, time, epoch, sender, is_skipped, command }: LogRecord) -> Row {
+        Row { version, time_ns: time.0, epoch: epoch.0, sender: sender.0, is_skipped, command }
     }
 }
 
 impl From<Row> for LogRecord {
-    fn from(Row { version, time_ns, epoch, sender, command }: Row) -> LogRecord {
-        LogRecord { version, time: Hlc(time_ns), epoch: Epoch(epoch), sender: NodeId(sender), command }
+    fn from(Row { version, time_ns, epoch, sender, is_skipped, command }: Row) -> LogRecord {
+        LogRecord { version, time: Hlc(time_ns), epoch: Epoch(epoch), sender: NodeId(sender), is_skipped, command }
     }
 }
 
@@ -99,8 +100,8 @@ mod tests {
 
     #[test]
     fn records_travel_as_they_are() {
-        let record =
-            LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender: NodeId(10), command: vec![1, 2, 3] };
+        let (sender, command) = (NodeId(10), vec![1, 2, 3]);
+        let record = LogRecord { version: 7, time: Hlc(8), epoch: Epoch(9), sender, is_skipped: true, command };
         let mut bytes = Vec::new();
         let page = Reply::from(Page { records: vec![record.clone()], next: 8, safe: 9 });
         frame::write(&mut bytes, &page, REPLY_BYTES).unwrap();

@@ -29,8 +29,8 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use squall_fabric::Fingerprint;
-use squall_membership::{self as membership, ClusterId, Held};
-use squall_ordered::log::Position;
+use squall_membership::{self as membership, ClusterId, Held, Skipped};
+use squall_ordered::log::{Position, Skips};
 
 use crate::journal::DiskLog;
 
@@ -64,7 +64,15 @@ pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<He
     let end = rebuilt.end?;
     let complete = rebuilt.is_whole() && is_kept && !log.is_doubtful();
     let (acknowledged, trusted) = (log.acknowledged(), log.is_trusted());
-    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted })
+    let skipped = skipped(log.skips(), end.position);
+    Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted, skipped })
+}
+
+/// The commands before a log's end that nobody applies, as membership has them.
+fn skipped(skips: &Skips, end: Position) -> Skipped {
+    let before = skips.before(end);
+    let (commands, last) = (before.iter().count() as u32, before.iter().last().map_or(0, |skip| skip.version));
+    Skipped { commands, last, digest: before.digest() }
 }
 
 /// A place of a log, as membership has it.

@@ -134,6 +134,10 @@ pub(crate) fn open(
     healed
         .iter()
         .for_each(|path| tracing::warn!(path = %path.display(), "the first block was damaged, and was made good"));
+    for skip in log.skips().iter() {
+        let (path, version, reason) = (log.storage().path(""), skip.version, &skip.reason);
+        tracing::warn!(path = %path.display(), version, reason, "a command of this log is not applied, as an operator said");
+    }
     let generation = tag << 32 | (found & u64::from(u32::MAX)).saturating_add(1);
     log.raise_generation(generation)?;
     is_lost &= log.persisted() == End::START;

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use squall_ordered::log::{Damage, End, Position, ReadError, Reader};
+use squall_ordered::log::{Damage, End, Position, ReadError, Reader, Skips, Storage};
 
 use super::{
     image::{Image, ImageError, LastView, Shelf},
@@ -24,6 +24,8 @@ pub(crate) enum RebuildError {
     Restore(io::Error),
     #[error("the application panicked in `Replicated::restore`")]
     Panicked,
+    #[error("{0}")]
+    Poison(String),
     #[error("the log can't be read any more")]
     LogEnded,
 }
@@ -31,7 +33,10 @@ pub(crate) enum RebuildError {
 impl RebuildError {
     /// Whether the application has panicked, so that the replica can't be used any more.
     pub(crate) fn is_panic(&self) -> bool {
-        matches!(self, RebuildError::Panicked | RebuildError::Replay(ReplayError::Panicked(_)))
+        matches!(
+            self,
+            RebuildError::Panicked | RebuildError::Poison(_) | RebuildError::Replay(ReplayError::Panicked(_))
+        )
     }
 }
 
@@ -45,6 +50,9 @@ pub(crate) trait Source {
 
     /// What is damaged at its end, so that there is no knowing what else it had.
     fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError>;
+
+    /// The commands that nobody applies.
+    fn skips(&mut self) -> Result<Skips, RebuildError>;
 
     /// Where the log is at a place at which an image was made, and what reads on from there.
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError>;
@@ -73,6 +81,10 @@ impl Source for Resting<'_> {
 
     fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
         Ok(self.log.end_damage().cloned())
+    }
+
+    fn skips(&mut self) -> Result<Skips, RebuildError> {
+        Ok(self.log.skips().clone())
     }
 
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
@@ -157,7 +169,12 @@ pub(crate) fn go_on<S: Service>(
     view: LastView,
 ) -> Result<Rebuilt, RebuildError> {
     let (_, mut reader) = source.read(from.position)?;
-    let Replayed { end, view, mut damage } = replay(service, &mut reader, from, view)?;
+    let skips = source.skips()?;
+    let replayed = replay(service, &mut reader, from, view, &skips);
+    let Replayed { end, view, mut damage } = replayed.map_err(|error| match error {
+        ReplayError::Panicked(Some(given)) => RebuildError::Poison(given.help(&source.shelf().disk.path(""))),
+        error => error.into(),
+    })?;
     if damage.is_none() {
         damage = source.end_damage()?.map(Box::new);
     }

@@ -8,11 +8,17 @@ use std::{
 use rkyv::util::AlignedVec;
 use squall_ordered::{
     Message, Payload,
-    log::{Body, Damage, End, Position, ReadError, Reader},
+    log::{Body, Damage, End, Position, ReadError, Reader, Skips},
 };
 
 use super::image::LastView;
-use crate::{disk::Disk, replicated::Logged, service::Service, view_change::ViewChange};
+use crate::{
+    disk::Disk,
+    poison::{Given, OnPanic},
+    replicated::Logged,
+    service::Service,
+    view_change::ViewChange,
+};
 
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -28,8 +34,14 @@ pub(crate) enum ReplayError {
     /// What was read does not go on where the state is.
     #[error("the log has version {found} behind the state of version {version}: its image is of another log")]
     Gap { version: u64, found: u64 },
-    #[error("the application panicked while the log was applied, behind version {0}")]
-    Panicked(u64),
+    /// The list of commands that nobody applies is of another log.
+    #[error(
+        "version {0} is not the command that is listed as one that nobody applies: the list is of another log. Remove the log, and the \
+         node gets it from another member"
+    )]
+    OtherSkip(u64),
+    #[error("the application panicked while the log was applied{}", .0.map_or_else(String::new, |given| format!(", at {}", given.position)))]
+    Panicked(Option<Given>),
 }
 
 /// How far a replica is in a log.
@@ -43,21 +55,48 @@ pub(crate) struct Replayed {
     pub(crate) damage: Option<Box<Damage>>,
 }
 
-/// Applies what a reader has behind the state at `from`, up to the reader's end, or to what is damaged.
+/// Applies what a reader has behind the state at `from`, up to the reader's end, or to what is damaged; but for the commands that nobody
+/// applies.
 pub(crate) fn replay<S: Service>(
     service: &mut S,
     reader: &mut Reader<Disk>,
     from: End,
     view: LastView,
+    skips: &Skips,
 ) -> Result<Replayed, ReplayError> {
     let mut at = Replayed { end: from, view, damage: None };
+    let mut noted = None;
     // The caller takes a replica that panicked for broken.
-    let result = catch_unwind(AssertUnwindSafe(|| apply(service, reader, &mut at)));
-    result.unwrap_or(Err(ReplayError::Panicked(at.end.version)))?;
+    let result = catch_unwind(AssertUnwindSafe(|| apply(service, reader, &mut at, skips, &mut noted)));
+    result.unwrap_or(Err(ReplayError::Panicked(noted)))?;
     Ok(at)
 }
 
-fn apply<S: Service>(service: &mut S, reader: &mut Reader<Disk>, at: &mut Replayed) -> Result<(), ReplayError> {
+/// Gives a log's message to a replica, or tells it of one that nobody applies. What is no command was applied by nobody when it came.
+pub(super) fn give<S: Service>(
+    service: &mut S,
+    message: &Message<'_>,
+    logged: Logged,
+    is_skipped: bool,
+    scratch: &mut AlignedVec,
+    noted: &mut Option<Given>,
+) {
+    let (position, version) = (Position::new(message.epoch, message.seq), Some(logged.version));
+    let given = OnPanic::note(Given { position, sender: message.sender, version }, noted);
+    let _ = match is_skipped {
+        false => service.take(message, Some(logged), scratch).map(drop),
+        true => service.skip(message, logged, scratch),
+    };
+    given.over();
+}
+
+fn apply<S: Service>(
+    service: &mut S,
+    reader: &mut Reader<Disk>,
+    at: &mut Replayed,
+    skips: &Skips,
+    noted: &mut Option<Given>,
+) -> Result<(), ReplayError> {
     let mut scratch = AlignedVec::new();
     let (mut records, mut told) = (0_u64, Instant::now());
     loop {
@@ -75,6 +114,10 @@ fn apply<S: Service>(service: &mut S, reader: &mut Reader<Disk>, at: &mut Replay
         if end.version != at.end.version + u64::from(is_message) {
             return Err(ReplayError::Gap { version: at.end.version, found: end.version });
         }
+        let is_skipped = is_message && skips.has(&record);
+        if is_message && !is_skipped && skips.get(record.version).is_some() {
+            return Err(ReplayError::OtherSkip(record.version));
+        }
         match record.body {
             Body::Message { sender, payload } => {
                 let payload = match payload.as_ptr().align_offset(16) {
@@ -83,8 +126,8 @@ fn apply<S: Service>(service: &mut S, reader: &mut Reader<Disk>, at: &mut Replay
                 };
                 let Position { epoch, seq } = record.position;
                 let message = Message { epoch, seq, sender, payload, ticket: 0 };
-                // What is no command was applied by nobody when it came.
-                let _ = service.take(&message, Some(Logged { version: end.version, time: end.time }), &mut scratch);
+                let logged = Logged { version: end.version, time: end.time };
+                give(service, &message, logged, is_skipped, &mut scratch, noted);
             }
             Body::View(view) => {
                 let epoch = record.position.epoch;

@@ -15,7 +15,7 @@ use crate::{
     disk::Disk,
     group::GroupControl,
     journal::{DiskLog, Journal},
-    state,
+    state::{self, LogPlace},
     transfer::Wanted,
 };
 
@@ -88,7 +88,7 @@ fn worth(state: Option<u64>, retains: u64) -> u64 {
 /// A state, as it travels; and the chain of signatures that the log had there.
 fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Captured, String> {
     let mut chain = None;
-    if let (Some(journal), Some((end, _))) = (journal, &captured.logged) {
+    if let (Some(journal), Some(LogPlace { end, .. })) = (journal, &captured.logged) {
         let at = end.position;
         let answer = journal.wait(&journal.ask(move |log| log.chain_at(at)));
         chain = answer.ok_or("its log can't be read any more")?.map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ fn common(journal: &Arc<Journal>, have: Position) -> Result<Option<Common>, Stri
 }
 
 fn suffix(journal: &Arc<Journal>, cut: End, captured: state::Captured, bytes: u64) -> Result<Captured, String> {
-    let (end, _) = captured.logged.clone().ok_or("the group is not durable")?;
+    let end = captured.logged.as_ref().ok_or("the group is not durable")?.end;
     let mut reader = read(journal, cut.position, end.position)?;
     let head = captured.without_state();
     let gift = Gift::Suffix(Cut { at: place(cut.position), version: cut.version, time: cut.time.0 });

@@ -8,11 +8,11 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall_membership as membership;
+use squall_membership::{self as membership, EndReason};
 use squall_ordered::{
     Message, Payload,
     log::{
-        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Storage,
+        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Skips, Storage,
         WriteError, import,
     },
 };
@@ -21,7 +21,7 @@ use super::{
     image::{ImageError, LastView, Shelf},
     position,
     rebuild::{RebuildError, Rebuilt, Source, go_on, rebuild},
-    replay::ReplayError,
+    replay::{ReplayError, give},
     suffix::BATCH_BYTES,
 };
 use crate::{
@@ -29,9 +29,10 @@ use crate::{
     custody::{Custody, Held},
     disk::Disk,
     journal::{DiskLog, Journal},
+    poison::Given,
     replicated::Logged,
     service::Service,
-    state::{Head, RestoreError, read_head},
+    state::{Head, LogPlace, RestoreError, read_head},
     transfer::Transfer,
     view_change::ViewChange,
 };
@@ -89,6 +90,10 @@ impl Source for Remote<'_> {
 
     fn end_damage(&mut self) -> Result<Option<Damage>, RebuildError> {
         ask(self.journal, |log| log.end_damage().cloned())
+    }
+
+    fn skips(&mut self) -> Result<Skips, RebuildError> {
+        Ok(self.journal.skips())
     }
 
     fn read(&mut self, from: Position) -> Result<(Result<End, ReadError>, Reader<Disk>), RebuildError> {
@@ -171,13 +176,17 @@ impl<S: Service> Taker<'_, S> {
 
     /// This node's report of its copy, once all that was appended is on disk.
     pub(crate) fn held(&self) -> Option<membership::Held> {
-        let told = ask(self.journal, |log| (log.persisted(), log.acknowledged(), log.is_trusted(), log.is_doubtful()));
-        let (end, acknowledged, trusted, doubtful) = told.ok()?;
+        let told = ask(self.journal, |log| {
+            let end = log.persisted();
+            let skipped = super::skipped(log.skips(), end.position);
+            (end, log.acknowledged(), log.is_trusted(), log.is_doubtful(), skipped)
+        });
+        let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
         // One that was begun anew is as good as any once it has got something: this node was incomplete then.
         let is_kept = !self.journal.is_lost() || end != End::START;
         let complete = is_kept && !doubtful && !self.journal.is_stale();
         let (end, version) = (super::place(end.position), Some(end.version));
-        Some(membership::Held { end, complete, version, acknowledged, trusted })
+        Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
     }
 
     /// Cuts the log, and takes the replica back to where it ends if `rebuilds`; else it is stale if it went further. The replica
@@ -227,8 +236,12 @@ impl<S: Service> Taker<'_, S> {
     /// The image is written first, then the log begun behind it: so a crash leaves the one or the other.
     pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { mark, logged } = read_head(from)?;
-        let (at, view) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         self.refuse_loss(at)?;
+        // Before there is an image: of an own log that goes as far it would be taken for its own.
+        if !self.journal.is_foreign() {
+            self.compare_skips(&skips, self.journal.end().position)?;
+        }
         let remote = Remote::of(self.journal)?;
         let mut image = remote.shelf.begin(at, view.as_ref())?;
         io::copy(from, &mut image)?;
@@ -241,7 +254,7 @@ impl<S: Service> Taker<'_, S> {
         };
         self.journal.set_stale(true);
         remote.change_end(move |log| {
-            let aside = log.begin_anew_with(at, chain)?;
+            let aside = log.begin_anew_skipping(at, chain, skips)?;
             say_set_aside(log, aside);
             Ok(view)
         })?;
@@ -262,7 +275,7 @@ impl<S: Service> Taker<'_, S> {
     /// void.
     pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
         let Head { mark, logged } = read_head(from)?;
-        let (to, _) = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
+        let LogPlace { end: to, skips, .. } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         let at = position(cut.at);
         let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
         // Another fetch may change the log until the replica is borrowed.
@@ -274,10 +287,15 @@ impl<S: Service> Taker<'_, S> {
             Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
         }
         self.refuse_loss(cut)?;
-        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, from)));
+        self.compare_skips(&skips, at)?;
+        let mut noted = None;
+        let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, skips, from, &mut noted)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
             Err(RestoreError::Panicked) => {
                 held.spoil();
+                if let Some(given) = noted {
+                    self.journal.end_node(EndReason::Poison(given.help(self.journal.directory())));
+                }
                 return Err(RestoreError::Panicked);
             }
             taken => taken?,
@@ -314,7 +332,32 @@ impl<S: Service> Taker<'_, S> {
         Err(RestoreError::WentBack(why))
     }
 
-    fn append_suffix(&self, service: &mut S, cut: End, from: &mut dyn Read) -> Result<(), RestoreError> {
+    /// Compares the commands that a source has not applied with those that this node has not, as far as its log is of use. Where they differ,
+    /// so do the replicas, and this node ends.
+    fn compare_skips(&self, theirs: &Skips, before: Position) -> Result<(), RestoreError> {
+        let (own, theirs) = (self.journal.skips().before(before), theirs.before(before));
+        if own.is_alike(&theirs) {
+            return Ok(());
+        }
+        let directory = self.journal.directory().display();
+        let why = format!(
+            "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
+             with `squall log skip`; or remove the log, and the node gets the group's",
+            named(&own),
+            named(&theirs)
+        );
+        self.journal.end_node(EndReason::Skips(why.clone()));
+        Err(RestoreError::NotKept(why))
+    }
+
+    fn append_suffix(
+        &self,
+        service: &mut S,
+        cut: End,
+        skips: Skips,
+        from: &mut dyn Read,
+        noted: &mut Option<Given>,
+    ) -> Result<(), RestoreError> {
         if self.journal.is_stale() || self.journal.end() != cut {
             self.cut_log(super::place(cut.position))?;
             self.journal.set_stale(true);
@@ -323,15 +366,25 @@ impl<S: Service> Taker<'_, S> {
                 return Err(RestoreError::NotKept(format!("the replica could not be taken back to {cut}")));
             }
         }
+        // Before any record comes that is one of them.
+        let failed = || RestoreError::NotKept("the log can't be written any more".to_owned());
+        self.journal.set_skips(skips.clone()).ok_or_else(failed)?;
         let mut scratch = AlignedVec::new();
         while let Some(batch) = read_batch(from)? {
             let records = import(&batch).map_err(io::Error::other)?;
-            records.iter().try_for_each(|record| self.append(service, record, &mut scratch))?;
+            records.iter().try_for_each(|record| self.append(service, record, &skips, &mut scratch, noted))?;
         }
         Ok(())
     }
 
-    fn append(&self, service: &mut S, record: &Record<'_>, scratch: &mut AlignedVec) -> Result<(), RestoreError> {
+    fn append(
+        &self,
+        service: &mut S,
+        record: &Record<'_>,
+        skips: &Skips,
+        scratch: &mut AlignedVec,
+        noted: &mut Option<Given>,
+    ) -> Result<(), RestoreError> {
         let failed = || RestoreError::NotKept(self.journal.failure().unwrap_or("the log has ended").to_owned());
         if !self.journal.wait_for_room() {
             return Err(failed());
@@ -349,8 +402,8 @@ impl<S: Service> Taker<'_, S> {
             Body::Message { sender, payload } => {
                 let Position { epoch, seq } = record.position;
                 let message = Message { epoch, seq, sender: *sender, payload: Payload::kept(payload), ticket: 0 };
-                // What is no command was applied by nobody when it came.
-                let _ = service.take(&message, Some(Logged { version: end.version, time: end.time }), scratch);
+                let logged = Logged { version: end.version, time: end.time };
+                give(service, &message, logged, skips.has(record), scratch, noted);
             }
             Body::View(view) => service.view_changed(&ViewChange::of_record(record.position.epoch, view)),
         }
@@ -359,6 +412,15 @@ impl<S: Service> Taker<'_, S> {
         }
         Ok(())
     }
+}
+
+/// Commands that are skipped, in words.
+fn named(skips: &Skips) -> String {
+    if skips.is_empty() {
+        return "no command".to_owned();
+    }
+    let versions: Vec<String> = skips.iter().map(|skip| skip.version.to_string()).collect();
+    format!("version {}", versions.join(", "))
 }
 
 /// Tells operators what became of the records that a log has no more.

@@ -8,7 +8,7 @@ use std::{
 
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{self as membership, ClusterId, Epoch, Held, Seq, ShardId, VoterId};
+use squall_membership::{self as membership, ClusterId, Epoch, Held, Seq, ShardId, Skipped, VoterId};
 use squall_ordered::{
     Message, Payload,
     log::{ChainValue, Damage, End, Hlc, OpenError, Options, Position, SimStorage, ViewRecord},
@@ -158,7 +158,7 @@ impl Node {
     fn captured(&self) -> Captured {
         let end = self.journal.end();
         let mark = Mark { epoch: end.position.epoch, turns: vec![end.position.seq.0] };
-        Captured::new(mark, self.trail().snapshot(), Some((end, self.journal.view()))).unwrap()
+        Captured::new(mark, self.trail().snapshot(), Some(self.journal.place())).unwrap()
     }
 
     /// What this node gives to one whose log ends at `have`: a suffix, or a state.
@@ -222,7 +222,14 @@ fn a_replica_is_rebuilt_from_the_newest_image_and_the_log_behind_it() {
     let end = membership::End { epoch: Epoch(2), seq: Seq(40) };
     assert_eq!(
         back.held(),
-        Some(Held { end, complete: true, version: Some(back.journal.end().version), acknowledged: 0, trusted: false })
+        Some(Held {
+            end,
+            complete: true,
+            version: Some(back.journal.end().version),
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default()
+        })
     );
 }
 
@@ -232,14 +239,28 @@ fn a_log_is_reported_as_far_as_it_goes_whoever_was_complete() {
     let node = start(&disk);
     assert_eq!(
         node.held(),
-        Some(Held { end: membership::End::START, complete: true, version: Some(0), acknowledged: 0, trusted: false })
+        Some(Held {
+            end: membership::End::START,
+            complete: true,
+            version: Some(0),
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default()
+        })
     );
     node.journal.append().view(Epoch(1), &ViewRecord { complete: vec![NodeId(2)], ..ViewRecord::default() }).unwrap();
     node.messages(1, 0..3);
     let end = membership::End { epoch: Epoch(1), seq: Seq(3) };
     assert_eq!(
         start(&disk).held(),
-        Some(Held { end, complete: true, version: Some(3), acknowledged: 0, trusted: false })
+        Some(Held {
+            end,
+            complete: true,
+            version: Some(3),
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default()
+        })
     );
 }
 

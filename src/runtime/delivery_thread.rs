@@ -149,9 +149,9 @@ fn run(
         let now = Time::boot_clock();
         let expired = task.deadline().is_some_and(|deadline| deadline <= now);
         if !stuck && (task.is_due() || expired) {
-            if let Err(error) = task.step(now, BATCH) {
+            if let Err(halt) = task.step(now, BATCH) {
                 stuck = true;
-                let _ = requests.send(Request::Faulty(shard, error));
+                let _ = requests.send(Request::Halted(shard, halt));
             }
             waker.wake();
             continue;
@@ -172,6 +172,7 @@ mod tests {
     use squall_ordered::{DeliverError, Fault, Ran};
 
     use super::*;
+    use crate::delivery::Halt;
 
     /// Can't be stepped but for the first time after it was outside.
     struct Strict {
@@ -186,10 +187,10 @@ mod tests {
             self.steps > 0
         }
 
-        fn step(&mut self, _: Time, _: usize) -> Result<Ran, DeliverError> {
+        fn step(&mut self, _: Time, _: usize) -> Result<Ran, Halt> {
             self.steps -= 1;
             self.told.send("step").unwrap();
-            Err(DeliverError { sender: NodeId(2), cause: Fault::Bulk { number: 1, bytes: 1 } })
+            Err(DeliverError { sender: NodeId(2), cause: Fault::Bulk { number: 1, bytes: 1 } }.into())
         }
 
         fn deadline(&self) -> Option<Time> {

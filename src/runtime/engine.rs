@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use crossbeam::channel::{Receiver, Sender};
 use squall_fabric::{Fabric, NodeId, Time, Wait, Waker};
 use squall_membership::{EndReason, ShardId};
-use squall_ordered::DeliverError;
 use squall_view_log::Monitor;
 
 use super::{
@@ -20,7 +19,7 @@ use crate::{
     admin::StatusReport,
     clock::Now,
     control::Caller,
-    delivery::{Installed, Task},
+    delivery::{Halt, Installed, Task},
     error::Unavailable,
     fabric::Learn,
     group::GroupControl,
@@ -63,8 +62,8 @@ pub(crate) enum Request {
     Report(Box<StatusReport>, Sender<StatusReport>),
     /// An operator lets this node go on alone, for this reason. The answer is the view that it will be in.
     Recover(String, Sender<Result<Forced, String>>),
-    /// A delivery thread met a faulty sender.
-    Faulty(ShardId, DeliverError),
+    /// A delivery thread goes no further.
+    Halted(ShardId, Halt),
 }
 
 /// A group, as its engine sees it.
@@ -84,7 +83,7 @@ pub(crate) struct GroupSlot {
 enum Home {
     Engine(Box<dyn Task>),
     Thread(DeliveryThread),
-    /// It met a faulty sender, and waits for its end.
+    /// It goes no further, and waits for its end.
     Stuck(Box<dyn Task>),
     Ended,
 }
@@ -231,6 +230,12 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             busy = true;
         }
         if !self.core.is_ended()
+            && let Some(reason) = self.journals.iter().find_map(|journal| journal.ends()).cloned()
+        {
+            self.core.fail(reason, &mut self.effects);
+            busy = true;
+        }
+        if !self.core.is_ended()
             && let Some(why) = self.journals.iter().find_map(|journal| journal.failure())
         {
             self.core.fail(EndReason::Storage(why.to_owned()), &mut self.effects);
@@ -252,7 +257,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     let _ = reply.send(self.report(*known, now));
                 }
                 Request::Recover(reason, reply) => self.recover(reason, reply),
-                Request::Faulty(shard, error) => self.core.faulty(shard, &error, &mut self.effects),
+                Request::Halted(shard, halt) => self.core.halted(shard, halt, &mut self.effects),
             }
         }
         (busy, stop)
@@ -417,11 +422,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                                 (group.watched_until, group.overruns) = (ended + WATCH, 0);
                             }
                         }
-                        Err(error) => {
+                        Err(halt) => {
                             if let Home::Engine(task) = std::mem::replace(&mut group.home, Home::Ended) {
                                 group.home = Home::Stuck(task);
                             }
-                            self.core.faulty(shard, &error, &mut self.effects);
+                            self.core.halted(shard, halt, &mut self.effects);
                         }
                     }
                 }

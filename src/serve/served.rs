@@ -166,6 +166,23 @@ impl<R: Answers> Service for Served<R> {
         Ok(None)
     }
 
+    /// What is about sessions changes no replica of the application's, and is done. A client's request gets an answer that says what
+    /// became of it, so that it is not applied when it comes again.
+    fn skip(&mut self, message: &Message<'_>, logged: Logged, scratch: &mut AlignedVec) -> Result<(), Invalid> {
+        scratch.resize(message.payload.len(), 0);
+        message.payload.read(scratch);
+        match Trailer::split(scratch).map_err(rancor::Error::new)? {
+            (_, Trailer::Plain) => {}
+            (_, Trailer::Request { session, number, acknowledged }) => {
+                if self.sessions.admit(session, number, acknowledged) == Admission::New {
+                    self.sessions.keep(session, number, Answer::Skipped);
+                }
+            }
+            _ => _ = self.take(message, Some(logged), &mut AlignedVec::new())?,
+        }
+        Ok(())
+    }
+
     /// Of a request that will not be applied, only that its client is alive: whoever reads the log sees each command once.
     fn logged_as(&self, message: &[u8]) -> Option<Vec<u8>> {
         let Ok((_, Trailer::Request { session, number, acknowledged })) = Trailer::split(message) else { return None };

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The version of what is said.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a frame takes besides the command, query, reply or answer in it, in bytes; and the longest of all other frames.
 const OVERHEAD_BYTES: usize = 64 << 10;
@@ -89,6 +89,7 @@ pub(crate) enum Outcome {
     Reply(Vec<u8>),
     NoCommand,
     NoReply,
+    Skipped,
 }
 
 impl From<&Answer> for Outcome {
@@ -97,6 +98,7 @@ impl From<&Answer> for Outcome {
             Answer::Reply(bytes) => Outcome::Reply(bytes.to_vec()),
             Answer::NoCommand => Outcome::NoCommand,
             Answer::NoReply => Outcome::NoReply,
+            Answer::Skipped => Outcome::Skipped,
         }
     }
 }

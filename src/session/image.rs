@@ -3,7 +3,7 @@
 //! ```text
 //!  version u8 = 1 │ opened u64 │ sessions u32 │ session …
 //!  session:  number u64 │ key u64 │ window u32 │ reply_bytes u32 │ acknowledged u64 │ acts u64 │ answers u32 │ answer …
-//!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply) │ length u32 │ reply …
+//!  answer:   number u64 │ kind u8 (0 reply, 1 no command, 2 no reply, 3 skipped) │ length u32 │ reply …
 //! ```
 //!
 //! Everything is little-endian, sessions and answers are in the order of their numbers: equal tables have equal bytes.
@@ -54,6 +54,7 @@ impl Sessions {
                     Answer::Reply(bytes) => (0, bytes),
                     Answer::NoCommand => (1, &[]),
                     Answer::NoReply => (2, &[]),
+                    Answer::Skipped => (3, &[]),
                 };
                 to.write_all(&number.to_le_bytes())?;
                 to.write_all(&[kind])?;
@@ -117,6 +118,7 @@ fn read_session(from: &mut dyn Read) -> Result<Session, ImageError> {
             }
             1 if len == 0 => Answer::NoCommand,
             2 if len == 0 => Answer::NoReply,
+            3 if len == 0 => Answer::Skipped,
             _ => return Err(ImageError::Damaged("an answer is of no known kind")),
         };
         session.kept_bytes += u64::from(len);

@@ -46,13 +46,15 @@ pub(crate) enum Answer {
     NoCommand,
     /// Applied, but the reply is longer than what is kept, or could not be serialized.
     NoReply,
+    /// Not applied: an operator has said so.
+    Skipped,
 }
 
 impl Answer {
     fn bytes(&self) -> usize {
         match self {
             Answer::Reply(bytes) => bytes.len(),
-            Answer::NoCommand | Answer::NoReply => 0,
+            Answer::NoCommand | Answer::NoReply | Answer::Skipped => 0,
         }
     }
 }

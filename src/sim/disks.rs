@@ -312,6 +312,18 @@ impl Cluster {
         log::cut(storage, log::CutAt::Damage, accepts_loss, &mut self.rng).map(|_| ())
     }
 
+    /// An operator has nobody apply a command that a node which does not run has in its log of a shard, as `squall log skip` does.
+    pub fn skip_command(
+        &mut self,
+        node: NodeId,
+        shard: u32,
+        version: u64,
+        reason: &str,
+    ) -> Result<(), log::OfflineError> {
+        let Some(storage) = self.storage(node, shard) else { return Ok(()) };
+        log::skip(storage, version, self.true_time(), reason, &mut self.rng).map(drop)
+    }
+
     /// The nodes that lost power by themselves, [in the midst of a change](Cluster::crash_in_write), since the last call.
     pub fn fallen(&mut self) -> Vec<NodeId> {
         std::mem::take(&mut self.fallen)

@@ -102,7 +102,7 @@ pub(super) struct Home {
     pub(super) control: Arc<dyn GroupControl>,
     /// A delivery is on the agenda at this time.
     due_at: Option<Time>,
-    /// It ended, or met a faulty sender.
+    /// It ended, or goes no further.
     over: bool,
     /// State is on its way to it.
     pub(super) cargo: Option<Cargo>,
@@ -333,7 +333,7 @@ impl Node {
         self.server.iter().for_each(|server| server.send_away(why));
     }
 
-    /// Ends its part if a disk has failed, or if its group lacks what a disk has: then this says so.
+    /// Ends its part if a disk has failed, if it can't go on with what is on it, or if its group lacks that: then this says so.
     fn watch_disks(&mut self, effects: &mut Vec<CoreEffect>) -> bool {
         let journals = self.groups.values().filter_map(|group| Some(&group.logging.as_ref()?.journal));
         if let Some(why) =
@@ -341,6 +341,9 @@ impl Node {
         {
             self.core.fail(EndReason::Storage(why.to_owned()), effects);
             return true;
+        }
+        if let Some(reason) = journals.clone().find_map(|journal| journal.ends()).filter(|_| !self.core.is_ended()) {
+            self.core.fail(reason.clone(), effects);
         }
         if let Some(why) = journals.filter_map(|journal| journal.failure()).next().filter(|_| !self.core.is_ended()) {
             self.core.fail(EndReason::Storage(why.to_owned()), effects);
@@ -457,9 +460,9 @@ impl Cluster {
         if node.hangs {
             return;
         }
-        if let Err(error) = group.task.step(node.clock.at(now), max) {
+        if let Err(halt) = group.task.step(node.clock.at(now), max) {
             group.over = true;
-            self.with_core(id, |core, effects| core.faulty(shard, &error, effects));
+            self.with_core(id, |core, effects| core.halted(shard, halt, effects));
         }
         self.schedule_deliveries(id);
         self.step_within(id, self.options.step_delay);

@@ -1,6 +1,8 @@
 //! What can happen, one step at a time, and what must hold.
 
-use squall_membership::{Applied, Back, End, Entry, Epoch, Final, Finals, Held, Reopen, Seq, reopening, restart};
+use squall_membership::{
+    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Reopen, Seq, Skipped, reopening, restart,
+};
 use stateright::{Model, Property};
 
 use crate::world::{SHARD, Segment, World, common, cut, held, id, layout, line};
@@ -206,6 +208,7 @@ impl Group {
                         version: None,
                         acknowledged: 0,
                         trusted: false,
+                        skipped: Skipped::default(),
                     }
                 };
                 let held = if node.epoch > 0 { runs() } else { held(&node.disk) };

@@ -8,7 +8,7 @@ use std::{
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Register,
-    Reopen, Seq, ShardId, ShardState, ShardView, View, VoterId, successor,
+    Reopen, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
 };
 
 pub(crate) const SHARD: ShardId = ShardId(0);
@@ -240,7 +240,7 @@ impl World {
 /// A node's report of its disk's log.
 pub(crate) fn held(disk: &[Segment]) -> Held {
     let end = disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
-    Held { end, complete: true, version: None, acknowledged: 0, trusted: false }
+    Held { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Back, End, Epoch, Held, Layout, Reopen, Seq, ShardId, ShardState, ViewEvent, ViewLog, restart,
+    Back, End, Epoch, Held, Layout, Reopen, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
 };
 use world::{MS, Trouble, World};
 
@@ -34,8 +34,10 @@ fn come_back(list: &[u32], seed: u64) -> World {
 fn say_back(world: &mut World, id: u32, messages: u64) {
     let member = world.log(id).me();
     let end = End { epoch: Epoch::FIRST, seq: Seq(messages) };
-    let held =
-        BTreeMap::from([(SHARD, Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false })]);
+    let held = BTreeMap::from([(
+        SHARD,
+        Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() },
+    )]);
     world.log(id).back(Back { member, epoch: Epoch::FIRST, held });
 }
 
@@ -97,7 +99,14 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         world.propose(1, &[1, 2, 3]);
         world.run_until(3000 * MS, "node 3 is in", |world| list.iter().all(|&id| world.epoch(id) == Some(3)));
         let (member, end) = (world.log(3).me(), End { epoch: Epoch::FIRST, seq: Seq(7) });
-        let held = Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false };
+        let held = Held {
+            end,
+            complete: true,
+            version: Some(0),
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default(),
+        };
         let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, held };
         world.log(3).reopen(reopen.clone());
         let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Reopens(vec![reopen.clone()]));

@@ -207,6 +207,7 @@ impl<S: Storage + Clone> Log<S> {
             acknowledged: self.acknowledged,
             asides: 0,
             word: None,
+            skips: 0,
             ..self.manifest
         };
         let prepared = copied.and_then(|()| manifest.write(&aside));
@@ -285,8 +286,8 @@ pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, fro
         if next > first {
             asides += 1;
             let aside = Aside::new(storage.clone(), &aside_name(asides));
-            Manifest { first, next, cut: log.cut.filter(|cut| cut.index + 1 == next), asides: 0, word: None, ..log }
-                .write(&aside)?;
+            let cut = log.cut.filter(|cut| cut.index + 1 == next);
+            Manifest { first, next, cut, asides: 0, word: None, skips: 0, ..log }.write(&aside)?;
         } else {
             next += 1;
         }

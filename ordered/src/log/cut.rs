@@ -3,7 +3,7 @@
 use std::{io, ops::Range};
 
 use super::{
-    ChainValue, End, Log, Position, ReadError, Storage, WriteError,
+    ChainValue, End, Log, Position, ReadError, Skips, Storage, WriteError,
     aside::{self, SetAside},
     index::{Index, Place},
     manifest::{self, Manifest, Word},
@@ -84,7 +84,9 @@ impl<S: Storage + Clone> Log<S> {
             CutBy::Operator => Some(Word::Doubtful),
             CutBy::Trust => Some(Word::Trusted(self.end)),
         };
+        self.stage_skips(self.skips.before(self.end.position))?;
         self.seal_last(aside.as_ref())?;
+        self.remove_old_skips();
         match self.catch_up() {
             // What is damaged before is to be replaced: then the next commit signs.
             Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => {}
@@ -154,6 +156,16 @@ impl<S: Storage + Clone> Log<S> {
     /// As [`begin_anew`](Log::begin_anew), but a log that is signed goes on with the chain that another member's has
     /// [there](Log::chain_at), so that it is the same in both.
     pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<Option<String>, WriteError> {
+        self.begin_anew_skipping(at, chain, self.skips.before(at.position))
+    }
+
+    /// As [`begin_anew_with`](Log::begin_anew_with), with the list of commands that nobody has applied to the state, nor applies.
+    pub fn begin_anew_skipping(
+        &mut self,
+        at: End,
+        chain: Option<ChainValue>,
+        skips: Skips,
+    ) -> Result<Option<String>, WriteError> {
         self.check_health()?;
         let aside = if self.end == self.begin { None } else { self.prepare_aside(None)? };
         let Manifest { first, next, .. } = self.manifest;
@@ -181,7 +193,9 @@ impl<S: Storage + Clone> Log<S> {
         let file = made.map_err(|source| self.poison("making a segment", &path, source))?;
         self.acknowledged = header.acknowledged;
         self.manifest.asides += u64::from(aside.is_some());
+        self.stage_skips(skips)?;
         self.put(Manifest { first: next, next: next + 1, cut: None, word: None, ..self.manifest })?;
+        self.remove_old_skips();
         self.spare = None;
         self.open_damage = None;
         self.last = Some(Last { file, header, at: RECORDS_AT, bytes, records: 0, written: RECORDS_AT });

@@ -148,6 +148,7 @@ fn disk(records: &[u8]) -> SimStorage {
         asides: 0,
         word: None,
         schema: SchemaText::NONE,
+        skips: 0,
         cluster: OPTIONS.cluster,
         shard: OPTIONS.shard,
     };

@@ -6,7 +6,7 @@ use squall_membership::{ClusterId, ShardId};
 
 use super::{
     End, SchemaText, Storage,
-    block::{self, Block, Fields},
+    block::{self, Block, Fields, SKIPPING_VERSION, VERSION},
 };
 
 const MAGIC: [u8; 8] = *b"squallLG";
@@ -35,6 +35,8 @@ pub(crate) struct Manifest {
     pub(crate) word: Option<Word>,
     /// What the log's payloads are.
     pub(crate) schema: SchemaText,
+    /// The number of the file that lists commands which nobody applies. 0: there are none.
+    pub(crate) skips: u64,
 }
 
 /// What an operator has said of a log's end.
@@ -87,8 +89,9 @@ impl Manifest {
                     (2, _) => Some(Word::Doubtful),
                     _ => None,
                 };
+                let skips = words.word();
                 let Some(schema) = schema else { return Ok(Err(NoManifest::Damaged)) };
-                Ok(Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, word, schema })
+                Ok(Manifest { cluster, shard, generation, first, next, cut, acknowledged, asides, word, schema, skips })
             }
         })
     }
@@ -103,7 +106,8 @@ impl Manifest {
             Some(Word::Trusted(at)) => (1, at),
             Some(Word::Doubtful) => (2, End::START),
         };
-        let block = Fields::new(MAGIC)
+        let version = if self.skips == 0 { VERSION } else { SKIPPING_VERSION };
+        let block = Fields::of_version(MAGIC, version)
             .word(self.cluster.0)
             .word(u64::from(self.shard.0))
             .word(self.generation)
@@ -118,6 +122,7 @@ impl Manifest {
             .word(self.asides)
             .word(word)
             .end(at)
+            .word(self.skips)
             .finish();
         let file = storage.create(NEW, block.len() as u64)?;
         storage.write_at(&file, 0, &block)?;

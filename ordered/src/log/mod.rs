@@ -12,7 +12,7 @@
 //! - A [`Reader`] is for any thread, and sees the log as it was when it was [asked for](Log::read).
 //! - Somebody else [looks](Log::look) at a log, which may be in use, without changing it, and [verifies](Log::verify_signed) what was
 //!   [signed](Log::sign_with).
-//! - An operator [reads](read), [cuts](cut) and [repairs](repair) a log that no node has; what a cut took away is an [`Aside`].
+//! - An operator [reads](read), [cuts](cut) and [repairs](repair) a log that no node has, and [has a command skipped](skip); what a cut took away is an [`Aside`].
 //! - A [`SnapshotWriter`] and a [`Snapshot`] are for states that let old segments go.
 //!
 //! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`] a disk that
@@ -78,6 +78,7 @@ mod sign;
 mod signatures;
 mod signing;
 mod sim;
+mod skips;
 mod snapshot;
 mod storage;
 mod verify;
@@ -90,7 +91,7 @@ pub use chain::ChainValue;
 pub use cut::Cut;
 pub use files::{DirectoryError, Files};
 pub use mark::Missing;
-pub use offline::{CutAt, OfflineError, Part, cut, read, repair};
+pub use offline::{CutAt, OfflineError, Part, cut, read, repair, skip, skips};
 pub use open::{OpenError, Opened, Torn};
 pub use position::{End, Hlc, Position};
 pub use read::{Reader, Tip};
@@ -102,6 +103,7 @@ pub use scrub::{Gap, Scrubbed, Scrubber};
 pub use sign::{KeyError, PublicKey, SigningKey};
 pub use signing::SignedAnew;
 pub use sim::{SECTOR_BYTES, SimFile, SimStorage};
+pub use skips::{MAX_REASON_BYTES, MAX_SKIPS, Skip, Skips};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotWriter, remove_snapshot, remove_snapshots, snapshots};
 pub use storage::Storage;
 pub use verify::{Flaw, MemberKey, Signed, Verified};

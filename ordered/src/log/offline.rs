@@ -3,8 +3,8 @@
 use std::io;
 
 use super::{
-    Cut, Damage, End, Log, Missing, OpenError, Opened, Position, ReadError, Record, Repaired, SnapshotError, Storage,
-    WriteError, aside,
+    Body, Cut, Damage, End, Hlc, Log, MAX_REASON_BYTES, MAX_SKIPS, Missing, OpenError, Opened, Position, ReadError,
+    Record, Repaired, Skip, Skips, SnapshotError, Storage, WriteError, aside,
     cut::CutBy,
     index::Place,
     manifest::{self, Manifest, Word},
@@ -49,6 +49,44 @@ pub enum OfflineError {
         /// The last that can be read.
         last: u64,
     },
+    /// It has no message of the version that is to be skipped.
+    #[error(
+        "the log holds versions {first} to {last}, and no version {version}: a log that ends before a command needs no word of it, its \
+         node gets that with the command"
+    )]
+    NoSuchVersion {
+        /// The version that was asked for.
+        version: u64,
+        /// The first that it holds.
+        first: u64,
+        /// The last.
+        last: u64,
+    },
+    /// It is said already.
+    #[error("version {version} is skipped already: {reason}")]
+    AlreadySkipped {
+        /// The version.
+        version: u64,
+        /// The reason that was given then.
+        reason: String,
+    },
+    /// A state that the disk keeps has the command's effect.
+    #[error(
+        "the state at {image}, which lies beside the log, includes version {version}, so this node has applied it: it can't be skipped \
+         here. Where other members skip it, remove the log, and the node gets their state"
+    )]
+    IsApplied {
+        /// The version.
+        version: u64,
+        /// The state's place.
+        image: Position,
+    },
+    /// There is no reason, or too long a one.
+    #[error("the reason has {0} bytes: give one of 1 to {max} bytes", max = MAX_REASON_BYTES)]
+    Reason(usize),
+    /// As many are skipped as can be.
+    #[error("{max} commands of this log are skipped already, as many as can be: mend the program", max = MAX_SKIPS)]
+    TooManySkips,
     /// Damaged records lie before the version at which it should end.
     #[error("{damage}, before version {version}: repair it from another member's log, or cut at version {after}")]
     DamagedBefore {
@@ -207,4 +245,52 @@ pub fn repair<S: Storage + Clone, T: Storage + Clone>(
         copies.push(copy);
     }
     Ok(log.repair_from(&copies)?)
+}
+
+/// Has nobody apply a command from now on, on an operator's word, durably: the record stays as it is. All members' logs that hold it need
+/// the same word, while no node has them.
+///
+/// Refused where an image of the state includes the command: without one behind it, whoever takes up the state applies all that
+/// follows, and so what is skipped is skipped from the beginning.
+pub fn skip<S: Storage + Clone>(
+    storage: S,
+    version: u64,
+    time: Hlc,
+    reason: &str,
+    rng: &mut fastrand::Rng,
+) -> Result<Skip, OfflineError> {
+    let reason = reason.trim();
+    if reason.is_empty() || reason.len() > MAX_REASON_BYTES {
+        return Err(OfflineError::Reason(reason.len()));
+    }
+    let mut log = open(storage, rng)?.log;
+    if let Some(skip) = log.skips().get(version) {
+        return Err(OfflineError::AlreadySkipped { version, reason: skip.reason.clone() });
+    }
+    let (first, last) = (log.begin().version + 1, log.persisted().version);
+    if !(first..=last).contains(&version) {
+        return Err(OfflineError::NoSuchVersion { version, first, last });
+    }
+    let mut reader = log.read_behind(version - 1)?;
+    let skip = loop {
+        match reader.next_record()? {
+            Some(record) if record.version == version && matches!(record.body, Body::Message { .. }) => {
+                break Skip::new(&record, time, reason.to_owned());
+            }
+            Some(record) if record.version <= version => {}
+            _ => break None,
+        }
+    };
+    let skip = skip.ok_or(OfflineError::NoSuchVersion { version, first, last })?;
+    if let Some(image) = snapshots(&log.storage)?.into_iter().find(|&image| image > skip.position) {
+        return Err(OfflineError::IsApplied { version, image });
+    }
+    let skips = log.skips().with(skip.clone()).ok_or(OfflineError::TooManySkips)?;
+    log.set_skips(skips)?;
+    Ok(skip)
+}
+
+/// The commands of a log that nobody applies. `is_live` as for [`Log::look`].
+pub fn skips<S: Storage + Clone>(storage: S, is_live: bool) -> Result<Skips, OfflineError> {
+    Ok(Log::look(storage, is_live)?.log.skips().clone())
 }

@@ -9,7 +9,7 @@ use std::{
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Storage, WriteError, aside,
+    Damage, End, Log, Missing, Options, Position, ReadError, SchemaText, Skips, Storage, WriteError, aside,
     block::{Copies, VERSION},
     index::{Index, Place},
     manifest::{self, Manifest, NoManifest},
@@ -17,7 +17,7 @@ use super::{
     record::HEADER_BYTES,
     scan::{Bad, Found, Scanner},
     segment::{Begun, RECORDS_AT, index_of, name, read_header},
-    signatures,
+    signatures, skips,
     walk::{Extent, Step, Walk, next_good},
     write::{Last, Look},
 };
@@ -84,6 +84,10 @@ pub enum OpenError {
     #[error("{} is missing, and this node has had a log: put it back; or, to get it from another member, begin one with generation 0",
              .0.display())]
     Lost(PathBuf),
+    /// The list of commands that nobody applies can't be read.
+    #[error("{} is missing or damaged, so nobody knows which commands are not to be applied: put it back, or remove the log, and the \
+             node gets it from another member", .0.display())]
+    Skips(PathBuf),
     /// A segment is not there.
     #[error("{} is missing: put it back, or cut the log before it; the node gets the rest from another member", .0.display())]
     Missing(PathBuf),
@@ -199,6 +203,7 @@ impl<S: Storage + Clone> Log<S> {
             open_damage: None,
             signing: None,
             look,
+            skips: Skips::default(),
         }
     }
 
@@ -212,6 +217,11 @@ impl<S: Storage + Clone> Log<S> {
             self.take_in(index, &mut healed)?;
         }
         let (torn, damage) = self.find_end()?;
+        let path = || self.storage.path(&skips::name(self.manifest.skips));
+        let listed = skips::read(&self.storage, &self.manifest);
+        let listed = listed.map_err(|source| OpenError::Io { path: path(), source })?;
+        self.skips = listed.ok_or_else(|| OpenError::Skips(path()))?;
+        self.prune_skips()?;
         let missing = self.missing();
         Ok(Opened { log: self, torn, damage, missing, healed })
     }
@@ -428,6 +438,7 @@ fn begin<S: Storage>(storage: &S, options: &Options, names: &[String]) -> Result
         asides: aside::newest(names),
         word: None,
         schema: SchemaText::NONE,
+        skips: 0,
     };
     manifest.write(storage).map_err(|source| OpenError::Io { path, source })?;
     Ok(manifest)
@@ -454,7 +465,8 @@ fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names:
     let live = manifest.first..manifest.next;
     let index = |name: &str| index_of(name).or_else(|| signatures::index_of(name));
     for name in names {
-        if name.ends_with(".new") || index(name).is_some_and(|index| !live.contains(&index)) {
+        let is_old_list = skips::number_of(name).is_some_and(|number| number != manifest.skips);
+        if name.ends_with(".new") || is_old_list || index(name).is_some_and(|index| !live.contains(&index)) {
             match storage.remove(name) {
                 // A manifest that was just written has taken its name.
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {

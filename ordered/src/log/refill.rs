@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Appender, Body, Damage, End, Log, Missing, Position, ReadError, Record, Storage, WriteError,
+    Appender, Body, Damage, End, Log, Missing, Position, ReadError, Record, Skip, Storage, WriteError,
     manifest::{Manifest, Word},
     record::Header,
     repair::put,
@@ -134,6 +134,11 @@ impl<S: Storage + Clone> Log<S> {
                 self.seal_last(None)?;
             }
             self.acknowledged = self.acknowledged.max(other.acknowledged);
+            // Whoever applies what comes must know which of it nobody applied.
+            let is_behind = |skip: &&Skip| skip.position >= self.end.position;
+            let behind: Vec<Skip> = other.skips().iter().filter(is_behind).cloned().collect();
+            let own = self.skips.before(self.end.position);
+            self.set_skips(behind.into_iter().fold(own, |all, skip| all.with(skip).unwrap_or(all)))?;
             let (was, mut appender) = (self.end, Appender::new(self.end, BATCH_BYTES));
             while let Ok(Some(record)) = reader.next_record() {
                 if !appender.has_room() {

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use squall_membership::{ClusterId, ShardId};
 
 use super::{
-    Appender, Batch, Damage, End, Position, ReadError, SchemaText, Storage, aside,
+    Appender, Batch, Damage, End, Position, ReadError, SchemaText, Skips, Storage, aside,
     index::{Index, Place},
     manifest::Manifest,
     record::{HEADER_BYTES, Header},
@@ -143,6 +143,8 @@ pub struct Log<S: Storage> {
     pub(crate) signing: Option<Signing<S::File>>,
     /// Nothing may be changed, if there is one.
     pub(crate) look: Option<Look>,
+    /// The commands that nobody applies.
+    pub(crate) skips: Skips,
 }
 
 impl<S: Storage> Log<S> {

@@ -2,7 +2,8 @@
 
 use fastrand::Rng;
 use squall_ordered::log::{
-    Aside, CutAt, Log, OfflineError, Options, Part, Repaired, SimStorage, SnapshotWriter, cut, read, repair,
+    Aside, Body, CutAt, Hlc, Log, OfflineError, Options, Part, Position, Repaired, SimStorage, Skips, SnapshotWriter,
+    cut, read, repair, skip, skips,
 };
 
 use crate::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
@@ -362,4 +363,104 @@ fn another_log_is_no_copy() {
     open(&other, options);
     let error = repair(storage, [other], &mut Rng::with_seed(1)).expect_err("it is another shard's");
     assert!(matches!(error, OfflineError::Open(_)), "{error}");
+}
+
+/// The versions that a log's list has.
+fn listed(skips: &Skips) -> Vec<u64> {
+    skips.iter().map(|skip| skip.version).collect()
+}
+
+#[test]
+fn a_command_is_skipped_by_its_version_and_content_and_stays_in_the_log() {
+    for seed in seeds(30) {
+        let _seed = Seed(seed);
+        let rng = &mut Rng::with_seed(seed);
+        let all = records(rng, 60);
+        let (storage, options) = copy(seed, rng, &all);
+        let messages: Vec<&Kept> = all.iter().filter(|kept| matches!(kept.body, KeptBody::Message { .. })).collect();
+        let (chosen, last) = (messages[rng.usize(1..messages.len() - 1)], messages[messages.len() - 1]);
+        let version = chosen.version;
+        let skip = |version, reason: &str| skip(storage.clone(), version, Hlc(9), reason, &mut Rng::with_seed(1));
+        assert!(matches!(skip(version, "  "), Err(OfflineError::Reason(0))));
+        assert!(matches!(skip(last.version + 1, "why"), Err(OfflineError::NoSuchVersion { .. })));
+        let done = skip(version, " why ").expect("the disk is well");
+        assert_eq!((done.version, done.position, done.reason.as_str()), (version, chosen.position, "why"));
+        assert!(matches!(skip(version, "again"), Err(OfflineError::AlreadySkipped { .. })));
+        let manifest = &storage.image()["log"];
+        assert_eq!(manifest[8], 5, "a program that knows of no lists does not take the log");
+        skip(last.version, "another").expect("the disk is well");
+        assert_eq!(readable(&storage), all, "the records are what they were");
+
+        storage.restart();
+        let mut log = open(&storage, options).log;
+        assert_eq!(listed(log.skips()), [version, last.version]);
+        let mut reader = log.read(log.begin().position, Position::MAX).expect("it is whole");
+        while let Some(record) = reader.next_record().expect("it is whole") {
+            let is_message = matches!(record.body, Body::Message { .. });
+            let is_listed = is_message && [version, last.version].contains(&record.version);
+            assert_eq!(log.skips().has(&record), is_listed);
+        }
+        // What a cut takes away comes not back with another command of the same number.
+        log.cut_to(last.position).expect("the disk is well");
+        assert_eq!(listed(log.skips()), [version]);
+        drop(log);
+        assert_eq!(listed(&skips(storage.clone(), false).expect("it can be read")), [version]);
+        let (_, missing) = cut(storage.clone(), CutAt::Version(version - 1), true, rng).expect("the disk is well");
+        assert_eq!(missing, None);
+        let log = open(&storage, options).log;
+        assert!(log.skips().is_empty());
+        assert_eq!(storage.image()["log"][8], 3);
+        assert!(!storage.image().keys().any(|name| name.starts_with("skips-")));
+    }
+}
+
+#[test]
+fn a_command_that_a_state_on_the_disk_includes_is_not_skipped() {
+    let rng = &mut Rng::with_seed(3);
+    let all = records(rng, 40);
+    let (storage, options) = copy(3, rng, &all);
+    let messages: Vec<&Kept> = all.iter().filter(|kept| matches!(kept.body, KeptBody::Message { .. })).collect();
+    let at = messages[10].reached();
+    SnapshotWriter::new(storage.clone(), options.cluster, options.shard, at)
+        .expect("the disk is well")
+        .finish()
+        .unwrap();
+    let skip = |version| skip(storage.clone(), version, Hlc(9), "why", &mut Rng::with_seed(1));
+    assert!(matches!(skip(messages[10].version), Err(OfflineError::IsApplied { .. })));
+    assert_eq!(skip(messages[11].version).expect("it is behind").version, messages[11].version);
+}
+
+#[test]
+fn a_list_that_can_not_be_read_keeps_a_log_from_being_taken() {
+    let rng = &mut Rng::with_seed(4);
+    let all = records(rng, 40);
+    let (storage, options) = copy(4, rng, &all);
+    let last = all.last().expect("there are some").version;
+    skip(storage.clone(), last, Hlc(9), "why", rng).expect("the disk is well");
+    for at in [4096 + 30, 4096 + 70] {
+        let mut image = storage.image();
+        image.get_mut("skips-1").expect("it is there")[at] ^= 1;
+        let damaged = SimStorage::from_image(1, &image);
+        let error = Log::open(damaged, options, rng).expect_err("nobody knows what is skipped");
+        assert!(error.to_string().contains("skips-1 is missing or damaged"), "{error}");
+    }
+    let mut image = storage.image();
+    image.remove("skips-1");
+    let error = Log::open(SimStorage::from_image(1, &image), options, rng).expect_err("nobody knows what is skipped");
+    assert!(error.to_string().contains("is missing or damaged"), "{error}");
+}
+
+#[test]
+fn a_repair_takes_the_word_along_with_the_command() {
+    let rng = &mut Rng::with_seed(5);
+    let all = records(rng, 60);
+    let messages: Vec<&Kept> = all.iter().filter(|kept| matches!(kept.body, KeptBody::Message { .. })).collect();
+    let (mine, options) = copy(5, rng, &all);
+    let (other, _) = copy(6, rng, &all);
+    let version = messages[messages.len() - 2].version;
+    cut(mine.clone(), CutAt::Version(version - 1), false, rng).expect("the disk is well");
+    skip(other.clone(), version, Hlc(9), "why", rng).expect("the disk is well");
+    let repaired = repair(mine.clone(), [other], rng).expect("the disk is well");
+    assert!(repaired.appended > 0, "{repaired:?}");
+    assert_eq!(listed(open(&mine, options).log.skips()), [version]);
 }

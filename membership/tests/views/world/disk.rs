@@ -1,7 +1,7 @@
 //! What a node's disk keeps of a shard: how far its log goes in each epoch.
 
 use fastrand::Rng;
-use squall_membership::{End, Epoch, Held, Seq};
+use squall_membership::{End, Epoch, Held, Seq, Skipped};
 
 /// A view record, and how much of that view's order follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,7 @@ impl DiskLog {
             version: None,
             acknowledged: 0,
             trusted: false,
+            skipped: Skipped::default(),
         })
     }
 

@@ -10,6 +10,7 @@ mod read;
 mod repair;
 mod serve;
 mod show;
+mod skip;
 mod stat;
 mod tail;
 mod time;
@@ -61,6 +62,10 @@ nodes, and look at their logs:
   squall log repair audit/1/logs/log --from audit/2/logs/log
   squall log cut audit/1/logs/log --before-damage --accept-loss
 
+A command with which the service panics ends all members, and again at each start. The group goes on without it after
+
+  squall log skip audit/1/logs/log --version 6001 --reason \"overflows; ticket 17\"        and so at all members
+
 A record's number is its version in the group's log: some numbers belong to clients' sessions and have no record.";
 
 /// A replicated log that survives everything: appends records to it, reads it, follows it, checks it, and serves it.
@@ -80,6 +85,7 @@ enum What {
     Verify(verify::VerifyArgs),
     Repair(repair::RepairArgs),
     Cut(cut::CutArgs),
+    Skip(skip::SkipArgs),
     Stat(stat::StatArgs),
     Serve(serve::ServeArgs),
 }
@@ -94,6 +100,7 @@ impl LogCommand {
             What::Verify(args) => args.run(),
             What::Repair(args) => args.run(),
             What::Cut(args) => args.run(),
+            What::Skip(args) => args.run(),
             What::Stat(args) => args.run(),
             What::Serve(args) => args.run(),
         }

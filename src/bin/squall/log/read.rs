@@ -69,9 +69,11 @@ impl ReadArgs {
         let (files, is_live) = Files::look(directory).map_err(|error| CommandError::Failed(error.to_string()))?;
         let (mut left, mut unreadable, mut written) = (self.limit.unwrap_or(u64::MAX), 0_u64, Ok(()));
         let mut shown = Shown::new(self.form);
+        let failed = |error| CommandError::Failed(format!("{}: {error}", directory.display()));
+        let skips = log::skips(files.clone(), is_live).map_err(failed)?;
         let read = log::read(files, is_live, |part| match part {
             Part::Record(record) => {
-                let record = LogRecord::of_log(&record).filter(|record| (from..=to).contains(&record.version));
+                let record = LogRecord::of_log(&record, &skips).filter(|record| (from..=to).contains(&record.version));
                 if let Some(record) = record.filter(|_| left > 0 && written.is_ok()) {
                     left -= 1;
                     written = shown.record(&record);
@@ -89,7 +91,7 @@ impl ReadArgs {
         if let Err(error) = written.and_then(|()| shown.records([])) {
             return super::shown(Err(error));
         }
-        read.map_err(|error| CommandError::Failed(format!("{}: {error}", directory.display())))?;
+        read.map_err(failed)?;
         match unreadable {
             0 => Ok(()),
             places => Err(CommandError::Failed(format!("{places} places of the log can't be read"))),

@@ -18,7 +18,7 @@ pub(super) struct FormArgs {
     /// Put each record's version and time before it
     #[arg(long)]
     with_time: bool,
-    /// A JSON object on each line: version, time, time_ns, epoch, node, and record, or bytes (in hexadecimal) if it is no text
+    /// A JSON object on each line: version, time, time_ns, epoch, node, skipped (if no member applies it), and record, or bytes (in hexadecimal) if it is no text
     #[arg(long, conflicts_with_all = ["with_version", "with_time"])]
     json: bool,
 }
@@ -49,7 +49,10 @@ impl Shown {
             self.strange += 1;
             return Ok(());
         };
-        let LogRecord { version, time, epoch, sender, .. } = record;
+        let LogRecord { version, time, epoch, sender, is_skipped, .. } = record;
+        if *is_skipped && !self.form.json {
+            eprintln!("squall: version {version} is skipped: no member applies it, as an operator has said");
+        }
         if self.form.json {
             let mut object = json!({
                 "version": version,
@@ -58,6 +61,9 @@ impl Shown {
                 "epoch": epoch.0,
                 "node": sender.0,
             });
+            if *is_skipped {
+                object["skipped"] = true.into();
+            }
             match String::from_utf8(bytes) {
                 Ok(text) => object["record"] = text.into(),
                 Err(error) => object["bytes"] = hexadecimal(error.as_bytes()).into(),

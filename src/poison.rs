@@ -1,0 +1,54 @@
+//! A command in whose `apply` the application panicked, for those who have to do something about it.
+
+use std::path::Path;
+
+use squall_fabric::NodeId;
+use squall_ordered::log::Position;
+
+/// A message that the application is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) position: Position,
+    pub(crate) sender: NodeId,
+    /// In a durable group.
+    pub(crate) version: Option<u64>,
+}
+
+/// Notes a message if the application panics while it is given it. Costs nothing if it does not.
+pub(crate) struct OnPanic<'a> {
+    noted: &'a mut Option<Given>,
+    given: Given,
+}
+
+impl<'a> OnPanic<'a> {
+    pub(crate) fn note(given: Given, noted: &'a mut Option<Given>) -> OnPanic<'a> {
+        OnPanic { noted, given }
+    }
+
+    /// The call has returned.
+    #[inline]
+    pub(crate) fn over(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for OnPanic<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        *self.noted = Some(self.given);
+    }
+}
+
+impl Given {
+    /// What has happened, and what can be done, of a message that the log in this directory has.
+    pub(crate) fn help(&self, directory: &Path) -> String {
+        let Given { position, sender, version } = self;
+        let (version, directory) = (version.unwrap_or_default(), directory.display());
+        format!(
+            "the application panicked when it applied version {version} of the log in {directory} ({position}, submitted by \
+             {sender}), as it will at each start: start a program in which that is mended; or let the group go on without that \
+             command: end all nodes, give each whose log has it `squall log skip DIR --version {version} --reason TEXT`, and \
+             start them again"
+        )
+    }
+}
