@@ -127,8 +127,11 @@ fn node() {
     panic!("its part is over: {:?}", node.wait_ended());
 }
 
+/// Appends an entry to some shard's log.
+type Append = dyn Fn(&Vec<u8>) -> Result<Submit<Appended>, SubmitError>;
+
 /// Appends one record after the other to a shard, and says of each what became of it, as long as the process lives.
-fn write(writer: u32, append: &dyn Fn(&Vec<u8>) -> Result<Submit<Appended>, SubmitError>) {
+fn write(writer: u32, append: &Append) {
     let (mut next, mut under_way) = (0, VecDeque::new());
     loop {
         while under_way.len() < WINDOW {

@@ -18,7 +18,7 @@ use squall_fabric::{NodeId, Waker};
 use squall_membership::{ClusterId, Epoch, Seq, ShardId};
 use squall_ordered::{
     Message, Payload,
-    log::{End, Hlc, Log, Options, Position, SimStorage, ViewRecord},
+    log::{End, Hlc, Log, Options, Position, SimStorage, Skips, ViewRecord},
 };
 
 use super::{History, HistoryError, LogFollower, LogReader, Policy, past::Moment};

@@ -130,7 +130,11 @@ impl Cluster {
     /// Removes every receiver's copy, each of which must be whole. Returns whether there was any.
     fn clear(&self, name: &str) -> bool {
         let copies = self.names().map(|receiver| self.at(receiver, name)).filter(|copy| copy.exists());
-        copies.map(|copy| (assert_same(&self.from(name), &copy), fs::remove_file(copy).unwrap())).count() > 0
+        let check = |copy: &PathBuf| {
+            assert_same(&self.from(name), copy);
+            fs::remove_file(copy).unwrap();
+        };
+        copies.inspect(check).count() > 0
     }
 
     fn assert_copied(&self, name: &str) {
