@@ -16,8 +16,8 @@ use std::{
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Progress, Rank, Seq, Settings, ShardId, ShardState,
-    ShardView, Stall, StallWatch, Trims, View, ViewEvent, ViewLog,
+    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Progress, Seq, Settings, ShardId, ShardState,
+    ShardView, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
 
@@ -202,7 +202,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
-        let watch = if self.membership.is_running() { self.watch.deadline() } else { Time::MAX };
+        let watch = if self.view.is_some() { self.watch.deadline() } else { Time::MAX };
         self.membership.deadline().min(self.view_log.deadline()).min(watch)
     }
 
@@ -334,23 +334,22 @@ impl<F: Fabric + Learn> NodeCore<F> {
     /// Gives up members for which others have waited for too long. Who is one itself leaves that to the others, since its table may be
     /// what stands still.
     fn watch_progress(&mut self, out: &mut Vec<CoreEffect>) {
-        let now = self.now;
-        if !self.membership.is_running() || now < self.watch.deadline() {
-            return;
-        }
-        let Some(view) = self.view.clone() else { return };
-        let node = self.fabric.node();
-        let rows = |shard: &ShardView| {
-            let part = self.slots.get(shard.shard)?;
-            let row = |(rank, &node): (usize, &NodeId)| {
-                let Row { delivered, deliverable, logged, persisted, .. } = part.row(Rank(rank as u32));
-                (node, Progress { delivered, deliverable, logged, persisted })
-            };
-            Some((shard.shard, shard.members.iter().enumerate().map(row).collect()))
+        let (now, node) = (self.now, self.fabric.node());
+        let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
+        let is_ending = self.is_cleaning || matches!(self.turns.front(), Some(Turn::Drop(..)));
+        let watched: Vec<Watched> = if self.membership.is_running() {
+            view.shards.iter().filter_map(|shard| self.slots.watched(shard)).collect()
+        } else if is_ending {
+            vec![self.slots.unended(view, node)]
+        } else {
+            self.membership.lingering().into_iter().collect()
         };
-        let rows: Vec<_> = view.shards.iter().filter_map(rows).collect();
-        for stall in self.watch.look(now, &rows).into_iter().filter(|stall| stall.node != node) {
+        for stall in self.watch.look(now, &watched).into_iter().filter(|stall| stall.node != node) {
             self.input(Input::Late { stall, waited: now.since(stall.since) }, out);
+        }
+        if self.is_cleaning {
+            let rows = watched.into_iter().flat_map(|watched| watched.rows);
+            self.input(Input::CleansUp(rows.filter_map(|(shard, _, waits)| Some((shard, waits?))).collect()), out);
         }
     }
 
@@ -438,6 +437,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Installed(view) => {
                 self.own_membership();
+                self.watch.forget();
                 let under_way = std::mem::take(&mut self.changing);
                 self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
-use squall_membership::{EndReason, Seq, ShardId, Trims};
-use squall_ordered::{Shard, Undelivered};
+use squall_membership::{EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, Watched};
+use squall_ordered::{Row, Shard, Undelivered};
 
 use super::CoreEffect;
 
@@ -53,6 +53,27 @@ impl Slots {
 
     pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {
         self.slots.iter().map(|slot| &slot.shard).find(|part| part.id() == shard)
+    }
+
+    /// How far a shard's members are, as their rows say.
+    pub(super) fn watched(&self, members: &ShardView) -> Option<Watched> {
+        let part = self.get(members.shard)?;
+        let row = |(rank, &node): (usize, &NodeId)| {
+            (members.shard, node, progress(part.row(Rank(rank as u32))).waits())
+        };
+        let rows = members.members.iter().enumerate().map(row).collect();
+        Some(Watched { members: members.members.len(), rows })
+    }
+
+    /// What this node's shards have still to do that have not delivered all that their view delivers.
+    pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
+        let shards = self.slots.iter().map(|slot| &slot.shard).filter(|shard| !shard.is_ended());
+        let row = |shard: &Shard| {
+            let own = progress(shard.row(view.shard(shard.id())?.rank_of(node)?));
+            // Others' rows no longer say what it could deliver.
+            Some((shard.id(), node, Progress { deliverable: u64::MAX, ..own }.waits()))
+        };
+        Watched { members: 1, rows: shards.filter_map(row).collect() }
     }
 
     fn slot(&mut self, shard: ShardId) -> Option<&mut Slot> {
@@ -183,4 +204,9 @@ impl Slots {
     pub(super) fn disconnect<F: Fabric>(&mut self, fabric: &mut F) {
         self.slots.iter_mut().for_each(|slot| slot.shard.disconnect(fabric));
     }
+}
+
+fn progress(row: Row) -> Progress {
+    let Row { delivered, deliverable, logged, persisted, .. } = row;
+    Progress { delivered, deliverable, logged, persisted }
 }
