@@ -1,8 +1,8 @@
-//! Deadlines of submits, in the delivering thread's time.
+//! Deadlines of submits, in the time of the threads that drive their group.
 //!
-//! A submit that is given a deadline leaves an [`Alarm`] with its group; the delivering thread, which alone knows the time
-//! (in the simulator there is no other), starts it at its next step and rings it when it is due. An alarm belongs to the
-//! submit and not to the slot of its reply, so a late one rings in vain instead of hitting another submit.
+//! A submit that is given a deadline leaves an [`Alarm`] with its group; a thread that knows the time (in the simulator nobody
+//! else does) starts it and rings it when it is due: the one that delivers, or the engine's, since the other may hang. An alarm
+//! belongs to the submit and not to the slot of its reply, so a late one rings in vain instead of hitting another submit.
 
 use std::{
     cmp::Reverse,
@@ -10,7 +10,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
     time::Duration,
@@ -38,16 +38,28 @@ impl fmt::Debug for Alarm {
     }
 }
 
-/// Alarms on their way to the delivering thread.
-#[derive(Debug, Default)]
+/// A group's alarms.
+#[derive(Debug)]
 pub(crate) struct Alarms {
     fresh: Mutex<Vec<(Duration, Arc<Alarm>)>>,
     /// How many are fresh, so that nobody takes the lock when there are none.
     count: AtomicUsize,
+    clock: Mutex<Clock>,
+    /// When the first rings, in nanoseconds, for the same reason; [`NEVER`] if none runs.
+    next: AtomicU64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Default for Alarms {
+    fn default() -> Alarms {
+        let (fresh, clock) = Default::default();
+        Alarms { fresh, count: AtomicUsize::new(0), clock, next: AtomicU64::new(NEVER) }
+    }
 }
 
 impl Alarms {
-    /// An alarm that rings when `after` has passed since the delivering thread's next step. That thread must be woken.
+    /// An alarm that rings when `after` has passed since the engine's or the delivering thread's next step. The engine must be woken.
     pub(crate) fn set(&self, after: Duration) -> Arc<Alarm> {
         let alarm = Arc::new(Alarm { rung: AtomicBool::new(false), waker: AtomicWaker::new() });
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,11 +72,31 @@ impl Alarms {
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
+
+    /// When the first alarm rings, of those that were started.
+    pub(crate) fn next(&self) -> Option<Time> {
+        let next = self.next.load(Ordering::Relaxed);
+        (next != NEVER).then(|| Time::from_nanos(next))
+    }
+
+    /// Starts fresh alarms, and rings those that are due: who waits for them is handed to `wake`.
+    pub(crate) fn ring(&self, now: Time, wake: impl FnMut(Waker)) {
+        if !self.any() && self.next().is_none_or(|next| next > now) {
+            return;
+        }
+        let mut due = Vec::new();
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.step(now, self, |waker| due.push(waker));
+        self.next.store(clock.next().map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
+        drop(clock);
+        // Without the lock, since a waker may do anything.
+        due.into_iter().for_each(wake);
+    }
 }
 
-/// The delivering thread's part: the alarms that it has started.
+/// The alarms that were started.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
+struct Clock {
     running: BinaryHeap<Reverse<Running>>,
     /// Orders alarms of the same time.
     started: u64,
@@ -80,13 +112,11 @@ struct Running {
 }
 
 impl Clock {
-    /// When the first alarm rings.
-    pub(crate) fn next(&self) -> Option<Time> {
+    fn next(&self) -> Option<Time> {
         self.running.peek().map(|Reverse(first)| first.at)
     }
 
-    /// Starts fresh alarms, and rings those that are due: who waits for them is handed to `wake`.
-    pub(crate) fn step(&mut self, now: Time, alarms: &Alarms, mut wake: impl FnMut(Waker)) {
+    fn step(&mut self, now: Time, alarms: &Alarms, mut wake: impl FnMut(Waker)) {
         if alarms.any() {
             self.start(now, alarms);
         }

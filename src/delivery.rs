@@ -23,7 +23,6 @@ use self::{
     part::{Part, Stage, is_within, outcomes},
 };
 use crate::{
-    alarm::Clock,
     backlog::{self, Backlog},
     blocking::Applying,
     custody::Custody,
@@ -128,7 +127,6 @@ pub(crate) struct Delivery<S: Service> {
     errands: Errands,
     resubmission: Resubmission,
     max_backlog_bytes: usize,
-    clock: Clock,
     desk: Desk<S>,
     ended: bool,
 }
@@ -169,7 +167,6 @@ impl<S: Service> Delivery<S> {
             errands: Errands::default(),
             resubmission: Resubmission::default(),
             max_backlog_bytes: backlog::MAX_BYTES,
-            clock: Clock::default(),
             desk,
             ended: false,
         }
@@ -395,8 +392,8 @@ impl<S: Service> Task for Delivery<S> {
         }
         // After the replies, so that one that came in time counts. Time goes on also while somebody looks at the replica; and a
         // deadline that stayed due would keep this thread busy for nothing.
-        let Delivery { clock, desk, .. } = self;
-        clock.step(now, &desk.shared.intake.alarms, |waker| desk.wakers.push(waker));
+        let Delivery { desk, .. } = self;
+        desk.shared.intake.alarms.ring(now, |waker| desk.wakers.push(waker));
         desk.publish();
         desk.wakers.flush();
         let (ran, kept) = (ran?, kept?);
@@ -405,7 +402,7 @@ impl<S: Service> Task for Delivery<S> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.clock.next()
+        self.desk.shared.intake.alarms.next()
     }
 
     fn install(&mut self, installed: Installed) {

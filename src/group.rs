@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use squall_fabric::{NodeId, Waker};
+use squall_fabric::{NodeId, Time, Waker};
 use squall_membership as membership;
 use squall_ordered::{
     Mode,
@@ -27,7 +27,7 @@ use crate::{
     custody::Custody,
     delivery::{Delivery, Links, Tally, Task},
     encode::Encoded,
-    error::{ReadError, SubmitError},
+    error::{ReadError, SubmitError, Unavailable},
     history::{History, Policy},
     intake::Intake,
     journal::{DiskLog, Journal},
@@ -233,6 +233,15 @@ pub(crate) trait GroupControl: Send + Sync {
     /// The other members' clocks are known.
     fn on_stamps(&self);
 
+    /// Tells callers why they must not wait, as long as the delivering thread does not: it hangs.
+    fn halt(&self, why: &Unavailable);
+
+    /// Rings deadlines that are due, and starts new ones. The delivering thread does that, too, unless it hangs.
+    fn ring(&self, now: Time);
+
+    /// When the next deadline is due.
+    fn rings_at(&self) -> Option<Time>;
+
     /// Whether somebody asked the delivering thread for what it does not notice by itself.
     fn wants_delivery(&self) -> bool;
 
@@ -388,13 +397,23 @@ impl<S: Service> GroupControl for Control<S> {
         self.shared.intake.on_stamps();
     }
 
+    fn halt(&self, why: &Unavailable) {
+        self.shared.intake.halt(why.clone());
+        self.shared.replies.stall(|waker| waker.wake());
+        self.reads.halt(&ReadError::Unavailable { why: why.clone() });
+    }
+
+    fn ring(&self, now: Time) {
+        self.shared.intake.alarms.ring(now, |waker| waker.wake());
+    }
+
+    fn rings_at(&self) -> Option<Time> {
+        self.shared.intake.alarms.next()
+    }
+
     fn wants_delivery(&self) -> bool {
         let intake = &self.shared.intake;
-        self.reads.any_peeks()
-            || intake.alarms.any()
-            || intake.may_resubmit()
-            || self.transfer.any()
-            || self.reads.replica().is_left()
+        self.reads.any_peeks() || intake.may_resubmit() || self.transfer.any() || self.reads.replica().is_left()
     }
 
     fn count_overrun(&self) {

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll},
@@ -39,6 +39,8 @@ pub(crate) struct Intake {
     around: OnceLock<Around>,
     /// Replaced by the delivering thread alone.
     state: Current<State>,
+    /// Why nobody shall wait for the delivering thread, which hangs in a view that is over.
+    halted: Mutex<Option<Unavailable>>,
     /// Rings when there is room again for messages that are no bulk messages.
     room: Event,
     /// As `room`, for bulk messages: they need far more of another kind of room, and would use up the notifications of others.
@@ -89,6 +91,7 @@ impl Intake {
             latest: durable.then(AtomicU64::default),
             around: OnceLock::new(),
             state: Current::new(State::NotStarted),
+            halted: Mutex::new(None),
             room: Event::new(),
             bulk_room: Event::new(),
             resubmitting: AtomicBool::new(false),
@@ -121,9 +124,24 @@ impl Intake {
     /// Lets who waits find another state. By the delivering thread.
     pub(crate) fn set(&self, state: State) {
         self.state.set(state);
+        *self.halted() = None;
         // Who listens from now on tries once more before it sleeps, and finds the new state.
         self.room.notify(usize::MAX);
         self.bulk_room.notify(usize::MAX);
+    }
+
+    /// Lets who waits for the delivering thread learn why it must not, until that thread sets another state. By the engine, once the
+    /// view's ring is closed.
+    pub(crate) fn halt(&self, why: Unavailable) {
+        *self.halted() = Some(why);
+        // As above.
+        self.room.notify(usize::MAX);
+        self.bulk_room.notify(usize::MAX);
+    }
+
+    fn halted(&self) -> MutexGuard<'_, Option<Unavailable>> {
+        // Nothing panics while holding it.
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the group has ended.
@@ -137,8 +155,18 @@ impl Intake {
             State::Ended(reason) => SubmitError::Ended { reason: reason.clone(), outcome },
             State::Unavailable(why) => SubmitError::Unavailable { why: why.clone(), outcome },
             // It goes on by now.
-            State::NotStarted | State::Open { .. } => SubmitError::Unavailable { why: Unavailable::NoQuorum, outcome },
+            State::NotStarted | State::Open { .. } => {
+                let why = self.halted().clone().unwrap_or(Unavailable::NoQuorum);
+                SubmitError::Unavailable { why, outcome }
+            }
         }
+    }
+
+    /// The error of a message for which there is no room.
+    #[cold]
+    pub(crate) fn full(&self) -> SubmitError {
+        let halted = self.halted().clone();
+        halted.map_or(SubmitError::Full, |why| SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
     }
 
     /// Whether the group is durable.
@@ -165,6 +193,13 @@ impl Intake {
 
     /// Accepts a message, if there is room, and wakes the engine.
     pub(crate) fn accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
+        match self.try_accept(outgoing, ticket) {
+            Err(SubmitError::Full) => Err(self.full()),
+            accepted => accepted,
+        }
+    }
+
+    fn try_accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
         let message = &outgoing.message;
         let bytes = message.as_slice().len();
         if self.is_durable() && bytes > MAX_PAYLOAD_BYTES + TIME_BYTES {

@@ -12,12 +12,13 @@ mod slots;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Progress, Rank, Seq, Settings, ShardId, ShardState,
-    ShardView, Stall, StallWatch, Trims, View, ViewEvent, ViewLog,
+    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
+    Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
 
@@ -61,6 +62,9 @@ pub(crate) enum CoreEffect {
     CutTo { shard: ShardId, end: End, complete: bool },
     /// This node is in no view any more: before what becomes of its shards.
     Dropped,
+    /// The node was dropped, and the shard's application, or another thread, still does not let go of it: nobody shall wait for that. What
+    /// becomes of the shard follows all the same.
+    Halt { shard: ShardId, why: Unavailable },
     /// It is to join again. What its disks hold is to be said ([`NodeCore::hold`]), once nothing is on its way there.
     Returns,
     /// The group lies in pieces, and these of the last view's members are not back yet; or all are, if there are none.
@@ -111,6 +115,9 @@ pub(crate) struct NodeCore<F> {
     ends: BTreeMap<ShardId, End>,
     cutting: BTreeSet<ShardId>,
     is_ended: bool,
+    failure_timeout: Duration,
+    /// When callers of shards that don't let go are told, after this node was dropped.
+    halts_at: Time,
     /// The clock, as of the last step.
     now: Time,
     /// How the view came about, and how far the way to the next one is.
@@ -145,6 +152,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
         NodeCore {
             fabric,
             watch: StallWatch::new(settings.patience),
+            failure_timeout: settings.failure_timeout,
+            halts_at: Time::MAX,
             joins: None,
             membership: Membership::new(me, settings),
             view_log,
@@ -207,8 +216,8 @@ impl<F: Fabric + Learn> NodeCore<F> {
 
     /// When [`step`](NodeCore::step) must be called next, if nothing happens before.
     pub(crate) fn deadline(&self) -> Time {
-        let watch = if self.membership.is_running() { self.watch.deadline() } else { Time::MAX };
-        self.membership.deadline().min(self.view_log.deadline()).min(watch)
+        let watch = if self.view.is_some() { self.watch.deadline() } else { Time::MAX };
+        self.membership.deadline().min(self.view_log.deadline()).min(watch).min(self.halts_at)
     }
 
     /// Whether all is over.
@@ -347,23 +356,22 @@ impl<F: Fabric + Learn> NodeCore<F> {
     /// Gives up members for which others have waited for too long. Who is one itself leaves that to the others, since its table may be
     /// what stands still.
     fn watch_progress(&mut self, out: &mut Vec<CoreEffect>) {
-        let now = self.now;
-        if !self.membership.is_running() || now < self.watch.deadline() {
-            return;
-        }
-        let Some(view) = self.view.clone() else { return };
-        let node = self.fabric.node();
-        let rows = |shard: &ShardView| {
-            let part = self.slots.get(shard.shard)?;
-            let row = |(rank, &node): (usize, &NodeId)| {
-                let Row { delivered, deliverable, logged, persisted, .. } = part.row(Rank(rank as u32));
-                (node, Progress { delivered, deliverable, logged, persisted })
-            };
-            Some((shard.shard, shard.members.iter().enumerate().map(row).collect()))
+        let (now, node) = (self.now, self.fabric.node());
+        let Some(view) = self.view.as_ref().filter(|_| now >= self.watch.deadline()) else { return };
+        let is_ending = self.is_cleaning || matches!(self.turns.front(), Some(Turn::Drop(..)));
+        let watched: Vec<Watched> = if self.membership.is_running() {
+            view.shards.iter().filter_map(|shard| self.slots.watched(shard)).collect()
+        } else if is_ending {
+            vec![self.slots.unended(view, node)]
+        } else {
+            self.membership.lingering().into_iter().collect()
         };
-        let rows: Vec<_> = view.shards.iter().filter_map(rows).collect();
-        for stall in self.watch.look(now, &rows).into_iter().filter(|stall| stall.node != node) {
+        for stall in self.watch.look(now, &watched).into_iter().filter(|stall| stall.node != node) {
             self.input(Input::Late { stall, waited: now.since(stall.since) }, out);
+        }
+        if self.is_cleaning {
+            let rows = watched.into_iter().flat_map(|watched| watched.rows);
+            self.input(Input::CleansUp(rows.filter_map(|(shard, _, waits)| Some((shard, waits?))).collect()), out);
         }
     }
 
@@ -451,6 +459,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Installed(view) => {
                 self.own_membership();
+                self.watch.forget();
                 let under_way = std::mem::take(&mut self.changing);
                 self.change = Change { epoch: view.epoch.0, installed: self.now, ..under_way };
                 out.push(CoreEffect::Installed(view));
@@ -492,6 +501,10 @@ impl<F: Fabric + Learn> NodeCore<F> {
             }
             Effect::Dropped { next, trims, readable_until } => {
                 self.slots.abandon();
+                out.push(CoreEffect::Dropped);
+                self.halts_at = self.now + self.failure_timeout;
+                // It may have lost its place before it came to it.
+                self.turns.retain(|turn| !matches!(turn, Turn::Install(_)));
                 self.turns.push_back(Turn::Drop(next.epoch, trims, readable_until));
             }
             Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
@@ -532,11 +545,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
     fn turn(&mut self, out: &mut Vec<CoreEffect>) -> bool {
         let mut busy = false;
         while let Some(turn) = self.turns.front() {
-            if matches!(turn, Turn::Install(_)) {
-                if !self.cutting.is_empty() {
-                    return busy;
-                }
-                self.slots.close();
+            match turn {
+                Turn::Install(_) if !self.cutting.is_empty() => return busy,
+                Turn::Install(_) => self.slots.close(),
+                Turn::Drop(..) => busy |= self.let_go(out),
+                Turn::End(_) => {}
             }
             let Some(handed_out) = self.slots.hand_out() else { return busy };
             busy = true;
@@ -544,11 +557,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             self.leave_view();
             match turn {
                 Turn::Install(view) => self.install(view, handed_out, out),
-                Turn::Drop(epoch, trims, readable_until) => {
-                    // A clock that is read too early only makes this node say less.
-                    let within = if self.now < readable_until { Fate::Unknown } else { Fate::Delivered };
-                    self.drop_out(epoch, trims.as_ref(), within, handed_out, out);
-                }
+                Turn::Drop(..) => self.drop_out(out),
                 Turn::End(reason) => {
                     // Of one that leaves it is known how far the others deliver.
                     let trims = (reason == EndReason::Left).then(|| std::mem::take(&mut self.trims));
@@ -616,22 +625,31 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    fn drop_out(
-        &mut self,
-        epoch: Epoch,
-        trims: Option<&Trims>,
-        within: Fate,
-        handed_out: BTreeMap<ShardId, HandedOut>,
-        out: &mut Vec<CoreEffect>,
-    ) {
+    /// Lets go of the shards of the view from which this node was dropped: of each as soon as that can be. Returns whether it did of any.
+    fn let_go(&mut self, out: &mut Vec<CoreEffect>) -> bool {
+        let Some(Turn::Drop(epoch, trims, readable_until)) = self.turns.front() else { return false };
+        let why = Unavailable::Dropped { epoch: *epoch };
+        // A clock that is read too early only makes this node say less.
+        let within = if self.now < *readable_until { Fate::Unknown } else { Fate::Delivered };
+        let handed_out = self.slots.hand_out_ended();
+        let any = !handed_out.is_empty();
+        for (shard, HandedOut { undelivered, .. }) in handed_out {
+            let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)), within);
+            out.push(CoreEffect::Outside { shard, why: why.clone(), undelivered });
+        }
+        if self.now >= self.halts_at {
+            self.halts_at = Time::MAX;
+            out.extend(self.slots.not_taken().map(|shard| CoreEffect::Halt { shard, why: why.clone() }));
+        }
+        any
+    }
+
+    /// Has let go of all.
+    fn drop_out(&mut self, out: &mut Vec<CoreEffect>) {
         self.view = None;
         self.trims.clear();
+        self.halts_at = Time::MAX;
         self.desks.values().for_each(|desk| desk.drop_out());
-        out.push(CoreEffect::Dropped);
-        for (shard, HandedOut { undelivered, .. }) in handed_out {
-            let undelivered = with_fates(undelivered, trims.and_then(|trims| trims.get(&shard)), within);
-            out.push(CoreEffect::Outside { shard, why: Unavailable::Dropped { epoch }, undelivered });
-        }
         out.push(CoreEffect::Returns);
         if let Some(me) = self.joins.take() {
             self.view_log.join(me);

@@ -186,14 +186,17 @@ impl<S> Reads<S> {
     /// Counts linearizable reads in a new view, those first that wait. There must be no more answers from the view before.
     pub(crate) fn count_in(&self, submitter: Submitter) {
         let mut queue = self.lock();
+        queue.over = None;
         queue.void = 0;
         queue.linearizable.iter().for_each(|_| submitter.ask_read());
         queue.counter = Ok(submitter);
     }
 
-    /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait.
+    /// Accepts no more linearizable reads until they are [counted](Reads::count_in) again, and takes all that wait. Not after the
+    /// [end](Reads::end).
     pub(crate) fn refuse(&self, why: ReadError, into: &mut Vec<Job<S>>) {
         let mut queue = self.lock();
+        queue.over = None;
         queue.void += queue.linearizable.len() as u64;
         into.extend(queue.linearizable.drain(..));
         queue.counter = Err(why);
@@ -223,6 +226,16 @@ impl<S> Reads<S> {
         let mut queue = self.lock();
         into.extend(queue.peeks.drain(..));
         self.peeks.store(0, Ordering::Release);
+    }
+
+    /// Tells all that wait why there is no answer, since the delivering thread hangs; and all that come, until it does not.
+    pub(crate) fn halt(&self, why: &ReadError) {
+        let mut jobs = Vec::new();
+        self.end(why.clone(), &mut jobs);
+        for mut job in jobs {
+            job.look(Err(why.clone()));
+            job.answer().into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Accepts no more reads and peeks, and takes all that wait.

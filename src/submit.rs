@@ -36,7 +36,7 @@ pub(crate) enum Unapplied {
 impl<T> Shared<T> {
     /// Accepts a message whose reply somebody waits for, if there is room.
     pub(crate) fn accept(&self, message: &Outgoing) -> Result<Ticket, SubmitError> {
-        let ticket = self.replies.claim().ok_or(SubmitError::Full)?;
+        let ticket = self.replies.claim().ok_or_else(|| self.intake.full())?;
         match self.intake.accept(message, ticket.get()) {
             Ok(()) => Ok(ticket),
             Err(error) => {

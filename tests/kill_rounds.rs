@@ -121,14 +121,11 @@ fn node() {
     say("ready").expect("the test listens");
     if writer != NOBODY {
         for (writer, append) in (writer..).zip(shards) {
-            thread::spawn(move || write(writer, &*append));
+            thread::spawn(move || write(writer, &append));
         }
     }
     panic!("its part is over: {:?}", node.wait_ended());
 }
-
-/// Appends an entry to some shard's log.
-type Append = dyn Fn(&Vec<u8>) -> Result<Submit<Appended>, SubmitError>;
 
 /// Appends one record after the other to a shard, and says of each what became of it, as long as the process lives.
 fn write(writer: u32, append: &Append) {

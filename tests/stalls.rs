@@ -1,12 +1,13 @@
 //! Simulated nodes that beat and make no progress, since their disks or their applications hang: the others give them up in time, and
-//! take them back once they go on. Who is only slow stays, and where most stand still nobody is given up.
+//! take them back once they go on. Who is only slow stays, and where most stand still nobody is given up. Callers at a member that is
+//! given up are told, whatever hangs there.
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
 use fastrand::Rng;
 use rkyv::Archived;
 use squall::{
-    Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
+    Applied, Config, Group, Mode, NodeId, Replicated, Snapshot, SubmitError,
     sim::{Cluster, Decider, Options},
 };
 
@@ -42,11 +43,15 @@ impl Replicated for Sum {
     }
 }
 
+type Call = Pin<Box<dyn Future<Output = ()>>>;
+
 struct Run {
     seed: u64,
     rng: Rng,
     cluster: Cluster,
     groups: Vec<Group<Sum>>,
+    /// Of another group, of which nothing hangs.
+    healthy: Vec<Group<Sum>>,
     /// The number of acknowledged submits, each of which adds 1.
     acknowledged: u64,
 }
@@ -64,13 +69,17 @@ impl Run {
             .group("sum", |group| {
                 group.mode(mode);
             })
+            .group("tally", |group| {
+                group.mode(Mode::Ordered);
+            })
             .build()
             .expect("the configuration is valid");
         let options = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
         let mut cluster = Cluster::new(config, options, rng.u64(..));
         let groups = cluster.group("sum", |_| Sum::default());
+        let healthy = cluster.group("tally", |_| Sum::default());
         cluster.start().expect("the first view is formed");
-        let mut run = Run { seed, rng, cluster, groups, acknowledged: 0 };
+        let mut run = Run { seed, rng, cluster, groups, healthy, acknowledged: 0 };
         for node in 1..=members {
             run.goes_on(NodeId(node));
         }
@@ -97,6 +106,37 @@ impl Run {
                 Some(Err(_)) => self.cluster.run_for(Duration::from_micros(100)),
                 None => panic!("seed {}: {node} gets no acknowledgement within {TIMEOUTS:?}", self.seed),
             }
+        }
+    }
+
+    /// Calls of each kind at a node, in both groups.
+    fn calls(&self, node: NodeId) -> Vec<Call> {
+        let index = node.0 as usize - 1;
+        let calls = |group: &Group<Sum>| -> [Call; 3] {
+            let (submit, read, peek) = (group.submit(&1), group.read(|sum| sum.0), group.peek(|sum| sum.0));
+            [
+                Box::pin(async { drop(submit.await) }),
+                Box::pin(async { drop(read.await) }),
+                Box::pin(async { drop(peek.await) }),
+            ]
+        };
+        [&self.groups[index], &self.healthy[index]].into_iter().flat_map(calls).collect()
+    }
+
+    /// All calls get an answer, or an error.
+    fn are_told(&mut self, calls: Vec<Call>) {
+        let before = self.cluster.now();
+        for (number, call) in calls.into_iter().enumerate() {
+            let limit = TIMEOUTS.saturating_sub(self.cluster.now().since(before));
+            let told = self.cluster.wait(limit, call);
+            assert!(told.is_some(), "seed {}: call {number} is not answered within {TIMEOUTS:?}", self.seed);
+        }
+    }
+
+    /// Sends more than a log takes that is not written.
+    fn fill_logs(&mut self, by: NodeId) {
+        for _ in 0..1000 {
+            self.groups[by.0 as usize - 1].try_send(&1).expect("there is room");
         }
     }
 
@@ -217,6 +257,76 @@ fn callers_go_on_without_a_member_whose_application_hangs() {
                 nodes(1..=3).iter().all(|&node| cluster.view(node).is_some_and(|v| v.shards[0].complete.len() == 3))
             };
             assert!(run.cluster.run_until(limit, whole), "seed {seed}, {mode:?}: not all are members again");
+        }
+    }
+}
+
+#[test]
+fn callers_at_a_member_whose_log_is_full_are_told_once_it_is_given_up() {
+    for seed in 0..SEEDS {
+        let mut run = Run::new(seed, 3, Mode::Durable);
+        let hung = NodeId(run.rng.u32(1..=3));
+        let others: Vec<NodeId> = nodes(1..=3).into_iter().filter(|&node| node != hung).collect();
+        run.cluster.hang_disk(hung, true);
+        run.fill_logs(others[0]);
+        run.pause(FAILURE_TIMEOUT / 2);
+        let calls = run.calls(hung);
+        others.iter().for_each(|&node| run.goes_on(node));
+        run.are_told(calls);
+        let calls = run.calls(hung);
+        run.are_told(calls);
+        run.cluster.hang_disk(hung, false);
+        run.is_whole_again(&nodes(1..=3));
+    }
+}
+
+#[test]
+fn callers_at_a_member_whose_application_hangs_are_told_once_it_is_given_up_and_have_their_deadlines_before() {
+    for seed in 0..SEEDS {
+        for mode in [Mode::Ordered, Mode::Durable] {
+            let mut run = Run::new(seed, 3, mode);
+            let hung = NodeId(run.rng.u32(1..=3));
+            let others: Vec<NodeId> = nodes(1..=3).into_iter().filter(|&node| node != hung).collect();
+            run.cluster.hang_shard(hung, 0, true);
+            let submit = run.groups[hung.0 as usize - 1].submit(&1).deadline(Duration::from_millis(5));
+            let late = run.cluster.wait(Duration::from_millis(7), submit);
+            assert_eq!(late, Some(Err(SubmitError::Deadline)), "seed {seed}, {mode:?}");
+            let calls = run.calls(hung);
+            others.iter().for_each(|&node| run.goes_on(node));
+            run.are_told(calls);
+            let calls = run.calls(hung);
+            run.are_told(calls);
+            run.cluster.hang_shard(hung, 0, false);
+            run.is_whole_again(&nodes(1..=3));
+        }
+    }
+}
+
+#[test]
+fn callers_go_on_without_a_member_that_hangs_while_it_delivers_the_rest_of_a_view_and_its_own_are_told() {
+    for seed in 0..SEEDS {
+        for hangs_in_log in [false, true] {
+            let mut run = Run::new(seed, 5, Mode::Durable);
+            let mut all = nodes(1..=5);
+            run.rng.shuffle(&mut all);
+            let (hung, crashed) = (all[0], all[1]);
+            match hangs_in_log {
+                true => run.cluster.hang_disk(hung, true),
+                false => run.cluster.hang_shard(hung, 0, true),
+            }
+            run.fill_logs(all[2]);
+            run.pause(Duration::from_millis(5));
+            let calls = run.calls(hung);
+            run.cluster.kill(crashed);
+            all[2..].iter().for_each(|&node| run.goes_on(node));
+            run.are_told(calls);
+            match hangs_in_log {
+                true => run.cluster.hang_disk(hung, false),
+                false => run.cluster.hang_shard(hung, 0, false),
+            }
+            let mut alive: Vec<NodeId> = all.into_iter().filter(|&node| node != crashed).collect();
+            alive.sort_unstable();
+            run.is_whole_again(&alive);
         }
     }
 }

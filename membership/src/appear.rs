@@ -1,13 +1,13 @@
 //! Members appear in a view that is in force, or don't.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use squall_fabric::{BreakReason, Fabric, NodeId, Time};
 
 use crate::{
     end::Cause,
     input::{Effect, Settings},
-    stall::Patience,
+    stall::{Patience, Watched},
     tenure::{Phase, Tenure},
 };
 
@@ -77,19 +77,41 @@ impl Tenure {
         }
     }
 
-    /// Gives up members that don't come to an end of the view before, as long as most have come.
+    /// Gives up members that neither come from the view before nor say for what they wait there, as long as most have come.
     fn give_up_lingering(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         let Patience { disk, application } = settings.patience;
-        let (began, limit) = (self.began.unwrap_or(now), settings.connect_timeout.max(disk).max(application));
-        let lingers = |&member: &usize| !self.board.was_reached(member) && self.is_coming(member);
-        let lingering: Vec<usize> = (0..self.board.len()).filter(lingers).collect();
-        if now.since(began) < limit || 2 * lingering.len() > self.board.len() {
+        let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
+        let limit = limits.max().unwrap_or(settings.connect_timeout);
+        let rows = self.lingers().map(|watched| watched.rows).unwrap_or_default();
+        let is_quiet = |node: NodeId| {
+            let mut rows = rows.iter().filter(|(_, of, _)| *of == node).peekable();
+            rows.peek().is_some() && rows.all(|(_, _, waits)| waits.is_none())
+        };
+        let quiet: Vec<usize> = (0..self.board.len()).filter(|&member| is_quiet(self.board.node(member))).collect();
+        self.lingering.retain(|member, _| quiet.contains(member));
+        quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
+        let is_late = |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since) >= limit);
+        let late: Vec<usize> = quiet.into_iter().filter(is_late).collect();
+        if 2 * late.len() > self.board.len() {
             return;
         }
-        for member in lingering {
+        for member in late {
             let node = self.board.node(member);
             self.suspect(node, Cause::Lingers { node, waited: limit }, out);
         }
+    }
+
+    /// Members that have not come from the view before, and what each says to wait for there, as long as this view is not connected.
+    pub(crate) fn lingers(&self) -> Option<Watched> {
+        let previous = self.previous.as_ref().filter(|_| self.phase == Phase::Connecting)?;
+        let mut rows = Vec::new();
+        for member in (0..self.board.len()).filter(|&m| !self.board.was_reached(m) && self.is_coming(m)) {
+            let node = self.board.node(member);
+            let Some(rank) = previous.rank_of(node) else { continue };
+            let shards = self.shards_before.iter().enumerate();
+            rows.extend(shards.map(|(index, &shard)| (shard, node, previous.waits(rank, index))));
+        }
+        Some(Watched { members: self.board.len(), rows })
     }
 
     /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application does.

@@ -9,6 +9,7 @@ use squall_sst::{ColumnSet, Counter, Counters, Fingerprint, Flag, Layout, Mesh, 
 
 use crate::{
     lead::Accusations,
+    stall::{Waits, WaitsFor},
     view::{Seq, View},
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct Board {
     complete: Counters,
     /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that who sees `wedged` sees it.
     expects: Counter,
+    /// By shard: what the member's clean-up of it waits for. The remainder of a division by 3 says that, and each change adds to it.
+    waits: Counters,
     /// By member.
     suspected: Vec<Flag>,
     asks: Flag,
@@ -67,6 +70,7 @@ impl Board {
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
         let expects = layout.counter("expects");
+        let waits = layout.counters("waits", view.shards.len());
         let suspected: Vec<Flag> = nodes.iter().map(|_| layout.flag("suspected")).collect();
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
         let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
@@ -95,6 +99,7 @@ impl Board {
             frozen,
             complete,
             expects,
+            waits,
             suspected,
             asks,
             leaving,
@@ -209,6 +214,26 @@ impl Board {
 
     pub(crate) fn is_complete(&self, member: usize, shard: usize) -> bool {
         self.table.get(member, self.complete.nth(shard)) > 0
+    }
+
+    /// Says what the clean-up of a shard waits for now, or that it has got on with that.
+    pub(crate) fn set_waits(&mut self, shard: usize, waits: Option<Waits>) {
+        let code = match waits.map(|waits| waits.waits_for) {
+            None => 0,
+            Some(WaitsFor::Disk) => 1,
+            Some(WaitsFor::Application) => 2,
+        };
+        let column = self.waits.nth(shard);
+        let told = self.table.get(self.me(), column);
+        // The next number with that remainder.
+        self.table.set(column, told + 1 + (code + 2 - told % 3) % 3);
+    }
+
+    /// What a member's clean-up of a shard waits for.
+    pub(crate) fn waits(&self, member: usize, shard: usize) -> Option<Waits> {
+        let at = self.table.get(member, self.waits.nth(shard));
+        let waits_for = [None, Some(WaitsFor::Disk), Some(WaitsFor::Application)][(at % 3) as usize]?;
+        Some(Waits { waits_for, at })
     }
 
     pub(crate) fn suspect(&mut self, member: usize) {

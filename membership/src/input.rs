@@ -13,7 +13,7 @@ use crate::{
     layout::Layout,
     reopen::Reopen,
     restart::{Back, End, Held},
-    stall::{Patience, Stall},
+    stall::{Patience, Stall, Waits},
     view::{Member, Seq, ShardId, View},
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
@@ -61,6 +61,8 @@ pub enum Input {
         /// The members that this one has vouched for, so that they may still read. It vouches for nobody any more.
         leased: Vec<NodeId>,
     },
+    /// What the clean-up of each shard that has not ended waits for. To be said anew as that changes.
+    CleansUp(BTreeMap<ShardId, Waits>),
     /// A shard has delivered everything up to its trim, as far as it has received that.
     Ended(ShardId),
     /// The view log has something to say.

@@ -56,7 +56,7 @@ pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::{Reopen, reopening};
 pub use restart::{Back, End, Ends, Held, Skipped, check_restart, restart};
 pub use rules::{alone, check, successor};
-pub use stall::{Patience, Progress, Stall, StallWatch, WaitsFor};
+pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, Watched};
 pub use view::{
     Epoch, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
 };

@@ -11,6 +11,7 @@ use crate::{
     input::{Effect, Input, Settings},
     lead::staying,
     returning::Returning,
+    stall::Watched,
     tenure::{Phase, Tenure},
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
@@ -87,6 +88,11 @@ impl Membership {
     /// Whether the view is connected and goes on as it is.
     pub fn is_running(&self) -> bool {
         self.tenure.as_ref().is_some_and(|tenure| tenure.phase == Phase::Running)
+    }
+
+    /// Members of the view that have not come to it from the one before, as long as it is not connected.
+    pub fn lingering(&self) -> Option<Watched> {
+        self.tenure.as_ref().filter(|_| !self.ended)?.lingers()
     }
 
     /// The endpoints whose completions belong to this layer. Those of a view stay until the next one is connected.
@@ -232,6 +238,7 @@ impl Membership {
             (Input::Frozen { shard, count, leased }, Some(tenure)) => tenure.on_frozen(shard, count, &leased),
             (Input::Complete(shard), Some(tenure)) => tenure.on_complete(shard),
             (Input::ShardsConnected, Some(tenure)) => tenure.on_connected(),
+            (Input::CleansUp(waits), Some(tenure)) => tenure.cleans_up(&waits),
             (Input::Ended(shard), Some(tenure)) => {
                 tenure.on_ended(shard);
                 self.go_on(out);
@@ -307,6 +314,10 @@ impl Membership {
         if self.epoch().is_some_and(|epoch| next.view.epoch <= epoch) {
             return;
         }
+        if self.lost_its_place(&next.view) {
+            // It may be that it never comes to an end of the view at hand.
+            return self.drop_out(next, false, out);
+        }
         let Some(tenure) = self.tenure.as_mut() else {
             // A node that asks to join, from outside.
             match &self.installing {
@@ -333,12 +344,20 @@ impl Membership {
         }
     }
 
+    /// Whether others have given this node up in a view that it has not come to yet.
+    fn lost_its_place(&self, next: &View) -> bool {
+        let coming = self.installing.as_ref().or_else(|| self.tenure.as_ref()?.committed());
+        let place = coming.and_then(|view| view.members.iter().find(|member| member.node == self.me.node));
+        place.is_some_and(|me| !next.members.contains(me)) && !self.is_me(next)
+    }
+
     /// Others went on without this node.
     fn drop_out(&mut self, next: Proposal, follows: bool, out: &mut Vec<Effect>) {
         tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
         let tenure = self.tenure.take();
         let readable_until = tenure.as_ref().map_or(Time::MAX, |tenure| tenure.readable_until(&next.view));
         self.retired.extend(tenure);
+        self.installing = None;
         self.later.clear();
         self.returning.dropped();
         self.me.incarnation = Incarnation(self.me.incarnation.0 + 1);

@@ -1,6 +1,10 @@
 //! Noticing members that beat and make no progress: their disk, or their application, hangs.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
@@ -70,12 +74,31 @@ pub struct Progress {
 
 impl Progress {
     /// The next thing that it must do, and how far that has come. A log that takes no more keeps its application waiting, too.
-    fn waits_for(&self) -> Option<(WaitsFor, u64)> {
+    pub fn waits(&self) -> Option<Waits> {
         if self.logged > self.persisted {
-            return Some((WaitsFor::Disk, self.persisted));
+            return Some(Waits { waits_for: WaitsFor::Disk, at: self.persisted });
         }
-        (self.deliverable > self.delivered).then_some((WaitsFor::Application, self.delivered))
+        let waits = Waits { waits_for: WaitsFor::Application, at: self.delivered };
+        (self.deliverable > self.delivered).then_some(waits)
     }
+}
+
+/// Something that a member must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// For what it waits.
+    pub waits_for: WaitsFor,
+    /// A number that grows as it gets on with that.
+    pub at: u64,
+}
+
+/// Members that are watched together: one is given up only while at most half of them stand still.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The number of members.
+    pub members: usize,
+    /// What each has to do in each shard. Who is missing has nothing to do.
+    pub rows: Vec<(ShardId, NodeId, Option<Waits>)>,
 }
 
 /// A member that stands still, though it has something to do.
@@ -99,11 +122,11 @@ struct Seen {
     is_told: bool,
 }
 
-/// Watches how far the members of shards are, in one view.
+/// Watches how far the members of shards are, in one view, or at the end of the one before.
 ///
 /// A member is late that has something to do and stands still for as long as others have patience. It is given up only while at
-/// most half of the shard's members stand still: where most do, as when they share a disk, that is no fault of one of them. Time in
-/// which this node did not look does not count.
+/// most half of those who are watched together stand still: where most do, as when they share a disk, that is no fault of one of
+/// them. Time in which this node did not look does not count.
 #[derive(Clone, Debug)]
 pub struct StallWatch {
     patience: Patience,
@@ -145,33 +168,37 @@ impl StallWatch {
         self.seen.iter().filter(move |(_, seen)| stands(seen)).map(move |(key, seen)| stall(key, seen))
     }
 
-    /// Looks at all members of each shard. Returns those that are to be given up.
-    pub fn look(&mut self, now: Time, shards: &[(ShardId, Vec<(NodeId, Progress)>)]) -> Vec<Stall> {
+    /// Looks at all that are watched. Returns those that are to be given up.
+    pub fn look(&mut self, now: Time, watched: &[Watched]) -> Vec<Stall> {
         // This node stood still, and what it saw before is of then.
         if self.looked.is_some_and(|looked| now.since(looked) > self.interval() * 4) {
             self.forget();
         }
         self.looked = Some(now);
-        for (shard, members) in shards {
-            for (node, progress) in members {
-                self.note(now, (*shard, *node), progress.waits_for());
-            }
-        }
-        let mut late: Vec<Stall> = self.stalls(now).collect();
-        self.tell(now, &late);
-        let stands = late.clone();
-        late.retain(|stall| {
-            let members =
-                shards.iter().find(|(shard, _)| *shard == stall.shard).map_or(0, |(_, members)| members.len());
-            let standing = stands.iter().filter(|other| other.shard == stall.shard).count();
-            let most_stand = 2 * standing > members;
-            now.since(stall.since) >= self.patience.with(stall.waits_for) && !most_stand
-        });
+        let rows = || watched.iter().flat_map(|watched| &watched.rows);
+        let keys: BTreeSet<_> = rows().map(|&(shard, node, _)| (shard, node)).collect();
+        self.seen.retain(|key, _| keys.contains(key));
+        rows().for_each(|&(shard, node, waits)| self.note(now, (shard, node), waits));
+        let stands: Vec<Stall> = self.stalls(now).collect();
+        self.tell(now, &stands);
+        watched.iter().flat_map(|watched| self.late(now, watched, &stands)).collect()
+    }
+
+    /// Of those who stand still, the ones among these that are to be given up.
+    fn late(&self, now: Time, watched: &Watched, stands: &[Stall]) -> Vec<Stall> {
+        let is_watched = |stall: &Stall| {
+            let is_it = |&(shard, node, _): &(ShardId, NodeId, _)| (shard, node) == (stall.shard, stall.node);
+            watched.rows.iter().any(is_it)
+        };
+        let mut late: Vec<Stall> = stands.iter().copied().filter(is_watched).collect();
+        let standing = late.iter().map(|stall| stall.node).collect::<BTreeSet<_>>().len();
+        let most_stand = 2 * standing > watched.members;
+        late.retain(|stall| now.since(stall.since) >= self.patience.with(stall.waits_for) && !most_stand);
         late
     }
 
-    fn note(&mut self, now: Time, key: (ShardId, NodeId), waits: Option<(WaitsFor, u64)>) {
-        let Some((waits_for, at)) = waits else {
+    fn note(&mut self, now: Time, key: (ShardId, NodeId), waits: Option<Waits>) {
+        let Some(Waits { waits_for, at }) = waits else {
             self.seen.remove(&key);
             return;
         };
@@ -221,8 +248,10 @@ mod tests {
     fn looks(watch: &mut StallWatch, from: u64, to: u64, of: impl Fn(u64) -> Vec<Progress>) -> Vec<(u32, u64)> {
         let mut late = Vec::new();
         for ms in (from..=to).step_by(25) {
-            let members = of(ms).into_iter().enumerate().map(|(i, row)| (NodeId(i as u32 + 1), row)).collect();
-            late.extend(watch.look(at(ms), &[(SHARD, members)]).into_iter().map(|stall| (stall.node.0, ms)));
+            let row = |(i, row): (usize, Progress)| (SHARD, NodeId(i as u32 + 1), row.waits());
+            let rows: Vec<_> = of(ms).into_iter().enumerate().map(row).collect();
+            let watched = Watched { members: rows.len(), rows };
+            late.extend(watch.look(at(ms), &[watched]).into_iter().map(|stall| (stall.node.0, ms)));
         }
         late
     }

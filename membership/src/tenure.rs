@@ -19,7 +19,7 @@ use crate::{
     leases::Leases,
     machine::Signs,
     reopen::Reopen,
-    stall::Stall,
+    stall::{Stall, Waits},
     view::{Member, Seq, ShardId, View},
     view_log::{Final, Proposal, Trims},
 };
@@ -47,6 +47,10 @@ pub(crate) struct Tenure {
     pub(crate) board: Board,
     /// The board of the view before: it tells of members that have not appeared in this one, and tells them of this node.
     pub(crate) previous: Option<Board>,
+    /// The shards of that view.
+    pub(crate) shards_before: Vec<ShardId>,
+    /// By member, since when one is late for this view of which it is not known for what it waits.
+    pub(crate) lingering: BTreeMap<usize, Time>,
     pub(crate) phase: Phase,
     /// The first step.
     pub(crate) began: Option<Time>,
@@ -64,8 +68,8 @@ pub(crate) struct Tenure {
     pub(crate) decider: Decider,
     /// What was decided.
     committed: Option<Proposal>,
-    /// The shards that are being cleaned up.
-    cleaning: BTreeSet<ShardId>,
+    /// The shards that are being cleaned up, and what each was said to wait for.
+    cleaning: BTreeMap<ShardId, Option<Waits>>,
     /// A member says that all are to leave.
     pub(crate) closes: bool,
     /// Until when it waits for others that leave, too.
@@ -85,11 +89,14 @@ pub(crate) struct Tenure {
 impl Tenure {
     pub(crate) fn new(view: Arc<View>, board: Board, before: Option<Tenure>, settings: &Settings) -> Tenure {
         let (me, members) = (board.me(), board.len());
+        let shards_before = before.iter().flat_map(|before| &before.view.shards).map(|shard| shard.shard).collect();
         let (previous, lost) = before.map_or((None, Vec::new()), |before| (Some(before.board), before.lost));
         let mut tenure = Tenure {
             me,
             board,
             previous,
+            shards_before,
+            lingering: BTreeMap::new(),
             phase: Phase::Connecting,
             began: None,
             reached: None,
@@ -103,7 +110,7 @@ impl Tenure {
             leases: Leases::new(members, settings.read_lease),
             decider: Decider::default(),
             committed: None,
-            cleaning: BTreeSet::new(),
+            cleaning: BTreeMap::new(),
             closes: false,
             parts_by: None,
             lost: Vec::new(),
@@ -407,6 +414,11 @@ impl Tenure {
         self.committed = Some(next);
     }
 
+    /// The view that follows, if it is known, and this one not over.
+    pub(crate) fn committed(&self) -> Option<&Arc<View>> {
+        self.committed.as_ref().map(|next| &next.view)
+    }
+
     /// The view that follows, once everything is delivered.
     pub(crate) fn next(&mut self) -> Option<Proposal> {
         self.committed.take_if(|_| self.phase == Phase::Over)
@@ -442,15 +454,31 @@ impl Tenure {
                 counted.insert(shard);
             }
         }
-        self.cleaning = trims.keys().copied().collect();
+        self.cleaning = trims.keys().map(|&shard| (shard, None)).collect();
         self.phase = if trims.is_empty() { self.cleaned_up() } else { Phase::CleaningUp };
         self.touched = true;
         out.push(Effect::CleanUp { trims, counted });
     }
 
+    /// Tells the others what the clean-up of shards waits for.
+    pub(crate) fn cleans_up(&mut self, waits: &BTreeMap<ShardId, Waits>) {
+        for (shard, told) in &mut self.cleaning {
+            let waits = waits.get(shard).copied();
+            let index = self.view.shards.iter().position(|s| s.shard == *shard);
+            if let Some(index) = index.filter(|_| waits != std::mem::replace(told, waits)) {
+                self.board.set_waits(index, waits);
+                self.touched = true;
+            }
+        }
+    }
+
     pub(crate) fn on_ended(&mut self, shard: ShardId) {
         self.touched = true;
-        if self.phase == Phase::CleaningUp && self.cleaning.remove(&shard) && self.cleaning.is_empty() {
+        let Some(told) = self.cleaning.remove(&shard) else { return };
+        if let Some(index) = self.view.shards.iter().position(|s| s.shard == shard).filter(|_| told.is_some()) {
+            self.board.set_waits(index, None);
+        }
+        if self.phase == Phase::CleaningUp && self.cleaning.is_empty() {
             self.phase = self.cleaned_up();
         }
     }

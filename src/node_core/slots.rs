@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
-use squall_membership::{EndReason, Seq, ShardId, Trims};
-use squall_ordered::{Shard, Undelivered};
+use squall_membership::{EndReason, Progress, Rank, Seq, ShardId, ShardView, Trims, View, Watched};
+use squall_ordered::{Row, Shard, Undelivered};
 
 use super::CoreEffect;
 
@@ -27,6 +27,8 @@ struct Slot {
     cleans_up: bool,
     /// What it has handed out. It is not stepped any more: what it would deliver from then on would be delivered twice.
     handed_out: Option<Vec<Undelivered>>,
+    /// That was taken from here.
+    is_taken: bool,
 }
 
 /// What is left of a shard whose view is over.
@@ -41,7 +43,7 @@ pub(super) struct HandedOut {
 impl Slots {
     /// Takes a shard of a new view, of which this node holds the whole state or does not.
     pub(super) fn add(&mut self, shard: Shard, complete: bool) {
-        self.slots.push(Slot { shard, stuck: None, complete, cleans_up: false, handed_out: None });
+        self.slots.push(Slot { shard, stuck: None, complete, cleans_up: false, handed_out: None, is_taken: false });
     }
 
     /// This node holds the shard's whole state in memory. Returns whether it is complete now and was not before: a durable shard is
@@ -53,6 +55,26 @@ impl Slots {
 
     pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {
         self.slots.iter().map(|slot| &slot.shard).find(|part| part.id() == shard)
+    }
+
+    /// How far a shard's members are, as their rows say.
+    pub(super) fn watched(&self, members: &ShardView) -> Option<Watched> {
+        let part = self.get(members.shard)?;
+        let row =
+            |(rank, &node): (usize, &NodeId)| (members.shard, node, progress(part.row(Rank(rank as u32))).waits());
+        let rows = members.members.iter().enumerate().map(row).collect();
+        Some(Watched { members: members.members.len(), rows })
+    }
+
+    /// What this node's shards have still to do that have not delivered all that their view delivers.
+    pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
+        let shards = self.slots.iter().map(|slot| &slot.shard).filter(|shard| !shard.is_ended());
+        let row = |shard: &Shard| {
+            let own = progress(shard.row(view.shard(shard.id())?.rank_of(node)?));
+            // Others' rows no longer say what it could deliver.
+            Some((shard.id(), node, Progress { deliverable: u64::MAX, ..own }.waits()))
+        };
+        Watched { members: 1, rows: shards.filter_map(row).collect() }
     }
 
     fn slot(&mut self, shard: ShardId) -> Option<&mut Slot> {
@@ -161,26 +183,48 @@ impl Slots {
         self.slots.iter_mut().for_each(|slot| slot.shard.close());
     }
 
-    /// What is left of each. None while one delivers, or a thread is completing a message: ask again.
+    /// What is left of all, but for what was taken before. None while one delivers, or a thread is completing a message: ask again.
     pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, HandedOut>> {
+        self.let_go();
+        self.slots.iter().all(|slot| slot.handed_out.is_some()).then(|| self.take())
+    }
+
+    /// What is left of those that have ended, but for what was taken before.
+    pub(super) fn hand_out_ended(&mut self) -> BTreeMap<ShardId, HandedOut> {
+        self.let_go();
+        self.take()
+    }
+
+    /// Those of which it was not taken what is left.
+    pub(super) fn not_taken(&self) -> impl Iterator<Item = ShardId> {
+        self.slots.iter().filter(|slot| !slot.is_taken).map(|slot| slot.shard.id())
+    }
+
+    fn let_go(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| slot.handed_out.is_none()) {
             slot.shard.wedge();
             if slot.stuck.is_some() || slot.shard.is_ended() {
                 slot.handed_out = slot.shard.undelivered();
             }
         }
-        if self.slots.iter().any(|slot| slot.handed_out.is_none()) {
-            return None;
-        }
+    }
+
+    fn take(&mut self) -> BTreeMap<ShardId, HandedOut> {
         let take = |slot: &mut Slot| {
-            let undelivered = slot.handed_out.take().expect("all have");
-            (slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short() })
+            let undelivered = std::mem::take(slot.handed_out.as_mut().filter(|_| !slot.is_taken)?);
+            slot.is_taken = true;
+            Some((slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short() }))
         };
-        Some(self.slots.iter_mut().map(take).collect())
+        self.slots.iter_mut().filter_map(take).collect()
     }
 
     /// Closes all endpoints.
     pub(super) fn disconnect<F: Fabric>(&mut self, fabric: &mut F) {
         self.slots.iter_mut().for_each(|slot| slot.shard.disconnect(fabric));
     }
+}
+
+fn progress(row: Row) -> Progress {
+    let Row { delivered, deliverable, logged, persisted, .. } = row;
+    Progress { delivered, deliverable, logged, persisted }
 }

@@ -282,6 +282,11 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                     self.stalled = None;
                     self.outside.interrupted("it was dropped from the group, and joins it again");
                 }
+                CoreEffect::Halt { shard, why } => {
+                    if let Some(group) = self.groups.get(&shard) {
+                        group.control.halt(&why);
+                    }
+                }
                 CoreEffect::Outside { shard, why, undelivered } => {
                     self.tell(shard, Change::Outside(undelivered, why));
                 }
@@ -430,8 +435,14 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         }
                     }
                 }
-                Home::Thread(thread) if group.control.wants_delivery() => thread.wake(),
-                Home::Thread(_) | Home::Stuck(_) | Home::Ended => {}
+                // Its thread may hang.
+                Home::Thread(thread) => {
+                    group.control.ring(now);
+                    if group.control.wants_delivery() {
+                        thread.wake();
+                    }
+                }
+                Home::Stuck(_) | Home::Ended => {}
             }
         }
         busy
@@ -440,8 +451,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// When something is due even if nothing happens.
     fn deadline(&self) -> Time {
         let tasks = self.groups.values().filter_map(|group| match &group.home {
-            Home::Engine(task) => task.deadline(),
-            Home::Thread(_) | Home::Stuck(_) | Home::Ended => None,
+            Home::Engine(_) | Home::Thread(_) => group.control.rings_at(),
+            Home::Stuck(_) | Home::Ended => None,
         });
         tasks.chain([self.core.deadline()]).min().unwrap_or(Time::MAX)
     }

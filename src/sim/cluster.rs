@@ -563,7 +563,9 @@ impl Cluster {
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
             // These wait for what they ask of the log, and for the replica.
-            Act::Fetch(_) | Act::Restore(_) | Act::Cut(_) if self.disks.hangs(id) || node.hangs => {
+            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard)
+                if self.disks.hangs(id) || node.hung.contains(&shard) =>
+            {
                 self.put(self.net.now() + Duration::from_millis(1), id, act);
             }
             Act::Fetch(shard) => self.fetch(id, shard),

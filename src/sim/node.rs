@@ -1,7 +1,7 @@
 //! One simulated node: its core, its applications, and when they act.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -73,8 +73,8 @@ pub(super) struct Node {
     /// Somebody woke its engine from outside.
     poked: Arc<AtomicBool>,
     pub(super) state: State,
-    /// The calls of its applications, which have threads of their own, don't return.
-    pub(super) hangs: bool,
+    /// The shards of which the calls of applications, which have threads of their own, don't return.
+    pub(super) hung: BTreeSet<ShardId>,
     /// What it would have done while it was paused.
     pub(super) missed: Vec<Act>,
     /// When its next step is on the agenda, at the latest.
@@ -211,7 +211,7 @@ impl Node {
             has_disk,
             poked,
             state: State::Running,
-            hangs: false,
+            hung: BTreeSet::new(),
             missed: Vec::new(),
             step_at: Time::MAX,
             installed: None,
@@ -282,6 +282,7 @@ impl Node {
                     (self.disturbed, self.installed) = (true, None);
                     self.send_away("it was dropped from the group, and joins it again");
                 }
+                CoreEffect::Halt { shard, why } => self.groups[&shard].control.halt(&why),
                 CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
                     group.cargo = None;
@@ -331,6 +332,14 @@ impl Node {
     /// It can do nothing for clients until the next view.
     fn send_away(&self, why: &str) {
         self.server.iter().for_each(|server| server.send_away(why));
+    }
+
+    /// Rings the deadlines of callers whose shards hang, and says when the next is due.
+    fn ring_for_hung(&self) -> Option<Time> {
+        let now = Time::from_nanos(self.reads.load(Ordering::Relaxed));
+        let hung = || self.hung.iter().filter_map(|shard| self.groups.get(shard));
+        hung().for_each(|group| group.control.ring(now));
+        hung().filter_map(|group| group.control.rings_at()).min()
     }
 
     /// Ends its part if a disk has failed, if it can't go on with what is on it, or if its group lacks that: then this says so.
@@ -395,7 +404,8 @@ impl Cluster {
         self.schedule_log(id);
         self.schedule_deliveries(id);
         let node = &self.nodes[&id];
-        let deadline = node.clock.when(node.core.deadline());
+        let alarms = node.ring_for_hung();
+        let deadline = node.clock.when(alarms.map_or(node.core.deadline(), |alarm| alarm.min(node.core.deadline())));
         if busy {
             self.step_within(id, self.options.step_delay);
         } else if deadline != Time::MAX {
@@ -420,7 +430,7 @@ impl Cluster {
                 let delay = self.rng.u64(0..=self.options.transfer_delay.as_nanos() as u64);
                 puts.push((now + Duration::from_nanos(delay), Act::Fetch(shard)));
             }
-            let at = if node.hangs {
+            let at = if node.hung.contains(&shard) {
                 continue;
             } else if group.task.is_due() {
                 now + Duration::from_nanos(self.rng.u64(0..=self.options.delivery_delay.as_nanos() as u64))
@@ -442,8 +452,18 @@ impl Cluster {
 
     /// Lets no call of a node's applications return, from now on until it is said otherwise; its engine goes on.
     pub fn hang_application(&mut self, id: NodeId, hangs: bool) {
+        let shards: Vec<ShardId> = self.nodes.get(&id).iter().flat_map(|node| node.groups.keys().copied()).collect();
+        shards.into_iter().for_each(|shard| self.hang_shard(id, shard.0, hangs));
+    }
+
+    /// The same of one shard.
+    pub fn hang_shard(&mut self, id: NodeId, shard: u32, hangs: bool) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.hangs = hangs;
+            if hangs {
+                node.hung.insert(ShardId(shard));
+            } else {
+                node.hung.remove(&ShardId(shard));
+            }
             self.schedule_deliveries(id);
         }
     }
@@ -457,7 +477,7 @@ impl Cluster {
         if group.due_at.is_some_and(|due| due <= now) {
             group.due_at = None;
         }
-        if node.hangs {
+        if node.hung.contains(&shard) {
             return;
         }
         if let Err(halt) = group.task.step(node.clock.at(now), max) {

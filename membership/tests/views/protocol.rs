@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{BreakReason, NodeId};
-use squall_membership::{EndReason, Epoch, Input};
+use squall_membership::{EndReason, Epoch, Input, Patience, WaitsFor};
 
 use crate::world::{CONNECT_TIMEOUT, FAILURE_TIMEOUT, READ_LEASE, World, ms};
 
@@ -207,6 +207,63 @@ fn who_takes_long_to_deliver_the_rest_of_a_view_is_waited_for() {
         world.process(3).slow_ms = 500.0;
         world.crash(4);
         world.run_until("the others go on", ms(1000), World::is_settled);
+        assert_eq!(world.log.view().epoch, Epoch(2));
+        world.check();
+    }
+}
+
+/// How long others wait for a disk or an application, and not for the other.
+fn patience(waits_for: WaitsFor, limit: Duration) -> Patience {
+    match waits_for {
+        WaitsFor::Disk => Patience { disk: limit, application: Duration::MAX },
+        WaitsFor::Application => Patience { disk: Duration::MAX, application: limit },
+    }
+}
+
+#[test]
+fn who_hangs_while_it_delivers_the_rest_of_a_view_is_given_up_by_the_patience_with_what_it_waits_for() {
+    const LIMIT: Duration = ms(60);
+    for seed in 0..20 {
+        for waits_for in [WaitsFor::Disk, WaitsFor::Application] {
+            for hung in [&[2][..], &[2, 3]] {
+                let mut world = World::impatient(seed, 5, patience(waits_for, LIMIT));
+                for &node in hung {
+                    (world.process(node).slow_ms, world.process(node).slow_for) = (1e12, waits_for);
+                }
+                world.crash(5);
+                // Though they hang, they learn that they have no part any more.
+                let are_dropped = |world: &World| hung.iter().all(|&node| world.processes[&NodeId(node)].dropped > 0);
+                world.run_until("they are given up", FAILURE_TIMEOUT + LIMIT + ms(80), are_dropped);
+                hung.iter().for_each(|&node| world.process(node).slow_ms = 2.0);
+                world.run_until("they are back", ms(1000), World::is_settled);
+                assert_eq!(world.log.view().members.len(), 4);
+                world.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn who_takes_long_is_waited_for_by_the_patience_with_what_it_waits_for() {
+    for seed in 0..20 {
+        let mut world = World::impatient(seed, 4, patience(WaitsFor::Disk, ms(60)));
+        world.process(3).slow_ms = 500.0;
+        world.crash(4);
+        world.run_until("the others go on", ms(1000), World::is_settled);
+        assert_eq!(world.log.view().epoch, Epoch(2));
+        world.check();
+    }
+}
+
+#[test]
+fn where_most_hang_while_they_deliver_the_rest_of_a_view_nobody_is_given_up() {
+    for seed in 0..20 {
+        let mut world = World::impatient(seed, 5, patience(WaitsFor::Disk, ms(60)));
+        for node in 2..5 {
+            (world.process(node).slow_ms, world.process(node).slow_for) = (1e12, WaitsFor::Disk);
+        }
+        world.crash(5);
+        world.run_for(ms(500));
         assert_eq!(world.log.view().epoch, Epoch(2));
         world.check();
     }

@@ -79,12 +79,14 @@ impl Shard {
     /// Whether everything that will be delivered in this view has been. In durable mode it need not be on any disk: in the next view
     /// this member publishes nothing before it has all of that on its own.
     ///
-    /// Where the log has failed, or has no room, this never comes: such a member ends without it, or is given up.
+    /// Where the log has failed, or has no room, this never comes: such a member ends without it, or is given up. One that is abandoned
+    /// does not wait for room; if some comes all the same, its [`Deliverer`](crate::Deliverer) may deliver more until it is told.
     pub fn is_ended(&self) -> bool {
         match (self.state, self.mode) {
             (State::Running, _) => false,
             (State::CleaningUp { to, .. }, Mode::Ordered | Mode::Durable) => self.progress.delivered(0) >= to.0,
             // Without a trim: what was found deliverable so far.
+            (State::Abandoned, Mode::Durable) if self.progress.versions.is_full() => true,
             (State::Wedged | State::CleaningUp { .. } | State::Abandoned, _) => {
                 (0..self.senders.len()).all(|s| self.progress.delivered(s) >= self.progress.limit(s))
             }

@@ -47,7 +47,9 @@ pub(crate) fn layout() -> Layout {
     layout
 }
 
-pub(crate) fn settings() -> Settings {
+pub(crate) const ENDLESS: Patience = Patience { disk: Duration::MAX, application: Duration::MAX };
+
+pub(crate) fn settings(patience: Patience) -> Settings {
     Settings {
         fingerprint: 7,
         layout: layout(),
@@ -55,7 +57,7 @@ pub(crate) fn settings() -> Settings {
         connect_timeout: CONNECT_TIMEOUT,
         read_lease: READ_LEASE,
         restart_wait: RESTART_WAIT,
-        patience: Patience { disk: Duration::MAX, application: Duration::MAX },
+        patience,
     }
 }
 
@@ -73,12 +75,17 @@ pub(crate) struct World {
     acknowledged: BTreeMap<(Epoch, ShardId), Seq>,
     /// What members have told of their disks.
     persisted: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
+    patience: Patience,
     next_tick: Time,
 }
 
 impl World {
     /// A world in which nodes 1 to `members` are to be the first view.
     pub(crate) fn new(seed: u64, members: u32, network: SimConfig) -> World {
+        World::with(seed, members, network, ENDLESS)
+    }
+
+    fn with(seed: u64, members: u32, network: SimConfig, patience: Patience) -> World {
         let mut rng = Rng::with_seed(seed);
         let net = SimNet::new(network, rng.u64(..));
         let list: Vec<Member> = (1..=members).map(|id| Member::new(NodeId(id), Incarnation(1))).collect();
@@ -92,6 +99,7 @@ impl World {
             received: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             persisted: BTreeMap::new(),
+            patience,
             next_tick: Time::ZERO,
         };
         for member in list {
@@ -103,6 +111,13 @@ impl World {
     /// A world whose first view is in operation.
     pub(crate) fn formed(seed: u64, members: u32) -> World {
         World::formed_on(seed, members, SimConfig::fast())
+    }
+
+    /// As [`formed`](World::formed), of members that don't wait for ever.
+    pub(crate) fn impatient(seed: u64, members: u32, patience: Patience) -> World {
+        let mut world = World::with(seed, members, SimConfig::fast(), patience);
+        world.run_until("the first view is installed", ms(500), |world| world.all_in(Epoch::FIRST));
+        world
     }
 
     pub(crate) fn formed_on(seed: u64, members: u32, network: SimConfig) -> World {
@@ -129,7 +144,7 @@ impl World {
     fn start(&mut self, member: Member) {
         let (node, now) = (member.node, self.net.now());
         let fabric = if self.processes.contains_key(&node) { self.net.restart(node) } else { self.net.fabric(node) };
-        let process = Process::new(member, fabric, self.rng.fork());
+        let process = Process::new(member, fabric, self.rng.fork(), self.patience);
         self.processes.insert(node, process);
         self.log.begins(now, node);
     }

@@ -7,7 +7,10 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{Completion, Fabric, NodeId, Time, sim::SimFabric};
-use squall_membership::{Effect, EndReason, Epoch, Held, Input, Member, Membership, Seq, ShardId, View, ViewEvent};
+use squall_membership::{
+    Effect, EndReason, Epoch, Held, Input, Member, Membership, Patience, Seq, ShardId, StallWatch, View, ViewEvent,
+    Waits, WaitsFor,
+};
 
 use super::{DiskLog, Log, PASSED, after, settings};
 
@@ -43,6 +46,9 @@ pub(crate) struct Process {
     pub(crate) cleaned_up: Option<Time>,
     /// How long it takes to clean up, at most.
     pub(crate) slow_ms: f64,
+    /// For what it waits meanwhile.
+    pub(crate) slow_for: WaitsFor,
+    watch: StallWatch,
     pub(crate) dropped: usize,
     /// Whether it was told how its last view ended when it was dropped.
     pub(crate) knows_trims: bool,
@@ -70,9 +76,9 @@ type Received = BTreeMap<(Epoch, ShardId, NodeId), Seq>;
 type Delivered = BTreeMap<(Epoch, ShardId), Seq>;
 
 impl Process {
-    pub(crate) fn new(member: Member, fabric: SimFabric, rng: Rng) -> Process {
+    pub(crate) fn new(member: Member, fabric: SimFabric, rng: Rng, patience: Patience) -> Process {
         Process {
-            membership: Membership::new(member, settings()),
+            membership: Membership::new(member, settings(patience)),
             fabric,
             rng,
             effects: Vec::new(),
@@ -92,6 +98,8 @@ impl Process {
             gone: Vec::new(),
             cleaned_up: None,
             slow_ms: 2.0,
+            slow_for: WaitsFor::Application,
+            watch: StallWatch::new(patience),
             dropped: 0,
             knows_trims: false,
             ended: None,
@@ -126,7 +134,8 @@ impl Process {
         }
         let own = if self.effects.is_empty() { Time::MAX } else { Time::ZERO };
         let later = self.later.keys().next().map_or(Time::MAX, |(at, _)| *at);
-        own.min(later).min(self.membership.deadline())
+        let watch = self.membership.lingering().map_or(Time::MAX, |_| self.watch.deadline());
+        own.min(later).min(watch).min(self.membership.deadline())
     }
 
     pub(crate) fn deliver(&mut self, epoch: Epoch, shard: ShardId, up_to: Seq, delivered: &mut Delivered) {
@@ -187,10 +196,19 @@ impl Process {
             self.input(Input::ViewLog(event));
         }
         self.membership.step(&mut self.fabric, now, now.as_nanos(), &mut self.effects);
+        self.watch_lingering(now);
         while !self.effects.is_empty() && self.ended.is_none() {
             for effect in std::mem::take(&mut self.effects) {
                 self.carry_out(effect, now, log, received, delivered);
             }
+        }
+    }
+
+    /// Gives up members that stand still at the end of the view before.
+    fn watch_lingering(&mut self, now: Time) {
+        let Some(watched) = self.membership.lingering().filter(|_| now >= self.watch.deadline()) else { return };
+        for stall in self.watch.look(now, &[watched]) {
+            self.input(Input::Late { stall, waited: now.since(stall.since) });
         }
     }
 
@@ -242,6 +260,8 @@ impl Process {
                     self.cleaned_to.insert(shard, (own >= trim).then_some(trim));
                     self.say_later(now, self.slow_ms, Input::Ended(shard));
                 }
+                let waits = Waits { waits_for: self.slow_for, at: 0 };
+                self.input(Input::CleansUp(trims.keys().map(|&shard| (shard, waits)).collect()));
             }
             Effect::Dropped { next, trims, .. } => {
                 self.knows_trims = trims.is_some();
