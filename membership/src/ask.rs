@@ -79,7 +79,8 @@ impl Tenure {
             let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
             previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
         };
-        (0..self.board.len()).all(|member| self.board.is_leaving(member) || (member != self.me && before(member)))
+        let leaves = |member: usize| self.board.is_leaving(member) || (member != self.me && before(member));
+        self.board.is_closing() || (0..self.board.len()).all(leaves)
     }
 
     pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {

@@ -92,6 +92,8 @@ impl Tenure {
         let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
         if let Some(last) = self.dissolution(since, now, settings) {
             tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
+            // A member that ended may have told this one that it leaves, and not the others.
+            self.board.close();
             return self.commit(last);
         }
         let timeout = settings.failure_timeout;

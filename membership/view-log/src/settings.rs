@@ -73,7 +73,7 @@ pub struct Timing {
     pub hello: Duration,
     /// How long nothing may be decided before [`NoQuorum`](squall_membership::ViewEvent::NoQuorum) is reported.
     pub no_quorum: Duration,
-    /// How long a node waits for its first view, until it fails with [`Failure::NotFormed`]. None: for ever.
+    /// How long a node waits for its first view, until it fails with [`Failure::NotFormed`] or [`Failure::NotAdmitted`]. None: for ever.
     pub formation: Option<Duration>,
     /// How long nothing may be heard of a node that asks to join, before it is taken as one that asks no more.
     pub withdraw: Duration,
@@ -129,6 +129,16 @@ pub enum Failure {
         waited_ms: u64,
         /// Nodes of the list from which nothing came.
         missing: Vec<NodeId>,
+    },
+    /// There is a group, and it did not take this node in in the time that was given.
+    #[error("the group is in epoch {epoch}, and has not taken this node in for {waited_ms} ms: {}", undecided(silent))]
+    NotAdmitted {
+        /// How long it waited, in milliseconds.
+        waited_ms: u64,
+        /// The epoch of the group's view, as a member has told it.
+        epoch: u64,
+        /// Members of that view of which nothing is heard.
+        silent: Vec<NodeId>,
     },
     /// A group was begun that can't go on without an operator.
     #[error("the group can't go on, as {with} says: {}", forgotten(nodes))]
@@ -206,6 +216,17 @@ fn absent(missing: &[NodeId]) -> String {
     match missing {
         [] => "all could be reached, and no first view was decided (is one of them started again and again?)".into(),
         _ => format!("nothing was heard of {} (are they started, and can they be reached?)", listed(missing)),
+    }
+}
+
+fn undecided(silent: &[NodeId]) -> String {
+    match silent {
+        [] => "its members answer, and decide nothing (does it have room for another, and do their clocks and disks work?)".into(),
+        _ => format!(
+            "nothing is heard of its members {}; if too few of those who vote are left, start them, or force one that is left to go on \
+             (`squall recover`)",
+            listed(silent)
+        ),
     }
 }
 

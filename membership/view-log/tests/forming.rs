@@ -94,6 +94,25 @@ fn a_joiner_of_a_group_that_forms_says_for_whom_it_waits() {
     assert_eq!(world.log(4).failure(), Some(Failure::NotFormed { waited_ms: 2000, missing }));
 }
 
+/// One of three is left, which can decide nothing; another comes, which was one of them or was not.
+#[test]
+fn a_node_that_a_group_without_a_majority_can_not_take_in_waits_no_longer_than_it_was_told() {
+    for (seed, comes) in [(1, 2), (2, 4)] {
+        let mut world = World::formed(&[1, 2, 3], seed);
+        [1, 2].iter().for_each(|&id| world.crash(id));
+        world.run(500 * MS);
+        let contacts = world.contacts(&[1, 2, 3]);
+        let start = match comes {
+            2 => Start::List { members: contacts, witnesses: Vec::new() },
+            _ => Start::Join { contacts },
+        };
+        world.start_as(comes, start, patience(3000));
+        world.run(4000 * MS);
+        let silent = [1, 2].into_iter().filter(|&id| id != comes).map(NodeId).collect();
+        assert_eq!(world.log(comes).failure(), Some(Failure::NotAdmitted { waited_ms: 3000, epoch: 1, silent }));
+    }
+}
+
 #[test]
 fn two_of_three_that_forgot_their_votes_and_the_third_say_so_at_once_and_wait_no_longer_than_they_were_told() {
     for seed in 0..20 {

@@ -1,10 +1,13 @@
 //! How a node comes to a group: it founds one with others, or finds one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use openraft::async_runtime::watch::WatchReceiver;
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Incarnation, Layout, Member};
+use squall_membership::{ClusterId, Incarnation, Layout, Member, View};
 
 use super::{Agent, BUSY, MANY, force::LOOKS, is_same};
 use crate::{
@@ -25,6 +28,8 @@ pub(super) struct Formation {
     told: Option<(Layout, Vec<NodeId>)>,
     /// For whom the group waits, by those who form it.
     missing: Option<Vec<NodeId>>,
+    /// The view of the group that others have told of.
+    group: Option<Arc<View>>,
     /// Nodes that vote and have forgotten how, and who says so.
     forgot: Option<(NodeId, Vec<NodeId>)>,
     /// Of whom that was said in this node's log.
@@ -277,6 +282,7 @@ impl<C: Types> Agent<C> {
             Here::Group { last, leader, exceed, forgot } => {
                 let me = self.network.me();
                 self.formation.missing = None;
+                self.formation.group = Some(Arc::clone(&last.view));
                 self.formation.forgot = Some((from.node, forgot)).filter(|(_, nodes)| !nodes.is_empty());
                 if let (Some(wanted), Some(exceed)) = (&self.wants, exceed)
                     && exceed >= wanted.incarnation
@@ -313,10 +319,8 @@ impl<C: Types> Agent<C> {
         }
         let (peers, voters) = self.peers();
         let me = self.network.me().node;
-        let recent = self.settings.timing.hello * 10;
-        let is_heard = |node: NodeId| self.heard.get(&node).is_some_and(|heard| self.now - *heard <= recent);
         let nodes = voters.iter().filter_map(|voter| peers.get(voter)).map(|peer| peer.member.node);
-        let missing: Vec<NodeId> = nodes.filter(|&node| node != me && !is_heard(node)).collect();
+        let missing: Vec<NodeId> = nodes.filter(|&node| node != me && !self.is_heard(node)).collect();
         if 2 * (voters.len() - missing.len()) > voters.len() { Vec::new() } else { missing }
     }
 
@@ -347,10 +351,14 @@ impl<C: Types> Agent<C> {
 
     /// The nodes that it was configured with and of which it hears nothing.
     fn absent(&self) -> Vec<NodeId> {
-        let (me, recent) = (self.network.me().node, self.settings.timing.hello * 10);
-        let is_heard = |node: &NodeId| self.heard.get(node).is_some_and(|heard| self.now - *heard <= recent);
+        let me = self.network.me().node;
         let nodes = self.settings.start.contacts().filter_map(|contact| contact.node);
-        nodes.filter(|node| *node != me && !is_heard(node)).collect()
+        nodes.filter(|node| *node != me && !self.is_heard(*node)).collect()
+    }
+
+    /// Whether anything was heard of a node a moment ago.
+    fn is_heard(&self, node: NodeId) -> bool {
+        self.heard.get(&node).is_some_and(|heard| self.now - *heard <= self.settings.timing.hello * 10)
     }
 
     /// The group that this node asks for is being formed.
@@ -428,13 +436,16 @@ impl<C: Types> Agent<C> {
         if let Some((with, nodes)) = self.forgot() {
             return self.shared.fail(Failure::Forgotten { with, nodes });
         }
-        if self.tells_from.is_some() || self.last().is_some() {
-            return;
+        let waited_ms = patience.as_millis() as u64;
+        if let Some(view) = self.formation.group.clone().or_else(|| self.view()) {
+            let is_silent = |node: &NodeId| *node != self.network.me().node && !self.is_heard(*node);
+            let silent = view.nodes().into_iter().filter(is_silent).collect();
+            return self.shared.fail(Failure::NotAdmitted { waited_ms, epoch: view.epoch.0, silent });
         }
         let missing = match &self.formation.missing {
             Some(missing) if !missing.is_empty() => missing.clone(),
             _ => self.absent(),
         };
-        self.shared.fail(Failure::NotFormed { waited_ms: patience.as_millis() as u64, missing });
+        self.shared.fail(Failure::NotFormed { waited_ms, missing });
     }
 }
