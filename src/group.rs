@@ -413,7 +413,11 @@ impl<S: Service> GroupControl for Control<S> {
 
     fn wants_delivery(&self) -> bool {
         let intake = &self.shared.intake;
-        self.reads.any_peeks() || intake.may_resubmit() || self.transfer.any() || self.reads.replica().is_left()
+        self.reads.any_peeks()
+            || intake.alarms.any()
+            || intake.may_resubmit()
+            || self.transfer.any()
+            || self.reads.replica().is_left()
     }
 
     fn count_overrun(&self) {
