@@ -280,6 +280,7 @@ fn the_fields_of_a_status_are_these() {
         "standing",
         "version",
         "view_log",
+        "went_back",
     ];
     assert_eq!(fields(&page), top);
     assert_eq!((&page["node"], &page["epoch"], &page["standing"]), (&1.into(), &1.into(), &"member".into()));
