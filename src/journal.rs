@@ -61,7 +61,7 @@ pub(crate) struct Journal {
     /// The group is of a life that an operator forced, who has accepted what is lost by that.
     forced: AtomicBool,
     scrubbed: Mutex<ScrubReport>,
-    /// What cuts and new beginnings have taken away, as it was last looked at.
+    /// The records that cuts and new beginnings have taken away, as of the last look.
     asides: Mutex<Vec<AsideStatus>>,
     /// Why the log is not taken back to what the group has, in a sentence.
     went_back: OnceLock<String>,
@@ -213,7 +213,7 @@ impl Journal {
         self.forced.store(forced, Ordering::Release);
     }
 
-    /// What was found damaged while the node runs.
+    /// The damage that was found while the node runs.
     pub(crate) fn scrubbed(&self) -> ScrubReport {
         self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -222,7 +222,7 @@ impl Journal {
         *self.scrubbed.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// What was set aside beside the log.
+    /// The records that were set aside beside the log.
     pub(crate) fn asides(&self) -> Vec<AsideStatus> {
         self.asides.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -284,7 +284,7 @@ impl Journal {
         self.grown.notify(usize::MAX);
     }
 
-    /// Where the log's files are.
+    /// The directory of the log's files.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -330,7 +330,7 @@ impl Journal {
         self.filling().view.clone()
     }
 
-    /// Where the log ends, with all that was appended, and what goes with a state there.
+    /// The log's end, with all that was appended, and what goes with a state there.
     pub(crate) fn place(&self) -> LogPlace {
         let filling = self.filling();
         LogPlace { end: filling.appender.end(), view: filling.view.clone(), skips: filling.skips.clone() }

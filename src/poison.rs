@@ -40,7 +40,7 @@ impl Drop for OnPanic<'_> {
 }
 
 impl Given {
-    /// What has happened, and what can be done, of a message that the log in this directory has.
+    /// A sentence about a message that the log in this directory has: what has happened, and what can be done.
     pub(crate) fn help(&self, directory: &Path) -> String {
         let Given { position, sender, version } = self;
         let (version, directory) = (version.unwrap_or_default(), directory.display());

@@ -15,7 +15,7 @@ use crate::{
     recovery,
 };
 
-/// How fast a log is read.
+/// The rate at which a log is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// On average, while it reads. 0: it does not.
@@ -36,7 +36,7 @@ impl Pace {
     }
 }
 
-/// What is to be done next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing until then.
@@ -49,7 +49,7 @@ pub(crate) enum Next {
     Alone(Damage),
 }
 
-/// What became of a log's damages.
+/// The outcome of a log's damages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScrubReport {
     /// Those that are left, in words.
@@ -84,7 +84,7 @@ impl Scrub {
         Scrub { pace, next_read: now, found: Vec::new(), repaired: 0 }
     }
 
-    /// What is to be done now. `others` have the log, too.
+    /// The next thing to do. `others` have the log, too.
     pub(crate) fn next(&mut self, now: Time, others: &[NodeId]) -> Next {
         for found in self.found.iter_mut().filter(|found| found.next <= now) {
             if let Some(&other) = others.iter().find(|other| !found.asked.contains(other)) {
@@ -142,7 +142,7 @@ pub(crate) struct Scrubbing {
     scrub: Scrub,
     journal: Arc<Journal>,
     reader: Option<Scrubber<Disk>>,
-    /// What keeps it from reading was said.
+    /// It was said why it can't read.
     is_told: bool,
 }
 

@@ -143,7 +143,7 @@ impl Mark {
 /// A place of a durable group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogPlace {
-    /// Where the log was.
+    /// The place of the log.
     pub(crate) end: End,
     /// The last view there.
     pub(crate) view: LastView,

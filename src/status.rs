@@ -78,7 +78,7 @@ pub struct LogStatus {
     pub syncs: u64,
     /// Why nothing more is written, if that is so.
     pub failure: Option<String>,
-    /// What was found damaged on the disk while the node runs, and is not repaired yet, in words.
+    /// The damage that was found on the disk while the node runs, and is not repaired yet, in words.
     pub damaged: Vec<String>,
     /// The number of damages that were repaired from other members' logs while the node runs.
     pub repaired: u64,
@@ -97,7 +97,7 @@ pub struct AsideStatus {
     pub first: u64,
     /// The version of the last message.
     pub last: u64,
-    /// What they take, in bytes.
+    /// The room that they take, in bytes.
     pub bytes: u64,
 }
 

@@ -19,7 +19,7 @@ use squall::{
     sim::{Cluster, Decider, NotStarted, Options},
 };
 
-/// How many seeds run here.
+/// The number of seeds that run here.
 const SEEDS: u64 = 30;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
@@ -44,7 +44,7 @@ struct Run {
     /// Said not to be delivered.
     refused: BTreeSet<u64>,
     numbers: u64,
-    /// What ends some time after it began.
+    /// Something that ends some time after it began.
     troubles: Vec<(Duration, Trouble)>,
 }
 

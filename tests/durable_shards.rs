@@ -19,7 +19,7 @@ use squall::{
     sim::{Cluster, Decider, NotStarted, Options},
 };
 
-/// How many seeds run here.
+/// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
 /// Once nothing goes wrong any more, all serve within this time.

@@ -20,7 +20,7 @@ use process::{Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
 /// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy machine's disk may take a while, too.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a busy machine takes besides.
+/// The time that a busy machine takes besides.
 const BUSY: Duration = Duration::from_secs(5);
 
 #[test]

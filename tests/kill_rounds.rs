@@ -54,7 +54,7 @@ const SESSIONS: u32 = 2;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a member may take to say what it has.
+/// The time that a member may take to say what it has.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 const GROUP: &str = "log";
@@ -161,7 +161,7 @@ enum News {
 }
 
 impl News {
-    /// What a process says that has these numbers as a writer, or others. Returns the writer with it.
+    /// The words of a process that has these numbers as a writer, or others. Returns the writer with it.
     fn of(said: Option<&str>, process: u32) -> (u32, News) {
         let Some(said) = said else { return (process, News::Ended) };
         let numbers: Vec<u64> = said.split(' ').flat_map(str::parse).collect();
@@ -204,7 +204,7 @@ fn session(
     })
 }
 
-/// What all replicas of a shard have been seen to have.
+/// The entries that all replicas of a shard have been seen to have.
 #[derive(Default)]
 struct Checked {
     /// All versions up to this one.

@@ -18,7 +18,7 @@ use squall::{
     sim::{Cluster, Decider, NotStarted, Options},
 };
 
-/// How many seeds run here.
+/// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
 const PATIENCE: Duration = Duration::from_secs(3);

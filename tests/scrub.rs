@@ -1,4 +1,4 @@
-//! What disks damage while their nodes run: simulated members find it by reading their logs again, and replace it by each other's
+//! Damage by disks while their nodes run: simulated members find it by reading their logs again, and replace it by each other's
 //! records, while the group goes on.
 //!
 //! `SQUALL_SEEDS=FROM..TO` runs other seeds than usual.

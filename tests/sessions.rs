@@ -21,7 +21,7 @@ use squall::{
     sim::{Client, Cluster, Decider, NotStarted, Options},
 };
 
-/// How many seeds run here.
+/// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
 /// Once nothing goes wrong any more, all calls are over within this time, and all members serve.
@@ -33,7 +33,7 @@ struct Sequence(Vec<u64>);
 
 impl Replicated for Sequence {
     type Command = u64;
-    /// How many commands there were, this one included.
+    /// The number of commands, this one included.
     type Reply = u64;
 
     fn apply(&mut self, number: &Archived<u64>, _at: &Applied) -> u64 {
@@ -76,7 +76,7 @@ struct Run {
     groups: Vec<Group<Served<Sequence>>>,
     clients: Vec<Client<Sequence>>,
     asked: Vec<Asked>,
-    /// What was said of each command.
+    /// The outcome of each command.
     told: BTreeMap<u64, Result<u64, ClientError>>,
     numbers: u64,
 }

@@ -21,7 +21,7 @@ use signal_hook::consts::SIGTERM;
 use squall::{Group, Node};
 use sum::Sum;
 
-/// How often all stop, over each backend.
+/// The number of times that all stop, over each backend.
 const ROUNDS: u64 = 15;
 
 /// A supervisor kills a process that has not ended by then.
@@ -81,7 +81,7 @@ fn write(shard: &Group<Sum>, asked: &AtomicBool) -> (u64, u64) {
     (added, sent)
 }
 
-/// What the shards' sums are, once each is served by a member: at all that serve it.
+/// The shards' sums, once each is served by a member: at all that serve it.
 fn sums(nodes: &mut [Process], shards: usize) -> Vec<Vec<u64>> {
     let deadline = Instant::now() + PATIENCE;
     loop {

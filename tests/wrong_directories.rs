@@ -116,7 +116,7 @@ impl World {
         panic!("seed {}: not within {PATIENCE:?}: {what}; {ends:#?}", self.seed);
     }
 
-    /// What a node ends with, if it has.
+    /// The reason for a node's end, if it has ended.
     fn says(&self, node: NodeId) -> String {
         self.cluster.end_reason(node).map(ToString::to_string).unwrap_or_default()
     }

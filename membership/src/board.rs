@@ -229,7 +229,7 @@ impl Board {
         self.table.set(column, told + 1 + (code + 2 - told % 3) % 3);
     }
 
-    /// What a member's clean-up of a shard waits for.
+    /// The disk or the application that a member's clean-up of a shard waits for.
     pub(crate) fn waits(&self, member: usize, shard: usize) -> Option<Waits> {
         let at = self.table.get(member, self.waits.nth(shard));
         let waits_for = [None, Some(WaitsFor::Disk), Some(WaitsFor::Application)][(at % 3) as usize]?;

@@ -61,7 +61,7 @@ pub enum Input {
         /// The members that this one has vouched for, so that they may still read. It vouches for nobody any more.
         leased: Vec<NodeId>,
     },
-    /// What the clean-up of each shard that has not ended waits for. To be said anew as that changes.
+    /// The disk or the application that the clean-up of each shard waits for, of those that have not ended. To be said anew as that changes.
     CleansUp(BTreeMap<ShardId, Waits>),
     /// A shard has delivered everything up to its trim, as far as it has received that.
     Ended(ShardId),

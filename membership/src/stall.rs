@@ -97,7 +97,7 @@ pub struct Waits {
 pub struct Watched {
     /// The number of members.
     pub members: usize,
-    /// What each has to do in each shard. Who is missing has nothing to do.
+    /// The work of each member in each shard. One that is missing has none.
     pub rows: Vec<(ShardId, NodeId, Option<Waits>)>,
 }
 

@@ -45,7 +45,7 @@ pub struct StatusReport {
     pub candidates: Vec<CandidateReport>,
     /// What operators have forced, in words, oldest first.
     pub forced: Vec<String>,
-    /// What nodes say that know more than the group, since it goes on from old copies of storage, in words.
+    /// Sentences of nodes that know more than the group, since it goes on from old copies of storage.
     pub went_back: Vec<String>,
 }
 

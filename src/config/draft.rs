@@ -23,7 +23,7 @@ const CLOCK_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lease lasts where nothing else is said.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
-/// What of its logs a node reads again per second where nothing else is said: some GiB within hours.
+/// The bytes of its logs that a node reads again per second where nothing else is said: some GiB within hours.
 const SCRUB_BYTES: usize = 1 << 20;
 
 /// How long members that come back wait for the others where nothing else is said.

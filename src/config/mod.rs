@@ -382,7 +382,7 @@ impl Config {
         self.failure_timeout
     }
 
-    /// How many bytes of its logs the node reads again per second, to find what its disk has damaged; 0 for none.
+    /// The number of bytes of its logs that the node reads again per second, to find what its disk has damaged; 0 for none.
     pub fn scrub_bytes_per_second(&self) -> u64 {
         self.scrub_bytes_per_second as u64
     }

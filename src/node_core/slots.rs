@@ -57,7 +57,7 @@ impl Slots {
         self.slots.iter().map(|slot| &slot.shard).find(|part| part.id() == shard)
     }
 
-    /// How far a shard's members are, as their rows say.
+    /// The progress of a shard's members, as their rows say.
     pub(super) fn watched(&self, members: &ShardView) -> Option<Watched> {
         let part = self.get(members.shard)?;
         let row =
@@ -66,7 +66,7 @@ impl Slots {
         Some(Watched { members: members.members.len(), rows })
     }
 
-    /// What this node's shards have still to do that have not delivered all that their view delivers.
+    /// The work that is left to this node's shards that have not delivered all that their view delivers.
     pub(super) fn unended(&self, view: &View, node: NodeId) -> Watched {
         let shards = self.slots.iter().map(|slot| &slot.shard).filter(|shard| !shard.is_ended());
         let row = |shard: &Shard| {
@@ -183,13 +183,13 @@ impl Slots {
         self.slots.iter_mut().for_each(|slot| slot.shard.close());
     }
 
-    /// What is left of all, but for what was taken before. None while one delivers, or a thread is completing a message: ask again.
+    /// The rest of all, but for what was taken before. None while one delivers, or a thread is completing a message: ask again.
     pub(super) fn hand_out(&mut self) -> Option<BTreeMap<ShardId, HandedOut>> {
         self.let_go();
         self.slots.iter().all(|slot| slot.handed_out.is_some()).then(|| self.take())
     }
 
-    /// What is left of those that have ended, but for what was taken before.
+    /// The rest of those that have ended, but for what was taken before.
     pub(super) fn hand_out_ended(&mut self) -> BTreeMap<ShardId, HandedOut> {
         self.let_go();
         self.take()

@@ -47,7 +47,7 @@ struct Kept {
     control: Arc<dyn GroupControl>,
     scrubbing: Scrubbing,
     next: Time,
-    /// How often its end had been changed when this last looked what was set aside.
+    /// The number of changes of its end when this last looked what was set aside.
     changes: Option<u64>,
 }
 

@@ -166,7 +166,7 @@ impl<R: Answers> Service for Served<R> {
         Ok(None)
     }
 
-    /// What is about sessions changes no replica of the application's, and is done. A client's request gets an answer that says what
+    /// A message about sessions changes no replica of the application's, and is done. A client's request gets an answer that says what
     /// became of it, so that it is not applied when it comes again.
     fn skip(&mut self, message: &Message<'_>, logged: Logged, scratch: &mut AlignedVec) -> Result<(), Invalid> {
         scratch.resize(message.payload.len(), 0);

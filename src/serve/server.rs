@@ -218,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Where what is said to a client goes that comes now.
+    /// The place to which words for a client go that comes now.
     pub(crate) fn outbox(&self, now: Time) -> Arc<Outbox> {
         let unread = self.stations.values().map(|(_, station)| station.options.unread_bytes).max().unwrap_or(0);
         let outbox = Arc::new(Outbox::new(unread, now, Arc::clone(&self.budget)));

@@ -71,7 +71,7 @@ pub struct Cluster {
     pub(super) net: SimNet,
     pub(super) rng: Rng,
     specs: BTreeMap<NodeId, Vec<Box<dyn GroupSpec>>>,
-    /// What nodes that do not run will serve clients with.
+    /// The servers of nodes that do not run yet.
     pub(super) stations: BTreeMap<NodeId, Vec<Station>>,
     pub(super) outsiders: Vec<Outsider>,
     desks: BTreeMap<NodeId, Vec<Arc<Desk>>>,
@@ -273,7 +273,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What serves the clients of a node, if any of its groups does.
+    /// The server of a node's clients, if any of its groups has some.
     fn server<'a>(
         &self,
         id: NodeId,

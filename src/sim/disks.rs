@@ -57,13 +57,13 @@ pub struct DiskCopy {
     pub(super) logs: LogFiles,
 }
 
-/// What a node had of its shards' logs: the files, and what its store remembered of each log.
+/// A copy of a node's logs: the files, and what its store remembered of each log.
 pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<Remembered>)>;
 
 /// A disk's usual pace.
 const PACE: Duration = Duration::from_micros(50);
 
-/// How long a log that was read again rests, and a node that can't read it now.
+/// The pause of a log that was read again, and of a node that can't read it now.
 const REST: Duration = Duration::from_millis(50);
 
 /// How long a log rests before it notes by itself how far it was acknowledged.
@@ -80,7 +80,7 @@ impl Disks {
         self.0.get(&node).into_iter().flat_map(|disk| disk.shards.values()).map(|on_disk| &on_disk.storage)
     }
 
-    /// What a node has of its logs, as it is now.
+    /// A copy of a node's logs, as they are now.
     pub(super) fn copy(&self, node: NodeId) -> LogFiles {
         let shards = self.0.get(&node).into_iter().flat_map(|disk| &disk.shards);
         shards.map(|(&shard, on_disk)| (shard, (on_disk.storage.image(), on_disk.remembered))).collect()

@@ -23,7 +23,7 @@ use crate::{
 /// A thread that has done nothing for so long waits for something that does not come.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What a thread says, each time that it stops.
+/// A thread's word, each time that it stops.
 enum Said<T> {
     /// It goes on when it is told to.
     Stopped(Vec<u8>),

@@ -66,7 +66,7 @@ pub(super) enum State {
 pub(super) struct Node {
     pub(super) core: NodeCore<SimFabric>,
     pub(super) groups: BTreeMap<ShardId, Home>,
-    /// What serves clients from outside, if it does.
+    /// The server of clients from outside, if there are any.
     pub(super) server: Option<Arc<Server>>,
     /// It has durable groups, and a disk for them.
     has_disk: bool,

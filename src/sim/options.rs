@@ -26,7 +26,7 @@ pub struct Options {
     pub segment_bytes: u64,
     /// How much of such a log is written at once, in bytes.
     pub batch_bytes: usize,
-    /// How much of such logs a node reads again per second, in bytes, to find and repair what its disk has damaged; 0: nothing.
+    /// The bytes of such logs that a node reads again per second, to find and repair what its disk has damaged; 0: none.
     pub scrub_bytes_per_second: u64,
 }
 

@@ -68,7 +68,7 @@ struct Connection {
     guest: Option<Guest>,
     to_node: VecDeque<(Time, ToNode)>,
     to_client: VecDeque<(Time, ToClient)>,
-    /// What the node's group is to take before anything else is read.
+    /// The answer that the node's group is to take before anything else is read.
     passing: Option<Passing>,
     /// The node reads nothing more.
     is_over: bool,

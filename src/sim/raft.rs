@@ -101,7 +101,7 @@ impl Raft {
         }
     }
 
-    /// What a node that runs says of a group that has gone back.
+    /// A running node's sentence about a group that has gone back.
     pub(super) fn went_back(&self, node: NodeId) -> Vec<String> {
         self.seats.get(&node).map(|seat| lock(&seat.log).status().went_back).unwrap_or_default()
     }
@@ -257,7 +257,7 @@ impl Cluster {
         self.schedule_log(id);
     }
 
-    /// What a node says of its group if that has gone back, as another knows: `squall status` shows it.
+    /// A node's sentences about its group if that has gone back, as another knows: `squall status` shows them.
     pub fn went_back(&self, node: NodeId) -> Vec<String> {
         self.raft.went_back(node)
     }

@@ -29,7 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RESTART_WAIT: Duration = Duration::from_secs(2);
 
-/// What tells a process of this program that it is a node, and which: `id backend cluster address,address.. shards replicas directory`.
+/// The variable that tells a process of this program that it is a node, and which: `id backend cluster address,address.. shards replicas directory`.
 /// The group is durable if there is a directory.
 const NODE: &str = "SQUALL_TEST_NODE";
 
@@ -186,7 +186,7 @@ impl Cluster {
         1..=self.addresses.len() as u32
     }
 
-    /// What a node says of the cluster to operators.
+    /// A node's report of the cluster to operators.
     pub(crate) fn report(&self, id: u32) -> Result<StatusReport, String> {
         let target = match self.backend {
             "shm" => Target::on_host(&self.name, id),
@@ -225,7 +225,7 @@ impl Cluster {
         holders(&report).into_iter().flatten().collect()
     }
 
-    /// What all nodes that hold a shard read of it, once all replicas of all shards are there and stay where they are.
+    /// The sum that all nodes that hold a shard read of it, once all replicas of all shards are there and stay where they are.
     pub(crate) fn read_all(&self, nodes: &mut [Process], shard: usize) -> Vec<u64> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -212,7 +212,7 @@ fn who_takes_long_to_deliver_the_rest_of_a_view_is_waited_for() {
     }
 }
 
-/// How long others wait for a disk or an application, and not for the other.
+/// Patience with a disk or an application, and none with the other.
 fn patience(waits_for: WaitsFor, limit: Duration) -> Patience {
     match waits_for {
         WaitsFor::Disk => Patience { disk: limit, application: Duration::MAX },

@@ -116,7 +116,7 @@ pub(crate) struct Agent<C: Types> {
     /// The nodes that were turned away, each with its latest life: they are named in this node's log once.
     turned_away: BTreeMap<NodeId, Incarnation>,
     went_back: WentBack,
-    /// Where this node's part is kept, in words.
+    /// The place where this node's part is kept, in words.
     directory: Option<String>,
     /// As what it asks to be a member.
     wants: Option<Member>,

@@ -215,7 +215,7 @@ pub(crate) struct Opened {
     pub(crate) store: Store,
     /// Of which life, if it is known.
     pub(crate) cluster: Option<ClusterId>,
-    /// Where it is kept, in words, if it outlives its process.
+    /// The place where it is kept, in words, if it outlives its process.
     pub(crate) directory: Option<String>,
 }
 

@@ -39,7 +39,7 @@ struct State {
     next_call: u64,
     /// Whose answer is waited for, and by whom.
     calls: BTreeMap<u64, Waiting>,
-    /// How far each part's log was the same as this node's, while it led by that vote.
+    /// By part, the end of what its log had in common with this node's, while it led by that vote.
     matched: BTreeMap<VoterId, (Vote, LogId)>,
 }
 

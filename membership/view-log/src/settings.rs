@@ -73,7 +73,7 @@ pub struct Timing {
     pub hello: Duration,
     /// How long nothing may be decided before [`NoQuorum`](squall_membership::ViewEvent::NoQuorum) is reported.
     pub no_quorum: Duration,
-    /// How long a node waits for its first view, until it fails with [`Failure::NotFormed`] or [`Failure::NotAdmitted`]. None: for ever.
+    /// The time after which a node without a first view fails with [`Failure::NotFormed`] or [`Failure::NotAdmitted`]. None: never.
     pub formation: Option<Duration>,
     /// How long nothing may be heard of a node that asks to join, before it is taken as one that asks no more.
     pub withdraw: Duration,
@@ -125,7 +125,7 @@ pub enum Failure {
     /// No group came about in the time that was given.
     #[error("no group in {waited_ms} ms: {}", absent(missing))]
     NotFormed {
-        /// How long it waited, in milliseconds.
+        /// The time that it waited, in milliseconds.
         waited_ms: u64,
         /// Nodes of the list from which nothing came.
         missing: Vec<NodeId>,
@@ -133,7 +133,7 @@ pub enum Failure {
     /// There is a group, and it did not take this node in in the time that was given.
     #[error("the group is in epoch {epoch}, and has not taken this node in for {waited_ms} ms: {}", undecided(silent))]
     NotAdmitted {
-        /// How long it waited, in milliseconds.
+        /// The time that it waited, in milliseconds.
         waited_ms: u64,
         /// The epoch of the group's view, as a member has told it.
         epoch: u64,
@@ -191,7 +191,7 @@ pub enum Failure {
         goes_on: Epoch,
         /// The last one that this node knows.
         known: Epoch,
-        /// Where this node keeps what it has.
+        /// The place where this node keeps what it has.
         directory: String,
     },
     /// Operators have forced two nodes to go on from the same life, each without the other. Only one of the two may.

@@ -43,7 +43,7 @@ pub struct Status {
     pub other_life: Option<NodeId>,
     /// Those who vote and of whom nothing is heard, while this node is back and too few are there to decide.
     pub waits_for: Vec<NodeId>,
-    /// What nodes say that know more of the group than the group does, since it goes on from old copies of storage.
+    /// Sentences of nodes that know more of the group than the group does, since it goes on from old copies of storage.
     pub went_back: Vec<String>,
     /// Why nothing can be decided without an operator, and what to do, if that is so.
     pub stuck: Option<String>,

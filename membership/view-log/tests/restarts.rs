@@ -41,7 +41,7 @@ fn say_back(world: &mut World, id: u32, messages: u64) {
     world.log(id).back(Back { member, epoch: Epoch::FIRST, held });
 }
 
-/// Who is back, as a node was told.
+/// The nodes that are back, as a node was told.
 fn backs(world: &World, id: u32) -> Vec<Back> {
     let told = world.nodes[&id].events.iter().rev().find_map(|event| match event {
         ViewEvent::Backs(backs) => Some(backs.clone()),

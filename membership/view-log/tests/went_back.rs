@@ -170,7 +170,7 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
     assert!(ids.iter().all(|&id| failure(world, id).is_none()));
 }
 
-/// Who is back, as a node was told.
+/// The nodes that are back, as a node was told.
 fn backs(world: &World, id: u32) -> Vec<Back> {
     let told = world.nodes[&id].events.iter().rev().find_map(|event| match event {
         ViewEvent::Backs(backs) => Some(backs.clone()),

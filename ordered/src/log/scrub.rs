@@ -27,7 +27,7 @@ pub struct Scrubber<S: Storage> {
 pub struct Scrubbed {
     /// Its bytes.
     pub bytes: u64,
-    /// What is damaged in it.
+    /// The damage in it.
     pub damage: Vec<Damage>,
     /// Whether the log's end was reached.
     pub ended: bool,

@@ -17,7 +17,7 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallSK";
 
-/// What a digest begins with, so that it is not mistaken for another hash of the same bytes.
+/// The first bytes of what is hashed, so that a digest is not mistaken for another hash of the same bytes.
 const BEGIN: &[u8; 16] = b"squall log skip1";
 
 /// The most commands that a list has.
@@ -26,7 +26,7 @@ pub const MAX_SKIPS: usize = 256;
 /// The longest reason, in bytes.
 pub const MAX_REASON_BYTES: usize = 1000;
 
-/// What an entry has before its reason, in bytes.
+/// The length of an entry before its reason, in bytes.
 const FIXED_BYTES: usize = 8 + 8 + 8 + 32 + 8 + 4;
 
 /// The most that a list takes, in bytes.

@@ -18,7 +18,7 @@ fn scrub(log: &Log<SimStorage>, rng: &mut Rng) -> Vec<Damage> {
     }
 }
 
-/// What another log has for a gap, as it travels.
+/// Records of another log for a gap, as they travel.
 fn exported(gap: &Gap, other: &Log<SimStorage>, rng: &mut Rng) -> Vec<Vec<u8>> {
     let (from, to) = gap.places();
     let mut reader = other.read(from.max(other.begin().position), to).expect("it has not been trimmed");

@@ -26,7 +26,7 @@ use crate::{
 /// A node is told no more often that its storage went back.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// What a node knows of storage that went back.
+/// A node's knowledge of storage that went back.
 #[derive(Debug, Default)]
 pub(super) struct WentBack {
     /// The life of a node that lacks what it has said before that it has.
@@ -145,7 +145,7 @@ impl<C: Types> Agent<C> {
         self.shared.fail(Failure::GroupWentBack { with, goes_on: epoch, known, directory });
     }
 
-    /// What is to be said of it to operators.
+    /// Sentences about it for operators.
     pub(super) fn went_back(&self) -> Vec<String> {
         self.went_back.says.values().cloned().collect()
     }

@@ -141,7 +141,7 @@ fn log(log: &LogStatus) -> String {
     )
 }
 
-/// What is damaged in a log, and what is kept beside it.
+/// The damage in a log, and what is kept beside it.
 fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
     for damage in &log.damaged {
         writeln!(page, "DAMAGED: {damage}; it is replaced once another member that has these records can be asked")?;
