@@ -43,14 +43,14 @@ pub(super) struct Outsider {
     core: Core,
     calls: BTreeMap<CallId, Resolve>,
     made: u64,
-    link: Link,
+    link: ClientLink,
     /// Connections that the client has let go, on which nodes still read what was sent.
     old: Vec<Connection>,
     /// When its next turn is on the agenda, at the latest.
     due_at: Time,
 }
 
-enum Link {
+enum ClientLink {
     Down,
     /// The connection comes about, or does not, at this time.
     Dialing(NodeId, Time),
@@ -157,8 +157,14 @@ impl Cluster {
         let contacts = self.config.members().iter();
         let contacts = contacts.map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
         let core = Core::new(group.to_owned(), Reach::Any(contacts), self.rng.u64(..));
-        let outsider =
-            Outsider { core, calls: BTreeMap::new(), made: 0, link: Link::Down, old: Vec::new(), due_at: Time::MAX };
+        let outsider = Outsider {
+            core,
+            calls: BTreeMap::new(),
+            made: 0,
+            link: ClientLink::Down,
+            old: Vec::new(),
+            due_at: Time::MAX,
+        };
         self.outsiders.push(outsider);
         Client { number: self.outsiders.len() as u32 - 1, service: PhantomData }
     }
@@ -168,7 +174,7 @@ impl Cluster {
         let number = client.number as usize;
         let at = self.net.now() + self.random(NOTICED);
         self.let_go(number);
-        if let Link::Broken(noticed) = &mut self.outsiders[number].link {
+        if let ClientLink::Broken(noticed) = &mut self.outsiders[number].link {
             *noticed = at.min(*noticed);
         }
         self.schedule_client(number);
@@ -176,8 +182,8 @@ impl Cluster {
 
     fn break_link(&mut self, number: usize) {
         let at = self.net.now() + self.random(NOTICED);
-        if let Link::Up(_) = self.outsiders[number].link {
-            self.outsiders[number].link = Link::Broken(at);
+        if let ClientLink::Up(_) = self.outsiders[number].link {
+            self.outsiders[number].link = ClientLink::Broken(at);
             self.schedule_client(number);
         }
     }
@@ -185,8 +191,8 @@ impl Cluster {
     /// A client lets a connection go. The node reads what arrives of what was sent.
     fn let_go(&mut self, number: usize) {
         let Outsider { link, old, .. } = &mut self.outsiders[number];
-        let mut connection = match std::mem::replace(link, Link::Broken(Time::MAX)) {
-            Link::Up(connection) => connection,
+        let mut connection = match std::mem::replace(link, ClientLink::Broken(Time::MAX)) {
+            ClientLink::Up(connection) => connection,
             other => return *link = other,
         };
         let arrives = self.rng.usize(0..=connection.to_node.len());
@@ -198,10 +204,10 @@ impl Cluster {
     pub(super) fn break_connections_to(&mut self, node: NodeId) {
         for number in 0..self.outsiders.len() {
             self.outsiders[number].old.retain(|connection| connection.node != node);
-            if matches!(&self.outsiders[number].link, Link::Up(connection) if connection.node == node) {
+            if matches!(&self.outsiders[number].link, ClientLink::Up(connection) if connection.node == node) {
                 self.break_link(number);
                 if self.rng.u8(0..4) == 0 {
-                    self.outsiders[number].link = Link::Broken(Time::MAX);
+                    self.outsiders[number].link = ClientLink::Broken(Time::MAX);
                 }
             }
         }
@@ -211,7 +217,7 @@ impl Cluster {
     pub(super) fn serve_connections_of(&mut self, node: NodeId) {
         for number in 0..self.outsiders.len() {
             let Outsider { link, old, .. } = &self.outsiders[number];
-            let is_up = matches!(link, Link::Up(connection) if connection.node == node);
+            let is_up = matches!(link, ClientLink::Up(connection) if connection.node == node);
             if is_up || old.iter().any(|connection| connection.node == node) {
                 self.serve_connection(number);
                 self.schedule_client(number);
@@ -222,7 +228,7 @@ impl Cluster {
     fn serve_connection(&mut self, number: usize) {
         let (now, delay) = (self.net.now(), self.random(DELAY));
         let Outsider { link, old, .. } = &mut self.outsiders[number];
-        let current = if let Link::Up(connection) = link { Some(&mut **connection) } else { None };
+        let current = if let ClientLink::Up(connection) = link { Some(&mut **connection) } else { None };
         for connection in current.into_iter().chain(&mut *old) {
             // A node that stands still reads nothing.
             if self.nodes.get(&connection.node).is_some_and(|node| node.state == State::Running) {
@@ -238,9 +244,9 @@ impl Cluster {
         let arrives = |connection: &Connection| connection.to_node.front().map(|(at, _)| *at).filter(|at| *at > now);
         let old = outsider.old.iter().filter_map(arrives).min();
         let link = match &outsider.link {
-            Link::Down => None,
-            Link::Dialing(_, at) | Link::Broken(at) => Some(*at),
-            Link::Up(connection) => {
+            ClientLink::Down => None,
+            ClientLink::Dialing(_, at) | ClientLink::Broken(at) => Some(*at),
+            ClientLink::Up(connection) => {
                 let first = |queue: Option<Time>| queue.unwrap_or(Time::MAX);
                 let heard = connection.to_client.front().map(|(at, _)| *at);
                 // What a node that stands still has not read it reads when it goes on.
@@ -266,17 +272,17 @@ impl Cluster {
         self.serve_connection(number);
         let mut effects = Vec::new();
         let reached = match &self.outsiders[number].link {
-            Link::Dialing(node, at) if *at <= now => Some(self.connect(*node)),
+            ClientLink::Dialing(node, at) if *at <= now => Some(self.connect(*node)),
             _ => None,
         };
         let Outsider { core, link, .. } = &mut self.outsiders[number];
         match reached {
             Some(Some(connection)) => {
-                *link = Link::Up(Box::new(connection));
+                *link = ClientLink::Up(Box::new(connection));
                 core.connected(now, &mut effects);
             }
             Some(None) => {
-                *link = Link::Down;
+                *link = ClientLink::Down;
                 core.broken(now, "nobody answers".to_owned(), &mut effects);
             }
             None => {}
@@ -299,16 +305,16 @@ impl Cluster {
             let mut effects = Vec::new();
             let Outsider { core, link, .. } = &mut self.outsiders[number];
             match link {
-                Link::Up(connection) if connection.to_client.front().is_some_and(|(at, _)| *at <= now) => {
+                ClientLink::Up(connection) if connection.to_client.front().is_some_and(|(at, _)| *at <= now) => {
                     let (_, message) = connection.to_client.pop_front().expect("it was just there");
                     core.heard(now, message, &mut effects);
                 }
-                Link::Up(connection) if connection.is_closed && connection.to_client.is_empty() => {
-                    *link = Link::Down;
+                ClientLink::Up(connection) if connection.is_closed && connection.to_client.is_empty() => {
+                    *link = ClientLink::Down;
                     core.broken(now, "the member has hung up".to_owned(), &mut effects);
                 }
-                Link::Broken(at) if *at <= now => {
-                    *link = Link::Down;
+                ClientLink::Broken(at) if *at <= now => {
+                    *link = ClientLink::Down;
                     core.broken(now, "the connection broke".to_owned(), &mut effects);
                 }
                 _ => return,
@@ -341,17 +347,17 @@ impl Cluster {
             let Outsider { link, calls, .. } = &mut self.outsiders[number];
             match effect {
                 ClientEffect::Dial(contact) => {
-                    *link = contact.node.map_or(Link::Broken(at), |node| Link::Dialing(node, at));
+                    *link = contact.node.map_or(ClientLink::Broken(at), |node| ClientLink::Dialing(node, at));
                 }
                 ClientEffect::Send(message) => {
-                    if let Link::Up(connection) = link {
+                    if let ClientLink::Up(connection) = link {
                         let at = connection.to_node.back().map_or(at, |(last, _)| at.max(*last));
                         connection.to_node.push_back((at, message));
                     }
                 }
                 ClientEffect::HangUp => {
                     self.let_go(number);
-                    self.outsiders[number].link = Link::Down;
+                    self.outsiders[number].link = ClientLink::Down;
                 }
                 ClientEffect::Resolve(id, result) => {
                     if let Some(resolve) = calls.remove(&id) {

@@ -12,7 +12,7 @@ use super::{
 
 /// Reads all records of a log, as far as it reached when this was made, a part at a time, from the disk and not from memory.
 ///
-/// What it finds may be gone, if the log was cut or trimmed since: [`Log::gap`] tells.
+/// The records that it finds may be gone, if the log was cut or trimmed since: [`Log::gap`] tells.
 #[derive(Debug)]
 pub struct Scrubber<S: Storage> {
     storage: S,
