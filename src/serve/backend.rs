@@ -40,7 +40,7 @@ pub(crate) trait Backend: Send + Sync {
     fn query(&self, query: Query);
 
     /// For each session how many of its messages were delivered here.
-    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError>;
+    fn acts(&self) -> Read<Vec<(SessionId, u64)>>;
 }
 
 /// A query, and where its answer goes.
@@ -81,8 +81,8 @@ impl<R: Answers> Backend for Group<Served<R>> {
         });
     }
 
-    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError> {
-        self.peek(|served| served.sessions().acts().collect()).wait()
+    fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
+        self.peek(|served| served.sessions().acts().collect())
     }
 }
 

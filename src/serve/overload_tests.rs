@@ -1,7 +1,8 @@
 //! Clients that want more than a node may hold for them.
 
 use std::{
-    io::Read,
+    collections::BTreeMap,
+    io::Read as _,
     os::unix::net::UnixStream,
     sync::{
         Arc, Condvar, Mutex,
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use squall_fabric::NodeId;
+use squall_fabric::{NodeId, Time};
 use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
 
 use super::{
@@ -22,8 +23,10 @@ use super::{
 };
 use crate::{
     ask::Asks,
+    blocking::Patience,
     control::ControlStream,
-    error::{ReadError, SubmitError},
+    error::SubmitError,
+    read::{Job, Read},
     session::{SessionId, Trailer},
     submit::Sending,
 };
@@ -46,6 +49,8 @@ struct Slow {
     inside: Mutex<(usize, bool)>,
     changed: Condvar,
     passed: AtomicUsize,
+    /// How far sessions are: it was asked, and does not answer.
+    asked: Mutex<Vec<Job<()>>>,
 }
 
 impl Slow {
@@ -78,8 +83,10 @@ impl Backend for Arc<Slow> {
         query.outbox.answer(query.number, Ok(vec![0; ANSWER]));
     }
 
-    fn acts(&self) -> Result<Vec<(SessionId, u64)>, ReadError> {
-        Ok(Vec::new())
+    fn acts(&self) -> Read<Vec<(SessionId, u64)>> {
+        let (read, job) = Read::new(Patience::NONE, |(): &()| Vec::new());
+        self.asked.lock().unwrap().push(job);
+        read
     }
 }
 
@@ -172,6 +179,19 @@ fn who_leaves_most_unread_is_hung_up_on_and_others_are_served() {
         assert_eq!(told, ToClient::Told { number, answer: Ok(vec![0; ANSWER]) });
     }
     until("nothing is held", || server.budget.held().2 == 0);
+    server.stop();
+}
+
+#[test]
+fn a_group_that_hangs_keeps_nobody_from_hanging_up_on_clients_that_have_gone() {
+    let (server, slow) = server();
+    let silent = connect(&server);
+    assert!(matches!(wire::read::<ToClient>(&mut &silent, ANSWER).unwrap(), ToClient::Welcome { .. }));
+    let (mut watches, now) = (BTreeMap::new(), Time::boot_clock());
+    server.look_for_gone(&mut watches, now);
+    server.look_for_gone(&mut watches, now + Duration::from_secs(40));
+    until("it is hung up on", || wire::read::<ToClient>(&mut &silent, ANSWER).is_err());
+    assert_eq!(slow.asked.lock().unwrap().len(), 1, "a group is asked once, until it answers");
     server.stop();
 }
 

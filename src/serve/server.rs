@@ -3,7 +3,9 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
@@ -23,7 +25,8 @@ use super::{
 use crate::{
     ask::Asks,
     control::ControlStream,
-    session::{Idle, Trailer},
+    read::Read,
+    session::{Idle, SessionId, Trailer},
 };
 
 /// A client of which nothing was heard for so long is hung up on. Clients say something every second.
@@ -40,6 +43,14 @@ pub(crate) struct Station {
     pub(super) options: ServeOptions,
     pub(crate) asks: Arc<Asks>,
     standing: Mutex<Standing>,
+}
+
+/// What a node that ends idle sessions of a group knows of them.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    idle: Idle,
+    /// What the replica was asked, and has not answered: it may hang.
+    asked: Option<Read<Vec<(SessionId, u64)>>>,
 }
 
 /// What a node can do for a group's clients.
@@ -116,13 +127,17 @@ impl Station {
         self.clients.send_away(&ToClient::Away { why: why.to_owned(), members: standing.members.clone() });
     }
 
-    /// Ends sessions that are idle, if that is for this node to do.
-    fn expire(&self, idle: &mut Idle, now: Time) {
+    /// Ends sessions that are idle, if that is for this node to do. Waits for nothing: other groups have clients, too.
+    pub(super) fn expire(&self, watch: &mut Watch, now: Time) {
         if !self.standing().watches {
-            return idle.forget();
+            *watch = Watch::default();
+            return;
         }
-        let Ok(acts) = self.backend.acts() else { return };
-        for (session, acts) in idle.look(now, self.options.session_timeout, acts) {
+        let asked = watch.asked.get_or_insert_with(|| self.backend.acts());
+        let Poll::Ready(acts) = Pin::new(asked).poll(&mut Context::from_waker(Waker::noop())) else { return };
+        watch.asked = None;
+        let Ok(acts) = acts else { return };
+        for (session, acts) in watch.idle.look(now, self.options.session_timeout, acts) {
             // Whatever does not go now is looked at again.
             if let Err(error) = self.backend.try_send(Trailer::Expire { session, acts }) {
                 tracing::debug!(group = %self.name, %error, "an idle session was not ended");
@@ -184,25 +199,24 @@ impl Server {
     pub(crate) fn start(self: &Arc<Server>) -> std::io::Result<()> {
         let (server, rounds) = (Arc::downgrade(self), Arc::clone(&self.rounds));
         let watch = move || {
-            let mut idle = BTreeMap::new();
+            let mut watches = BTreeMap::new();
             while rounds.rest()
                 && let Some(server) = server.upgrade()
             {
-                server.look_for_gone(&mut idle);
+                server.look_for_gone(&mut watches, Time::boot_clock());
             }
         };
         thread::Builder::new().name("squall-sessions".to_owned()).spawn(watch).map(drop)
     }
 
-    fn look_for_gone(&self, idle: &mut BTreeMap<String, Idle>) {
-        let now = Time::boot_clock();
+    pub(super) fn look_for_gone(&self, watches: &mut BTreeMap<String, Watch>, now: Time) {
         for outbox in self.budget.connected() {
             if outbox.is_silent(now, SILENCE) {
                 outbox.close();
             }
         }
         for (name, (_, station)) in &self.stations {
-            station.expire(idle.entry(name.clone()).or_default(), now);
+            station.expire(watches.entry(name.clone()).or_default(), now);
         }
     }
 

@@ -42,9 +42,4 @@ impl Idle {
         self.seen = seen;
         idle
     }
-
-    /// Forgets all: another node watches.
-    pub(crate) fn forget(&mut self) {
-        self.seen.clear();
-    }
 }
