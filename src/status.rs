@@ -70,6 +70,9 @@ pub struct LogStatus {
     pub image: Option<u64>,
     /// What all images take, in bytes.
     pub image_bytes: u64,
+    /// An image was due while the one before was still being taken. If what takes it hangs, no log is trimmed until that goes on.
+    #[serde(default)]
+    pub image_late: bool,
     /// Records that were written since the node's start: messages, and few views.
     pub records: u64,
     /// Their size on disk, in bytes.

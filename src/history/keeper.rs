@@ -64,6 +64,8 @@ pub(super) struct Keeping {
     pub(super) bytes: u64,
     /// A thread is about to take one.
     is_busy: bool,
+    /// The next was due before that had it.
+    pub(super) is_late: bool,
 }
 
 /// After an image that could not be taken, the next attempt comes when so much of the distance between two was written.
@@ -97,7 +99,19 @@ impl History {
 
     /// On the thread that writes, which must not wait.
     fn begin_image(self: &Arc<History>) {
-        if std::mem::replace(&mut self.keeping().is_busy, true) {
+        let (was_busy, was_late) = {
+            let mut keeping = self.keeping();
+            let was_busy = std::mem::replace(&mut keeping.is_busy, true);
+            (was_busy, std::mem::replace(&mut keeping.is_late, was_busy))
+        };
+        // Unless it is done by then, which settles when the next is due.
+        self.schedule(self.policy.snapshot_bytes);
+        if was_busy && !was_late {
+            let why = "an image of the state is due, and the one before is still being taken: if its writer or its disk hangs, no \
+                       log is trimmed until that goes on";
+            tracing::warn!(group = self.group, "{why}");
+        }
+        if was_busy {
             return;
         }
         let history = Arc::clone(self);
@@ -116,13 +130,18 @@ impl History {
                     history.schedule(history.policy.snapshot_bytes / AGAIN_AFTER);
                 }
             }
-            history.keeping().is_busy = false;
+            history.is_done();
         };
         if let Err(error) = thread::Builder::new().name("squall-image".to_owned()).spawn(body) {
             tracing::warn!(group = self.group, %error, "there is no thread to take an image of the state");
-            self.keeping().is_busy = false;
+            self.is_done();
             self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
         }
+    }
+
+    fn is_done(&self) {
+        let mut keeping = self.keeping();
+        (keeping.is_busy, keeping.is_late) = (false, false);
     }
 
     fn schedule(&self, bytes: u64) {

@@ -112,6 +112,7 @@ impl History {
             bytes: journal.bytes(),
             image: keeping.newest.map(|newest| newest.version),
             image_bytes: keeping.bytes,
+            image_late: keeping.is_late,
             records: counts.records,
             written_bytes: counts.bytes,
             syncs: counts.syncs,

@@ -52,6 +52,27 @@ fn an_image_waits_until_its_version_is_safe() {
 }
 
 #[test]
+fn an_image_that_is_not_there_when_the_next_is_due_is_told() {
+    let (world, _) = World::new(1, Policy { snapshot_bytes: 32 << 10, retain: None });
+    let status = || world.history.status().expect("it is durable");
+    world.view(1);
+    // Nothing is safe, so the first image waits.
+    for number in 1.. {
+        if status().image_late {
+            break;
+        }
+        assert!(number < 1000, "it is not told");
+        world.deliver(number, 500);
+    }
+    assert!(world.journal.counts().bytes >= 2 * (32 << 10) && status().image == Some(0), "{:?}", status());
+    world.settle();
+    while status().image_late {
+        thread::yield_now();
+    }
+    assert!(status().image > Some(0));
+}
+
+#[test]
 fn a_log_that_is_cut_meanwhile_gets_no_image_of_what_was_cut_off() {
     let (world, _) = World::new(1, keep_all());
     world.view(1);
