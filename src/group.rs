@@ -40,7 +40,7 @@ use crate::{
     schema::Schema,
     service::Service,
     state::{self, Head, RestoreError},
-    status::{GroupCounts, LogStatus},
+    status::GroupCounts,
     submit::{Sending, Shared, Submit},
     transfer::{CaptureReply, Standing, Transfer, Wanted},
 };
@@ -251,9 +251,6 @@ pub(crate) trait GroupControl: Send + Sync {
     /// What was counted.
     fn counts(&self) -> GroupCounts;
 
-    /// The group's log at this node, if it is durable.
-    fn log(&self) -> Option<LogStatus>;
-
     /// The log, for those who read it from outside, if there is one.
     fn log_source(&self) -> Option<Arc<dyn LogSource>>;
 
@@ -266,8 +263,8 @@ pub(crate) trait GroupControl: Send + Sync {
     /// The log, of a durable group.
     fn journal(&self) -> Option<&Arc<Journal>>;
 
-    /// How much of the log before the newest image is to be kept, in bytes.
-    fn retains(&self) -> u64;
+    /// The group's past at this node.
+    fn history(&self) -> &Arc<History>;
 
     /// In a durable group, takes the replica to the end of this node's log, or to where that can't be read and is not repaired.
     /// Returns where that is, if there is anything that another member's log could go on from. Blocks, as
@@ -431,10 +428,6 @@ impl<S: Service> GroupControl for Control<S> {
         GroupCounts { applied: get(applied), skipped: get(skipped), reads, overruns: get(overruns) }
     }
 
-    fn log(&self) -> Option<LogStatus> {
-        self.history.status()
-    }
-
     fn log_source(&self) -> Option<Arc<dyn LogSource>> {
         self.journal.as_ref()?;
         let Control { shared, reads, history, .. } = self;
@@ -459,8 +452,8 @@ impl<S: Service> GroupControl for Control<S> {
         self.journal.as_ref()
     }
 
-    fn retains(&self) -> u64 {
-        self.history.retains()
+    fn history(&self) -> &Arc<History> {
+        &self.history
     }
 
     fn held(&self) -> Option<membership::Held> {

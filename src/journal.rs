@@ -160,6 +160,11 @@ impl Journal {
         let _ = self.pump.set(pump);
     }
 
+    /// Whether no thread writes.
+    pub(crate) fn is_pumped(&self) -> bool {
+        self.pump.get().is_some()
+    }
+
     /// Waits for the answer to what was [asked](Journal::ask). None if the log has failed, or nobody writes it any more.
     pub(crate) fn wait<T>(&self, answers: &mpsc::Receiver<T>) -> Option<T> {
         if let Some(pump) = self.pump.get() {

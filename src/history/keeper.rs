@@ -7,6 +7,7 @@
 use std::{
     fmt,
     io::{self, Write},
+    ops::ControlFlow,
     path::PathBuf,
     sync::{Arc, PoisonError, mpsc},
     thread,
@@ -16,7 +17,7 @@ use event_listener::{Listener, listener};
 use squall_ordered::log::{End, Position, Snapshot as Stored, Storage, remove_snapshot, snapshots};
 
 use super::{
-    History, HistoryError, Sources, answer, ask, ended,
+    History, HistoryError, Sources, ask, ended,
     images::{Held, Keep, plan},
     logged,
 };
@@ -57,7 +58,7 @@ impl Policy {
 }
 
 /// What the keeper knows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Keeping {
     /// The newest image, and what all take together, in bytes.
     pub(super) newest: Option<Logged>,
@@ -66,6 +67,8 @@ pub(super) struct Keeping {
     is_busy: bool,
     /// The next was due before that had it.
     pub(super) is_late: bool,
+    /// One that is taken step by step, where there are no threads.
+    taking: Option<Taking>,
 }
 
 /// After an image that could not be taken, the next attempt comes when so much of the distance between two was written.
@@ -114,28 +117,50 @@ impl History {
         if was_busy {
             return;
         }
+        if self.journal().is_ok_and(|journal| journal.is_pumped()) {
+            self.keeping().taking = Some(Taking::Due);
+            return;
+        }
         let history = Arc::clone(self);
-        let body = move || {
-            match history.snapshot() {
-                Ok(at) => {
-                    tracing::info!(group = history.group, version = at.version, "an image of the state was taken");
-                }
-                // With the node.
-                Err(HistoryError::Ended { .. }) => {}
-                Err(error) => {
-                    // It is due as soon as a node starts with a long log and no image, which has then to join the group.
-                    if !matches!(error, HistoryError::Joining) {
-                        tracing::warn!(group = history.group, %error, "no image of the state was taken, so no log is trimmed");
-                    }
-                    history.schedule(history.policy.snapshot_bytes / AGAIN_AFTER);
-                }
-            }
-            history.is_done();
-        };
+        let body = move || history.image_taken(history.snapshot());
         if let Err(error) = thread::Builder::new().name("squall-image".to_owned()).spawn(body) {
             tracing::warn!(group = self.group, %error, "there is no thread to take an image of the state");
             self.is_done();
             self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
+        }
+    }
+
+    /// What came of an image that was due.
+    fn image_taken(&self, taken: Result<Logged, HistoryError>) {
+        match taken {
+            Ok(at) => {
+                tracing::info!(group = self.group, version = at.version, "an image of the state was taken");
+            }
+            // With the node.
+            Err(HistoryError::Ended { .. }) => {}
+            Err(error) => {
+                // It is due as soon as a node starts with a long log and no image, which has then to join the group.
+                if !matches!(error, HistoryError::Joining) {
+                    tracing::warn!(group = self.group, %error, "no image of the state was taken, so no log is trimmed");
+                }
+                self.schedule(self.policy.snapshot_bytes / AGAIN_AFTER);
+            }
+        }
+        self.is_done();
+    }
+
+    /// Whether an image is due or under way that no thread takes: its [steps](History::step_image) are the caller's.
+    pub(crate) fn wants_step(&self) -> bool {
+        self.keeping().taking.is_some()
+    }
+
+    /// Goes on with that image, as far as it comes without waiting.
+    pub(crate) fn step_image(&self) {
+        let Some(taking) = self.keeping().taking.take() else { return };
+        match taking.go_on(self) {
+            Ok(ControlFlow::Continue(taking)) => self.keeping().taking = Some(taking),
+            Ok(ControlFlow::Break(at)) => self.image_taken(Ok(at)),
+            Err(error) => self.image_taken(Err(error)),
         }
     }
 
@@ -161,24 +186,17 @@ impl History {
         if blocking::is_applying() {
             return Err(HistoryError::InsideApply);
         }
-        let Sources { journal, .. } = self.sources()?;
+        let journal = self.journal()?;
         let _alone = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = journal.changes();
-        let captured = self.capture()?;
-        let counted = journal.counts().bytes;
-        let (Some(LogPlace { end: at, view, .. }), state) = captured.into_image() else {
-            return Err(HistoryError::NotDurable { group: self.group.clone() });
-        };
-        // Behind all that the state has.
-        let (shelf, kept) = ask(journal, |log| (Shelf::of(log), 2 * log.options().segment_bytes))?;
-        wait_until_safe(journal, at, changes)?;
-        if shelf.open(at.position).is_err() {
-            shelf.write(at, view.as_ref(), guarded(state, shelf.disk.clone(), kept)).map_err(HistoryError::image)?;
+        let mut taking = Taking::Due;
+        loop {
+            listener!(journal.grown() => rings);
+            match taking.go_on(self)? {
+                ControlFlow::Continue(goes_on) => taking = goes_on,
+                ControlFlow::Break(at) => return Ok(at),
+            }
+            rings.wait();
         }
-        let taken = Taken { at: at.position, changes };
-        self.settle(self.policy.keep(), Some(taken))?;
-        journal.call_at(counted.saturating_add(self.policy.snapshot_bytes));
-        Ok(logged(at))
     }
 
     /// See [`Group::trim`](crate::Group::trim).
@@ -189,20 +207,14 @@ impl History {
         self.settle(Keep::From(version), None).map(|begin| begin.version + 1)
     }
 
-    /// Has the thread that delivers capture the replica's state.
-    fn capture(&self) -> Result<Captured, HistoryError> {
+    /// Asks the thread that delivers for the replica's state.
+    fn capture(&self) -> Result<mpsc::Receiver<Result<Captured, CaptureError>>, HistoryError> {
         let Sources { journal, transfer, waker } = self.sources()?;
-        let (reply, replies) = mpsc::channel();
-        let reply = move |captured| {
-            // Who asked may have gone.
-            let _ = reply.send(captured);
-        };
-        transfer.ask(Wanted::State, Box::new(reply));
+        let (to, answers) = mpsc::channel();
+        let reply = Reply { to: Some(to), journal: Arc::clone(journal) };
+        transfer.ask(Wanted::State, Box::new(move |captured| reply.send(captured)));
         waker.wake();
-        answer(journal, &replies)?.map_err(|error| match error {
-            CaptureError::NotComplete => HistoryError::Joining,
-            error => HistoryError::Capture(error.to_string()),
-        })
+        Ok(answers)
     }
 
     /// Removes the images that are not needed, and trims the log. Returns where it begins.
@@ -247,6 +259,89 @@ impl History {
     }
 }
 
+/// An image on its way to the disk. It waits for what [`Journal::grown`] rings for.
+pub(super) enum Taking {
+    Due,
+    /// The thread that delivers was asked for the state; the end of the log had been changed so often before.
+    Asked {
+        answers: mpsc::Receiver<Result<Captured, CaptureError>>,
+        changes: u64,
+    },
+    /// It has given the state, as it is at a place, when so many bytes were written.
+    Given {
+        state: Snapshot,
+        place: LogPlace,
+        changes: u64,
+        counted: u64,
+    },
+}
+
+impl Taking {
+    /// Goes on as far as it comes without waiting for others: [`ControlFlow::Break`] once the image is there.
+    fn go_on(self, history: &History) -> Result<ControlFlow<Logged, Taking>, HistoryError> {
+        let journal = history.journal()?;
+        match self {
+            Taking::Due => {
+                let changes = journal.changes();
+                Taking::Asked { answers: history.capture()?, changes }.go_on(history)
+            }
+            Taking::Asked { answers, changes } => {
+                let captured = match answers.try_recv() {
+                    Err(mpsc::TryRecvError::Empty) => {
+                        return Ok(ControlFlow::Continue(Taking::Asked { answers, changes }));
+                    }
+                    Err(mpsc::TryRecvError::Disconnected) => return Err(ended(journal)),
+                    Ok(captured) => captured.map_err(|error| match error {
+                        CaptureError::NotComplete => HistoryError::Joining,
+                        error => HistoryError::Capture(error.to_string()),
+                    })?,
+                };
+                let counted = journal.counts().bytes;
+                let (Some(place), state) = captured.into_image() else {
+                    return Err(HistoryError::NotDurable { group: history.group.clone() });
+                };
+                Taking::Given { state, place, changes, counted }.go_on(history)
+            }
+            Taking::Given { changes, .. } if journal.changes() != changes => Err(HistoryError::Overtaken),
+            Taking::Given { .. } if journal.failure().is_some() => Err(ended(journal)),
+            Taking::Given { ref place, .. } if journal.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
+            Taking::Given { state, place: LogPlace { end: at, view, .. }, changes, counted } => {
+                // Behind all that the state has.
+                let (shelf, kept) = ask(journal, |log| (Shelf::of(log), 2 * log.options().segment_bytes))?;
+                if shelf.open(at.position).is_err() {
+                    let state = guarded(state, shelf.disk.clone(), kept);
+                    shelf.write(at, view.as_ref(), state).map_err(HistoryError::image)?;
+                }
+                history.settle(history.policy.keep(), Some(Taken { at: at.position, changes }))?;
+                journal.call_at(counted.saturating_add(history.policy.snapshot_bytes));
+                Ok(ControlFlow::Break(logged(at)))
+            }
+        }
+    }
+}
+
+/// Takes a captured state to who waits for it, and wakes him; also where none comes.
+struct Reply {
+    to: Option<mpsc::Sender<Result<Captured, CaptureError>>>,
+    journal: Arc<Journal>,
+}
+
+impl Reply {
+    fn send(mut self, captured: Result<Captured, CaptureError>) {
+        if let Some(to) = self.to.take() {
+            // Who asked may have gone.
+            let _ = to.send(captured);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.to = None;
+        self.journal.grown().notify(usize::MAX);
+    }
+}
+
 /// An image that was just written, and how often the end of the log had been changed before.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
@@ -272,23 +367,6 @@ fn held(log: &mut DiskLog) -> Result<Vec<Held>, HistoryError> {
         }
     }
     Ok(images)
-}
-
-/// Waits until all members have on disk what a state has.
-fn wait_until_safe(journal: &Journal, at: End, changes: u64) -> Result<(), HistoryError> {
-    loop {
-        listener!(journal.grown() => rings);
-        if journal.changes() != changes {
-            return Err(HistoryError::Overtaken);
-        }
-        if journal.failure().is_some() {
-            return Err(ended(journal));
-        }
-        if journal.safe() >= at.version {
-            return Ok(());
-        }
-        rings.wait();
-    }
 }
 
 /// A state that leaves so much of the disk free.

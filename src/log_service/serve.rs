@@ -149,7 +149,7 @@ impl Desk {
                 let at = self.source.version_at(Hlc(time_ns))?;
                 Reply::At { version: at.version, time_ns: at.time.0 }
             }
-            Request::Status => match self.control.log() {
+            Request::Status => match self.control.history().status() {
                 Some(status) => Reply::Status(Box::new(status)),
                 None => Reply::Away("the node has not started yet".to_owned()),
             },
@@ -197,6 +197,6 @@ impl Desk {
     }
 
     fn shown(&self, records: Vec<LogRecord>, next: u64) -> Page {
-        Page { records, next, safe: self.control.log().map_or(0, |log| log.safe) }
+        Page { records, next, safe: self.control.history().status().map_or(0, |log| log.safe) }
     }
 }

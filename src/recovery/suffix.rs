@@ -66,7 +66,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// By a group's member, for one whose log ends at `have`, if it has any.
     pub(crate) fn new(control: &dyn GroupControl, have: Option<membership::End>) -> Result<Plan, String> {
-        plan(control.journal(), have, control.retains())
+        plan(control.journal(), have, control.history().retains())
     }
 
     /// What it gets, once that was captured.

@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
     sync::{Arc, mpsc},
     thread,
 };
@@ -12,8 +13,8 @@ use squall_membership::{self as membership, EndReason};
 use squall_ordered::{
     Message, Payload,
     log::{
-        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Skips, Storage,
-        WriteError, import,
+        Body, ChainValue, Damage, End, Hlc, MAX_PAYLOAD_BYTES, Position, ReadError, Reader, Record, Skip, Skips,
+        Storage, WriteError, import,
     },
 };
 
@@ -240,7 +241,11 @@ impl<S: Service> Taker<'_, S> {
         self.refuse_loss(at)?;
         // Before there is an image: of an own log that goes as far it would be taken for its own.
         if !self.journal.is_foreign() {
-            self.compare_skips(&skips, self.journal.end().position)?;
+            let (own, end) = (self.journal.skips(), self.journal.end().position);
+            // The group need not have what was never acknowledged: its own log may be without the record.
+            let (acknowledged, _) = self.acknowledged()?;
+            let counts = |skip: &Skip| skip.version <= acknowledged || skips.get(skip.version).is_some();
+            self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
         }
         let remote = Remote::of(self.journal)?;
         let mut image = remote.shelf.begin(at, view.as_ref())?;
@@ -287,7 +292,7 @@ impl<S: Service> Taker<'_, S> {
             Err(error) => return Err(RebuildError::from(ReplayError::from(error)).into()),
         }
         self.refuse_loss(cut)?;
-        self.compare_skips(&skips, at)?;
+        self.compare_skips(&self.journal.skips().before(at), &skips.before(at))?;
         let mut noted = None;
         let taken = catch_unwind(AssertUnwindSafe(|| self.append_suffix(&mut held, cut, skips, from, &mut noted)));
         match taken.unwrap_or(Err(RestoreError::Panicked)) {
@@ -310,14 +315,10 @@ impl<S: Service> Taker<'_, S> {
     /// Refuses to give up what was acknowledged, unless an operator has accepted that. It is as sound as the log: what is damaged is
     /// to be replaced.
     fn refuse_loss(&self, to: End) -> Result<(), RestoreError> {
-        if self.journal.is_stale() || self.journal.is_forced() {
+        if self.journal.is_forced() {
             return Ok(());
         }
-        let told = ask(self.journal, |log| {
-            let has = if log.is_trusted() { 0 } else { log.acknowledged().min(log.persisted().version) };
-            (has, log.storage().path(""))
-        });
-        let (has, directory) = told?;
+        let (has, directory) = self.acknowledged()?;
         if has <= to.version {
             return Ok(());
         }
@@ -332,19 +333,28 @@ impl<S: Service> Taker<'_, S> {
         Err(RestoreError::WentBack(why))
     }
 
+    /// The version up to which this node's log was acknowledged, as far as it is sound, and its directory.
+    fn acknowledged(&self) -> Result<(u64, PathBuf), RestoreError> {
+        let is_stale = self.journal.is_stale();
+        Ok(ask(self.journal, move |log| {
+            let counts = !is_stale && !log.is_trusted();
+            let has = if counts { log.acknowledged().min(log.persisted().version) } else { 0 };
+            (has, log.storage().path(""))
+        })?)
+    }
+
     /// Compares the commands that a source has not applied with those that this node has not, as far as its log is of use. Where they differ,
     /// so do the replicas, and this node ends.
-    fn compare_skips(&self, theirs: &Skips, before: Position) -> Result<(), RestoreError> {
-        let (own, theirs) = (self.journal.skips().before(before), theirs.before(before));
-        if own.is_alike(&theirs) {
+    fn compare_skips(&self, own: &Skips, theirs: &Skips) -> Result<(), RestoreError> {
+        if own.is_alike(theirs) {
             return Ok(());
         }
         let directory = self.journal.directory().display();
         let why = format!(
             "the log in {directory} skips {}, and the group's members skip {}, of what that log has: end the node, and say the same of it \
              with `squall log skip`; or remove the log, and the node gets the group's",
-            named(&own),
-            named(&theirs)
+            named(own),
+            named(theirs)
         );
         self.journal.end_node(EndReason::Skips(why.clone()));
         Err(RestoreError::NotKept(why))

@@ -480,7 +480,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                 members: members.iter().map(row).collect(),
                 own_thread: matches!(group.home, Home::Thread(_)),
                 counts: group.control.counts(),
-                log: group.control.log(),
+                log: group.control.history().status(),
             }
         });
         Status { view: view.cloned(), ended: self.outside.end_reason(), groups: groups.collect() }

@@ -92,7 +92,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
 
     fn shard(&self, shard: &ShardView) -> ShardReport {
         let slot = self.groups.get(&shard.shard);
-        let log = slot.and_then(|group| group.control.log());
+        let log = slot.and_then(|group| group.control.history().status());
         let row = |&node: &NodeId| {
             let row = self.core.row(shard.shard, node).unwrap_or_default();
             RowReport {

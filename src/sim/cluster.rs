@@ -563,7 +563,7 @@ impl Cluster {
             Act::Step => self.step(id),
             Act::Deliver(shard) => self.deliver(id, shard),
             // These wait for what they ask of the log, and for the replica.
-            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard)
+            Act::Fetch(shard) | Act::Restore(shard) | Act::Cut(shard) | Act::Image(shard)
                 if self.disks.hangs(id) || node.hung.contains(&shard) =>
             {
                 self.put(self.net.now() + Duration::from_millis(1), id, act);
@@ -574,6 +574,7 @@ impl Cluster {
             Act::Letter(number) => self.take_letter(id, number),
             Act::Write(shard) => self.write(id, shard),
             Act::Note(shard) => self.note(id, shard),
+            Act::Image(shard) => self.image(id, shard),
             Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
             Act::Look | Act::Client(_) => unreachable!("no node's"),

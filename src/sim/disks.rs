@@ -63,6 +63,9 @@ pub(super) type LogFiles = BTreeMap<ShardId, (BTreeMap<String, Vec<u8>>, Option<
 /// A disk's usual pace.
 const PACE: Duration = Duration::from_micros(50);
 
+/// How long an image rests before its next step, at most, in nanoseconds.
+const IMAGE_PACE: u64 = 2_000_000;
+
 /// The pause of a log that was read again, and of a node that can't read it now.
 const REST: Duration = Duration::from_millis(50);
 
@@ -360,7 +363,7 @@ impl Cluster {
         Ok(log.persisted().version)
     }
 
-    /// Puts on the agenda what is to be written.
+    /// Puts on the agenda what is to be written: records, and images.
     pub(super) fn schedule_writes(&mut self, id: NodeId) {
         let now = self.net.now();
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -371,6 +374,9 @@ impl Cluster {
                 group.writes = true;
                 let pace = self.disks.pace(id).as_nanos() as u64;
                 puts.push((now + Duration::from_nanos(self.rng.u64(0..=pace)), Act::Write(shard)));
+            }
+            if group.control.history().wants_step() && !std::mem::replace(&mut group.images, true) {
+                puts.push((now + Duration::from_nanos(self.rng.u64(0..=IMAGE_PACE)), Act::Image(shard)));
             }
         }
         for (at, act) in puts {
@@ -402,6 +408,15 @@ impl Cluster {
         if group.notes {
             self.put(self.net.now() + QUIET, id, Act::Note(shard));
         }
+        self.step_within(id, self.options.step_delay);
+    }
+
+    /// Goes on with an image of the state, as the thread would that takes it.
+    pub(super) fn image(&mut self, id: NodeId, shard: ShardId) {
+        let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
+        group.images = false;
+        group.control.history().step_image();
+        self.schedule_deliveries(id);
         self.step_within(id, self.options.step_delay);
     }
 

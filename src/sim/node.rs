@@ -47,6 +47,8 @@ pub(super) enum Act {
     Write(ShardId),
     /// A shard's log that had nothing to write for a while notes how far it was acknowledged.
     Note(ShardId),
+    /// An image of a shard's state is taken a step further.
+    Image(ShardId),
     /// A shard's log is read again, or repaired.
     Scrub(ShardId),
     /// A shard's log is cut.
@@ -116,6 +118,8 @@ pub(super) struct Home {
     pub(super) writes: bool,
     /// It is on the agenda to note how far the log was acknowledged.
     pub(super) notes: bool,
+    /// A step of an image is on the agenda.
+    pub(super) images: bool,
     /// Looks after its log.
     pub(super) scrubbing: Option<Scrubbing>,
     /// Where its log is to be cut, and whether its replica must then be what is left.
@@ -190,6 +194,7 @@ impl Node {
                 logging,
                 writes: false,
                 notes: false,
+                images: false,
                 scrubbing: None,
                 cut: None,
                 cuts: false,

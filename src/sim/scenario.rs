@@ -226,6 +226,9 @@ impl<'a> Scenario<'a> {
         // Even the smallest batch takes all views of a run.
         let (segment_bytes, batch_bytes) = (8192 << apart.u32(0..4), 4096 << apart.u32(0..5));
         let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
+        // Images are taken as often as may be, or never; and take most of the log with them, or none.
+        let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
+        let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
         let config = Config::builder("scenario", 1)
             .members(ids.iter().copied())
             .failure_timeout(Duration::from_millis(20))
@@ -239,7 +242,10 @@ impl<'a> Scenario<'a> {
                     false => Mode::Unordered,
                 };
                 group.mode(mode).ring_bytes(ring_bytes).bulk_threshold(threshold).bulk_reserve(reserve);
-                group.max_waiting(64);
+                group.max_waiting(64).snapshot_bytes(images);
+                if let Some(bytes) = retain {
+                    group.retain(bytes);
+                }
                 if !all_send {
                     group.senders(senders.iter().copied());
                 }

@@ -106,7 +106,12 @@ impl Skips {
 
     /// Those that lie before a position.
     pub fn before(&self, position: Position) -> Skips {
-        Skips(self.iter().filter(|skip| skip.position < position).cloned().collect())
+        self.only(|skip| skip.position < position)
+    }
+
+    /// Some of them.
+    pub fn only(&self, is_wanted: impl Fn(&Skip) -> bool) -> Skips {
+        Skips(self.iter().filter(|skip| is_wanted(skip)).cloned().collect())
     }
 
     /// Whether they are the same commands, whatever the reasons.

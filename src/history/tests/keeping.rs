@@ -64,7 +64,8 @@ fn an_image_that_is_not_there_when_the_next_is_due_is_told() {
         assert!(number < 1000, "it is not told");
         world.deliver(number, 500);
     }
-    assert!(world.journal.counts().bytes >= 2 * (32 << 10) && status().image == Some(0), "{:?}", status());
+    // The first is due a little earlier, by the log's own heads.
+    assert!(world.journal.counts().bytes > 56 << 10 && status().image == Some(0), "{:?}", status());
     world.settle();
     while status().image_late {
         thread::yield_now();
