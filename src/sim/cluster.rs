@@ -574,7 +574,7 @@ impl Cluster {
             Act::Letter(number) => self.take_letter(id, number),
             Act::Write(shard) => self.write(id, shard),
             Act::Note(shard) => self.note(id, shard),
-            Act::Image(shard) => self.image(id, shard),
+            Act::Image(shard) => self.take_image(id, shard),
             Act::Scrub(shard) => self.scrub(id, shard),
             Act::Cut(shard) => self.cut(id, shard),
             Act::Look | Act::Client(_) => unreachable!("no node's"),

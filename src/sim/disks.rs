@@ -11,7 +11,7 @@ use squall_fabric::{NodeId, Waker};
 use squall_membership::{EndReason, Member, ShardId, VoterId};
 use squall_ordered::{
     Mode,
-    log::{self, Body, Position, SimStorage},
+    log::{self, Body, Position, ReadError, SimStorage},
 };
 use squall_view_log::SimDisk;
 
@@ -343,6 +343,12 @@ impl Cluster {
         node.groups.values().filter_map(|group| group.logging.as_ref()).all(is_written)
     }
 
+    /// The version of a node's newest image.
+    fn newest_image(&self, node: NodeId, shard: ShardId) -> u64 {
+        let group = self.nodes.get(&node).and_then(|node| node.groups.get(&shard));
+        group.and_then(|group| group.control.history().status()?.image).unwrap_or(0)
+    }
+
     /// The messages that a node that runs has on disk of a shard: of each its version, its sender and its bytes. Returns the last
     /// version.
     pub(super) fn logged(
@@ -355,9 +361,19 @@ impl Cluster {
         let logging = logging.ok_or_else(|| format!("{node} has no log of {shard}"))?;
         let log = logging.log();
         let mut reader = log.read(log.begin().position, Position::MAX).map_err(|error| format!("{node}: {error}"))?;
-        while let Some(record) = reader.next_record().map_err(|error| format!("{node}: {error}"))? {
-            if let Body::Message { sender, payload } = record.body {
-                each(record.version, sender, payload)?;
+        // A start reads only what is behind the newest image. What is damaged before that is for scrubbing to find.
+        let (image, mut read) = (self.newest_image(node, shard), log.begin().version);
+        loop {
+            match reader.next_record() {
+                Ok(Some(record)) => {
+                    read = record.version;
+                    if let Body::Message { sender, payload } = record.body {
+                        each(record.version, sender, payload)?;
+                    }
+                }
+                Ok(None) => break,
+                Err(ReadError::Damaged(_)) if read < image => {}
+                Err(error) => return Err(format!("{node}: {error}")),
             }
         }
         Ok(log.persisted().version)
@@ -412,7 +428,7 @@ impl Cluster {
     }
 
     /// Goes on with an image of the state, as the thread would that takes it.
-    pub(super) fn image(&mut self, id: NodeId, shard: ShardId) {
+    pub(super) fn take_image(&mut self, id: NodeId, shard: ShardId) {
         let Some(group) = self.nodes.get_mut(&id).and_then(|node| node.groups.get_mut(&shard)) else { return };
         group.images = false;
         group.control.history().step_image();
