@@ -4,6 +4,7 @@
 mod desk;
 mod errands;
 mod held;
+mod kept;
 mod part;
 
 use std::{
@@ -13,13 +14,14 @@ use std::{
 
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{EndReason, Epoch, ShardId, View};
+use squall_membership::{EndReason, Epoch, Seq, ShardId, View};
 use squall_ordered::{DeliverError, Deliverer, Mode, Ran, Submitter, Undelivered, log::Position};
 
 use self::{
     desk::{AtDesk, Desk, Keeping, Skipping, Wakers},
     errands::{Errands, capture},
     held::{Held, fail_read},
+    kept::Kept,
     part::{Part, Stage, is_within, outcomes},
 };
 use crate::{
@@ -94,8 +96,12 @@ pub(crate) trait Task: Send {
     /// Goes on in a view. Whatever the view before delivers, this task has delivered.
     fn install(&mut self, installed: Installed);
 
+    /// The node was dropped from the view, and the shard is suspended: it may go on with what this node has received. What is called
+    /// next is [outside](Task::outside).
+    fn keep(&mut self, received: Seq);
+
     /// The node is no member of the shard, for this reason: callers get it until the next [install](Task::install), after which
-    /// the replica needs a state anew.
+    /// the replica needs a state anew, unless the shard goes on with what was [kept](Task::keep).
     fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable);
 
     /// Nobody can decide what follows the view. Callers get errors until something is decided.
@@ -124,6 +130,10 @@ pub(crate) struct Delivery<S: Service> {
     replica: Arc<Custody<S>>,
     /// None outside any view.
     part: Option<Part>,
+    /// To be kept of it.
+    keeps: Option<Seq>,
+    /// In place of it, of an earlier view.
+    kept: Option<Kept>,
     errands: Errands,
     resubmission: Resubmission,
     max_backlog_bytes: usize,
@@ -164,6 +174,8 @@ impl<S: Service> Delivery<S> {
             mode,
             replica,
             part: None,
+            keeps: None,
+            kept: None,
             errands: Errands::default(),
             resubmission: Resubmission::default(),
             max_backlog_bytes: backlog::MAX_BYTES,
@@ -200,9 +212,11 @@ impl<S: Service> Delivery<S> {
             std::mem::take(&mut errands.restored).then(|| desk.transfer.take_restored(errands.fetch)).flatten();
         if let Some(part) = part {
             served.changed |= part.catch_up(restored, errands, desk, service, max);
-            if let Stage::Complete { ahead, changes } = &mut part.stage {
-                served.changed |= !changes.is_empty();
-                changes.drain(..).for_each(|view| desk.tell_view(service, &view));
+            let settled = part.settle(desk, service);
+            served.changed |= matches!(settled, Ok(true));
+            if let Err(error) = settled {
+                served.ran = Err(error);
+            } else if let Stage::Complete { ahead, .. } = &mut part.stage {
                 let at_desk = AtDesk { service, desk };
                 served.ran = match ahead {
                     None => part.deliverer.run(max, &mut { at_desk }),
@@ -257,7 +271,7 @@ impl<S: Service> Delivery<S> {
 
     /// Tells the replica of new views, if no reader has it; else the next step does.
     fn announce(&mut self) {
-        let Some(Part { stage: Stage::Complete { changes, .. }, .. }) = &mut self.part else { return };
+        let Some(Part { stage: Stage::Complete { owes: None, changes, .. }, .. }) = &mut self.part else { return };
         if let Some(mut service) = self.replica.take() {
             let _applying = Applying::enter();
             changes.drain(..).for_each(|view| self.desk.tell_view(&mut service, &view));
@@ -411,21 +425,23 @@ impl<S: Service> Task for Delivery<S> {
         }
         let Installed { view, shard, submitter, deliverer, resubmit, fell_short } = installed;
         let members = view.shard(shard).expect("a view that is installed has the shard").clone();
-        let before = self.part.take();
-        let change = Arc::new(self.new_view(before.as_ref(), &view, shard));
+        let (before, mut kept) = (self.part.take(), self.kept.take());
+        let last = kept.as_ref().map(Kept::part).or(before.as_ref());
+        let change = Arc::new(self.new_view(last, &view, shard));
         self.take_back(before.as_ref(), resubmit);
         let is_listed = members.is_complete(self.me);
         // The log was cut for this view, so what was restored before is void.
         let is_stale = self.desk.held.as_ref().is_some_and(|held| held.journal.is_stale());
         let stage = match before.map(|part| part.stage) {
-            Some(Stage::Complete { mut changes, .. }) if is_listed || !fell_short => {
+            Some(Stage::Complete { owes, mut changes, .. }) if is_listed || !fell_short => {
                 changes.push(change);
-                Stage::Complete { ahead: None, changes }
+                Stage::Complete { owes, ahead: None, changes }
             }
-            // It began with the group, or an operator said that what it holds counts.
+            // It began with the group, or goes on with what it has: its log, its memory, or what an operator said that counts.
             _ if is_listed => {
                 self.desk.held.iter().for_each(|held| held.journal.forget_safe());
-                Stage::Complete { ahead: None, changes: vec![change] }
+                let owes = kept.take().and_then(|kept| kept.up_to(members.began)).map(Box::new);
+                Stage::Complete { owes, ahead: None, changes: vec![change] }
             }
             Some(Stage::Incomplete { mut backlog, state }) if !(fell_short || is_stale && state.is_some()) => {
                 backlog.push_view(change);
@@ -438,6 +454,7 @@ impl<S: Service> Task for Delivery<S> {
                 Stage::Incomplete { backlog, state: None }
             }
         };
+        self.kept = kept.filter(|_| members.is_suspended());
         let mut part = Part { epoch: view.epoch, members, submitter, deliverer, stage, stalled: false };
         match &part.stage {
             Stage::Complete { .. } => part.begin(&self.desk, is_listed),
@@ -451,6 +468,10 @@ impl<S: Service> Task for Delivery<S> {
         self.announce();
         self.open();
         self.desk.wakers.flush();
+    }
+
+    fn keep(&mut self, received: Seq) {
+        self.keeps = Some(received);
     }
 
     fn outside(&mut self, undelivered: Vec<(Undelivered, Fate)>, why: Unavailable) {
@@ -475,6 +496,12 @@ impl<S: Service> Task for Delivery<S> {
         transfer.set_standing(Standing::Outside);
         self.desk.held.iter().for_each(|held| held.journal.tell_nobody());
         self.desk.fail_held_replies(&why);
+        if matches!(why, Unavailable::Elsewhere { .. }) {
+            self.kept = None;
+        }
+        if let Some(received) = self.keeps.take() {
+            self.kept = before.and_then(|part| Kept::new(part, received));
+        }
         self.desk.refuse_reads(why);
         self.desk.wakers.flush();
     }
@@ -498,6 +525,7 @@ impl<S: Service> Task for Delivery<S> {
         // Nobody will take it for changing any more.
         self.replica.leave();
         let part = self.part.take();
+        self.kept = None;
         let Desk { shared, reads, transfer, jobs, wakers, .. } = &mut self.desk;
         // First the reason, and the ring is closed: whoever submits from now on is refused, with the reason. Who waits for
         // room is woken, and refused.

@@ -17,8 +17,8 @@ use std::{
 
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 use squall_membership::{
-    Effect, End, EndReason, Epoch, Held, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
-    Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
+    Effect, End, EndReason, Held, Holder, Input, Member, Membership, Seq, Settings, ShardId, ShardState, ShardView,
+    Skipped, Stall, StallWatch, Trims, View, ViewEvent, ViewLog, Watched,
 };
 use squall_ordered::{CreateError, DeliverError, Deliverer, Mode, Row, ShardConfig, Submitter, Undelivered, log::Hlc};
 
@@ -55,6 +55,9 @@ pub(crate) enum CoreEffect {
     FreedBulk(ShardId),
     /// The other members' clocks are known, so the shard's messages may be stamped.
     Stamps(ShardId),
+    /// This node was dropped, and the shard is suspended: it may go on with what this node has received. Followed by
+    /// [`CoreEffect::Outside`].
+    Keep { shard: ShardId, received: Seq },
     /// This node is no member of the shard, for this reason. What became of what it had not delivered, if it was one before.
     Outside { shard: ShardId, why: Unavailable, undelivered: Vec<(Undelivered, Fate)> },
     /// What a durable shard has beyond this is void, in its log and its replica: see to it, and say so ([`NodeCore::cut_done`]). A
@@ -90,7 +93,7 @@ enum Turn {
     Install(Arc<View>),
     /// This view follows, and this node is not in it. The trims of the view at hand, if they are known; and until when others that
     /// are not in it either may read.
-    Drop(Epoch, Option<Trims>, Time),
+    Drop(Arc<View>, Option<Trims>, Time),
     End(EndReason),
 }
 
@@ -114,6 +117,8 @@ pub(crate) struct NodeCore<F> {
     /// Where shards go on in the view to come, and those whose logs are being cut to there.
     ends: BTreeMap<ShardId, End>,
     cutting: BTreeSet<ShardId>,
+    /// What this node keeps in memory of the view from which it was dropped: the end of each copy.
+    kept: BTreeMap<ShardId, End>,
     is_ended: bool,
     failure_timeout: Duration,
     /// When callers of shards that don't let go are told, after this node was dropped.
@@ -167,6 +172,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
             trims: Trims::new(),
             turns: VecDeque::new(),
             ends: BTreeMap::new(),
+            kept: BTreeMap::new(),
             cutting: BTreeSet::new(),
             is_ended: false,
             now: Time::ZERO,
@@ -481,7 +487,6 @@ impl<F: Fabric + Learn> NodeCore<F> {
             Effect::Join(me) if self.turns.iter().any(|turn| matches!(turn, Turn::Drop(..))) => self.joins = Some(me),
             Effect::Join(me) => self.view_log.join(me),
             Effect::Back(back) => self.view_log.back(back),
-            Effect::Reopen(reopen) => self.view_log.reopen(reopen),
             Effect::WaitsFor(nodes) => out.push(CoreEffect::WaitsFor(nodes)),
             Effect::CutTo { shard, end } => {
                 // What only memories hold goes on no earlier than at what all have received.
@@ -505,7 +510,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.halts_at = self.now + self.failure_timeout;
                 // It may have lost its place before it came to it.
                 self.turns.retain(|turn| !matches!(turn, Turn::Install(_)));
-                self.turns.push_back(Turn::Drop(next.epoch, trims, readable_until));
+                self.turns.push_back(Turn::Drop(next, trims, readable_until));
             }
             Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
             Effect::End(reason) => {
@@ -548,11 +553,19 @@ impl<F: Fabric + Learn> NodeCore<F> {
             match turn {
                 Turn::Install(_) if !self.cutting.is_empty() => return busy,
                 Turn::Install(_) => self.slots.close(),
-                Turn::Drop(..) => busy |= self.let_go(out),
+                Turn::Drop(..) => {
+                    let ended = self.slots.hand_out_ended();
+                    busy |= !ended.is_empty();
+                    self.let_go(ended, out);
+                }
                 Turn::End(_) => {}
             }
-            let Some(handed_out) = self.slots.hand_out() else { return busy };
+            let Some(mut handed_out) = self.slots.hand_out() else { return busy };
             busy = true;
+            // Some may have ended since.
+            if matches!(self.turns.front(), Some(Turn::Drop(..))) {
+                self.let_go(std::mem::take(&mut handed_out), out);
+            }
             let turn = self.turns.pop_front().expect("it was just there");
             self.leave_view();
             match turn {
@@ -611,13 +624,19 @@ impl<F: Fabric + Learn> NodeCore<F> {
             };
             self.owners.extend(part.endpoints().map(|endpoint| (endpoint, Owner::Shard(shard))));
             self.slots.add(part, members.is_complete(node));
-            let HandedOut { undelivered, fell_short } = handed_out.remove(&shard).unwrap_or_default();
+            let HandedOut { undelivered, fell_short, .. } = handed_out.remove(&shard).unwrap_or_default();
             let view = Arc::clone(&view);
             out.push(CoreEffect::Created { shard, view, submitter, deliverer, undelivered, fell_short });
         }
         self.is_connected = false;
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
-            let (shard, why) = (other.shard, Unavailable::Elsewhere { members: other.members.clone() });
+            let shard = other.shard;
+            let why = match &other.state {
+                ShardState::Suspended { last_holders, .. } => {
+                    Unavailable::Suspended { last_holders: last_holders.iter().map(|holder| holder.node).collect() }
+                }
+                _ => Unavailable::Elsewhere { members: other.members.clone() },
+            };
             // Those who stay have delivered as much as this node, before it gave the shard up.
             let undelivered = handed_out.remove(&shard).unwrap_or_default().undelivered;
             let undelivered = undelivered.into_iter().map(|message| (message, Fate::NotDelivered)).collect();
@@ -625,15 +644,17 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
     }
 
-    /// Lets go of the shards of the view from which this node was dropped: of each as soon as that can be. Returns whether it did of any.
-    fn let_go(&mut self, out: &mut Vec<CoreEffect>) -> bool {
-        let Some(Turn::Drop(epoch, trims, readable_until)) = self.turns.front() else { return false };
-        let why = Unavailable::Dropped { epoch: *epoch };
+    /// Lets go of shards of the view from which this node was dropped.
+    fn let_go(&mut self, handed_out: BTreeMap<ShardId, HandedOut>, out: &mut Vec<CoreEffect>) {
+        let Some(Turn::Drop(next, trims, readable_until)) = self.turns.front() else { return };
+        let why = Unavailable::Dropped { epoch: next.epoch };
         // A clock that is read too early only makes this node say less.
         let within = if self.now < *readable_until { Fate::Unknown } else { Fate::Delivered };
-        let handed_out = self.slots.hand_out_ended();
-        let any = !handed_out.is_empty();
-        for (shard, HandedOut { undelivered, .. }) in handed_out {
+        for (shard, HandedOut { undelivered, received, .. }) in handed_out {
+            if let Some(seq) = received.filter(|_| self.keeps(shard, next)) {
+                self.kept.extend(self.view.as_ref().map(|view| (shard, End { epoch: view.epoch, seq })));
+                out.push(CoreEffect::Keep { shard, received: seq });
+            }
             let undelivered = with_fates(undelivered, trims.as_ref().and_then(|trims| trims.get(&shard)), within);
             out.push(CoreEffect::Outside { shard, why: why.clone(), undelivered });
         }
@@ -641,7 +662,17 @@ impl<F: Fabric + Learn> NodeCore<F> {
             self.halts_at = Time::MAX;
             out.extend(self.slots.not_taken().map(|shard| CoreEffect::Halt { shard, why: why.clone() }));
         }
-        any
+    }
+
+    /// Whether this node keeps in memory what it has of a shard, now that others have gone on to this view without it: if that is
+    /// suspended, and this node one of the last to hold it. Of a durable one it has a log.
+    fn keeps(&self, shard: ShardId, next: &View) -> bool {
+        let in_memory = self.configs.get(&shard).is_none_or(|config| config.mode == Mode::Ordered);
+        let is_me = |holder: &Holder| holder.is(self.membership.me());
+        match next.shard(shard).map(|shard| &shard.state) {
+            Some(ShardState::Suspended { last_holders, .. }) => in_memory && last_holders.iter().any(is_me),
+            _ => false,
+        }
     }
 
     /// Has let go of all.
@@ -651,6 +682,16 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.halts_at = Time::MAX;
         self.desks.values().for_each(|desk| desk.drop_out());
         out.push(CoreEffect::Returns);
+        let in_memory = |end| Held {
+            end,
+            complete: true,
+            version: None,
+            acknowledged: 0,
+            trusted: false,
+            skipped: Skipped::default(),
+        };
+        let kept = std::mem::take(&mut self.kept).into_iter().map(|(shard, end)| (shard, in_memory(end)));
+        self.membership.input(Input::Kept(kept.collect()), &mut self.effects);
         if let Some(me) = self.joins.take() {
             self.view_log.join(me);
         }

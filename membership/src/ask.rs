@@ -5,6 +5,7 @@ use squall_fabric::Time;
 use crate::{
     end::Cause,
     input::{Effect, Settings},
+    reopen::reopened,
     tenure::Tenure,
     view::{MAX_MEMBERS, Member, ShardView},
 };
@@ -39,7 +40,7 @@ impl Tenure {
         }
         let may_join = |candidate: &Member| self.view.rank_of(candidate.node).is_none();
         let can_join = candidates.iter().any(may_join) && self.board.len() < MAX_MEMBERS;
-        if !can_join && self.reopens.is_empty() {
+        if !can_join && !self.reopens() {
             self.wanted = None;
             return;
         }
@@ -48,6 +49,11 @@ impl Tenure {
             self.board.ask();
             self.wedge(Cause::Asked, out);
         }
+    }
+
+    /// Whether members have suspended shards that can go on.
+    fn reopens(&self) -> bool {
+        !self.backs.is_empty() && !reopened(&self.view, &self.backs, |_| true).1.is_empty()
     }
 
     /// The lowest rank asks at once; the others only if it does not, since it may not have heard of who asks to join.

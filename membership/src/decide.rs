@@ -297,7 +297,7 @@ impl Tenure {
         if self.decider.proposed.as_ref().is_none_or(is_due) {
             let by = self.member().node;
             let finals = self.with_holders(finals.clone(), &plan.stay);
-            let proposal = reopening(&self.view, &settings.layout, by, &nodes, &plan.join, &finals, &self.reopens);
+            let proposal = reopening(&self.view, &settings.layout, by, &nodes, &plan.join, &finals, &self.backs);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
             out.push(Effect::Propose(proposal));
             self.decider.proposed = Some((plan, now));

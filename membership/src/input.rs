@@ -11,7 +11,6 @@ use squall_fabric::{BreakReason, NodeId, Time};
 use crate::{
     end::EndReason,
     layout::Layout,
-    reopen::Reopen,
     restart::{Back, End, Held},
     stall::{Patience, Stall, Waits},
     view::{Member, Seq, ShardId, View},
@@ -75,6 +74,9 @@ pub enum Input {
     /// What this node's disk holds of its shards: to be said before its first step, if it has a disk that may have been that of a
     /// member before, and anew after each [`Effect::Dropped`].
     Held(BTreeMap<ShardId, Held>),
+    /// What this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete: its shards are
+    /// wedged, and vouch for nobody any more.
+    Kept(BTreeMap<ShardId, Held>),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
     /// The node is asked to leave.
@@ -117,7 +119,8 @@ pub enum Effect {
         /// Those whose trim was computed with this node's final count, which so is no smaller.
         counted: BTreeSet<ShardId>,
     },
-    /// Others went on without this node: its shards stop at once, and what they hold is discarded.
+    /// Others went on without this node: its shards stop at once, and what they hold is discarded, but for those that are suspended
+    /// and of whose [last holders](crate::ShardState::Suspended) this node is one: see [`Input::Kept`].
     Dropped {
         /// A view without this node.
         next: Arc<View>,
@@ -132,8 +135,6 @@ pub enum Effect {
     Stalled(String),
     /// Give this to the view log.
     Back(Back),
-    /// Give this to the view log.
-    Reopen(Reopen),
     /// More than half of the last view's members, or less, are back after it ended, and these are missing. After
     /// [`Settings::restart_wait`] more than half go on without the others.
     WaitsFor(Vec<NodeId>),

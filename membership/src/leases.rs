@@ -7,6 +7,11 @@ use squall_fabric::Time;
 /// By how much the rates of two clocks may differ: one part in so many. What sets clocks slews them, by up to 8 % (chrony).
 const DRIFT: u32 = 5;
 
+/// The time after which a lease is over on any clock, that lasts so long on its owner's.
+pub(crate) fn over_after(lasts: Duration) -> Duration {
+    lasts + lasts / DRIFT + Duration::from_nanos(1)
+}
+
 /// The members that may read because this one has vouched for them, by member.
 #[derive(Clone, Debug)]
 pub(crate) struct Leases {
@@ -45,7 +50,6 @@ impl Leases {
         if !members.any(|member| self.vouched[member] && !self.gone[member]) {
             return Time::ZERO;
         }
-        let late = self.lasts + self.lasts / DRIFT + Duration::from_nanos(1);
-        self.vouched_until.map_or(Time::MAX, |until| until + late)
+        self.vouched_until.map_or(Time::MAX, |until| until + over_after(self.lasts))
     }
 }

@@ -179,7 +179,7 @@ impl Membership {
         };
         self.me = view.members[rank as usize].clone();
         let mut tenure = Tenure::new(view, board, before, &self.settings);
-        tenure.reopens = self.returning.reopens(tenure.view.epoch);
+        tenure.backs = self.returning.backs(tenure.view.epoch);
         tenure.expects = !self.candidates.is_empty();
         self.tenure = Some(tenure);
     }
@@ -210,15 +210,15 @@ impl Membership {
                 }
             }
             (Input::Held(held), _) => self.returning.hold(held),
+            (Input::Kept(kept), _) => self.returning.keep(kept),
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);
                 self.on_committed(next, out);
             }
-            (Input::ViewLog(ViewEvent::Backs(backs)), _) => self.returning.on_backs(backs),
-            (Input::ViewLog(ViewEvent::Reopens(reopens)), tenure) => {
-                self.returning.on_reopens(reopens);
+            (Input::ViewLog(ViewEvent::Backs(backs)), tenure) => {
+                self.returning.on_backs(backs);
                 if let Some(tenure) = tenure {
-                    tenure.reopens = self.returning.reopens(tenure.view.epoch);
+                    tenure.backs = self.returning.backs(tenure.view.epoch);
                     tenure.touch();
                 }
             }
@@ -331,7 +331,11 @@ impl Membership {
             return self.later.push_back(next);
         }
         let follows = next.view.epoch.0 == tenure.view.epoch.0 + 1;
-        let as_frozen = |(_, shard)| {
+        let as_frozen = |(index, shard): (usize, ShardId)| {
+            // Nothing stands in its order; and a restart knows of a copy in its place.
+            if tenure.view.shards[index].is_suspended() {
+                return true;
+            }
             let ends = next.finals.get(&shard).map_or(&[][..], Vec::as_slice);
             ends.iter().find(|end| end.node == self.me.node).map(|end| end.count) == tenure.frozen.get(&shard).copied()
         };

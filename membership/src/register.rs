@@ -7,9 +7,9 @@ use squall_fabric::NodeId;
 
 use crate::{
     layout::Layout,
-    reopen::{self, Reopen},
+    reopen,
     restart::{Back, check_restart},
-    view::{Epoch, Incarnation, MAX_MEMBERS, Member, ShardId, View},
+    view::{Epoch, Incarnation, MAX_MEMBERS, Member, View},
     view_log::Proposal,
 };
 
@@ -46,10 +46,8 @@ pub enum Entry {
     Withdraw(NodeId, Incarnation),
     /// What follows a view, as its successor or as its restart.
     Successor(Proposal),
-    /// A member of the current view does no more in it, and says what it has.
+    /// A node that comes back says what it has.
     Back(Back),
-    /// A member has the state of a suspended shard.
-    Reopen(Reopen),
     /// An operator goes on with what is left, without a quorum of those who decided before. Only the first entry of a log that was
     /// begun for it can be one.
     Force {
@@ -75,8 +73,6 @@ pub enum Applied {
     Candidates,
     /// Who is back has changed.
     Backs,
-    /// Which shards are reopened has changed.
-    Reopens,
     /// Nothing, since it must not.
     Refused(Refused),
 }
@@ -107,8 +103,6 @@ pub struct Register {
     candidates: Vec<Member>,
     /// By node, who is back of the current view.
     backs: BTreeMap<NodeId, Back>,
-    /// The shards of the current view that are reopened, each by whoever has most of it.
-    reopens: BTreeMap<ShardId, Reopen>,
     /// By node, the latest life in which it was a member: no earlier one comes back.
     newest: BTreeMap<NodeId, Incarnation>,
     /// What operators have forced, in words, oldest first.
@@ -145,11 +139,6 @@ impl Register {
     /// Who is back of the current view, in the order of their numbers. A view that is decided ends it.
     pub fn backs(&self) -> Vec<Back> {
         self.backs.values().cloned().collect()
-    }
-
-    /// The shards of the current view that are reopened. A view that is decided ends it.
-    pub fn reopens(&self) -> Vec<Reopen> {
-        self.reopens.values().cloned().collect()
     }
 
     /// The latest life in which a node was a member. To join it needs a later one.
@@ -220,7 +209,7 @@ impl Register {
                 match proposal.restart {
                     true => check_restart(last, &self.layout, &self.backs(), &proposal)?,
                     false => {
-                        reopen::check(&last.view, &self.layout, &self.candidates, &self.reopens(), &proposal)?;
+                        reopen::check(&last.view, &self.layout, &self.candidates, &self.backs(), &proposal)?;
                     }
                 }
                 Ok(self.advance(proposal))
@@ -233,23 +222,18 @@ impl Register {
                 }
                 back.check(view)?;
                 let (node, is) = (back.member.node, back.member.incarnation);
-                if let Some(known) = self.backs.get(&node).filter(|known| known.member.incarnation >= is) {
+                // One that goes on may have more to say.
+                let stands = |known: &&Back| {
+                    let known_is = known.member.incarnation;
+                    known_is > is || known_is == is && (!known.goes_on || **known == back)
+                };
+                if let Some(known) = self.backs.get(&node).filter(stands) {
                     let known = known.member.incarnation.0;
                     let why = format!("{node} is back as incarnation {}, and was already as {known}", is.0);
                     return Err(Refused::Rule(why));
                 }
                 self.backs.insert(node, back);
                 Ok(Applied::Backs)
-            }
-            Entry::Reopen(reopen) => {
-                reopen.check(self.view().ok_or(Refused::OutOfPlace)?)?;
-                if let Some(known) = self.reopens.get(&reopen.shard).filter(|known| known.held.end >= reopen.held.end) {
-                    let (node, shard) = (known.member.node, reopen.shard);
-                    let why = format!("{node} reopens {shard} already, which it has up to {}", known.held.end);
-                    return Err(Refused::Rule(why));
-                }
-                self.reopens.insert(reopen.shard, reopen);
-                Ok(Applied::Reopens)
             }
             Entry::Force { cluster, after, layout, proposal, reason } => {
                 if self.cluster.is_some() {
@@ -271,7 +255,6 @@ impl Register {
         }
         self.candidates.retain(|asks| self.newest.get(&asks.node).is_none_or(|&newest| newest < asks.incarnation));
         self.backs.clear();
-        self.reopens.clear();
         self.last = Some(next.clone());
         Applied::View(next)
     }

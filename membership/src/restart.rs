@@ -11,6 +11,7 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Counts, Layout},
     register::Refused,
+    reopen::reopened,
     rules,
     view::{Epoch, Holder, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
@@ -48,8 +49,8 @@ pub struct Held {
     /// Whether it is the whole state at that place: of a disk, an undamaged log, and the one that it always had; of a process
     /// that has not stopped, the state of a complete member.
     pub complete: bool,
-    /// The version at the end: how many messages there are in the whole order up to there. None for a process that has not stopped,
-    /// which has all that anybody was told of.
+    /// The version at the end: how many messages there are in the whole order up to there. None for the memory of a process that
+    /// has not stopped: of the view in which it was complete, it has all that anybody was told of.
     pub version: Option<u64>,
     /// The version up to which this node knows that messages were acknowledged, also where its copy lacks them.
     pub acknowledged: u64,
@@ -78,17 +79,21 @@ impl Held {
     }
 }
 
-/// A member of the current view says that it will do no more in it, and what it has.
+/// What a node has, that comes back to the group.
 ///
-/// It is a node that has started anew with its disk, as a later incarnation with the same part in the view log; or the member
-/// itself, which is wedged, has its final counts, and can't keep half of the view.
+/// A node that has started anew with its disk, as a later incarnation of a member of the current view with the same part in the view
+/// log, or a member that is wedged, has its final counts, and can't keep half of the view: both do no more in that view. Or a
+/// member that [goes on](Back::goes_on), and was dropped before as one of the last holders of shards that are suspended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Back {
     /// The node, as it is now.
     pub member: Member,
     /// The current view's.
     pub epoch: Epoch,
-    /// What it has, by shard. One that is wedged names all shards of which it is a member, with its final counts.
+    /// It stays a member, and has nothing to say but of suspended shards, which go on in the next view in which it stays.
+    pub goes_on: bool,
+    /// What it has, by shard. One that is wedged names all shards of which it is a member, with its final counts; and in place
+    /// of these, of one that is suspended, its copy from before.
     pub held: BTreeMap<ShardId, Held>,
 }
 
@@ -103,6 +108,9 @@ impl Back {
         let refuse = |why: String| Err(Refused::Rule(why));
         if self.epoch != view.epoch {
             return Err(Refused::NotCurrent { current: view.epoch });
+        }
+        if self.goes_on {
+            return self.held.keys().try_for_each(|&shard| self.reopens(view, shard).map(|_| ()));
         }
         let node = self.member.node;
         let Some(member) = view.members.iter().find(|member| member.node == node) else {
@@ -121,7 +129,10 @@ impl Back {
             let (end, current) = (held.end, view.epoch);
             return refuse(format!("{node} has {shard} up to {end}, and the view log knows of {current} only"));
         }
-        let is_told = |shard: &&ShardView| self.held.get(&shard.shard).is_some_and(|held| held.end.epoch == view.epoch);
+        let is_told = |shard: &&ShardView| {
+            let held = self.held.get(&shard.shard);
+            held.is_some_and(|held| held.end.epoch == view.epoch || shard.is_suspended())
+        };
         let mut own = view.shards.iter().filter(|shard| self.still_runs(view) && shard.members.contains(&node));
         match own.find(|shard| !is_told(shard)) {
             Some(shard) => {
@@ -141,11 +152,14 @@ impl Back {
 /// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
 /// up to where the last view says that this epoch ended. A log that lacks what any of them knows to have been acknowledged does not
 /// count: its end is damaged. Of those that have it up to there, but skip other commands than most of them, none is complete, since
-/// their replicas differ. A shard that [hands on no state](Counts::Passed) begins anew.
+/// their replicas differ. A shard that [hands on no state](Counts::Passed) begins anew. One that was suspended goes on as in
+/// [`reopening`](crate::reopening).
 ///
-/// [`check_restart`] accepts this, of all those who are back, if they are more than half.
+/// [`check_restart`] accepts this, of all those who are back, if they are more than half. Members that go on in the last view don't
+/// count.
 pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
     let current = &*last.view;
+    let backs = &out_of(backs)[..];
     let back = |node: &NodeId| backs.iter().find(|back| back.member.node == *node);
     let mut before = current.clone();
     for member in &mut before.members {
@@ -153,23 +167,27 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
             member.clone_from(&back.member);
         }
     }
-    let (mut finals, mut trims, mut ends, mut holders) = (Finals::new(), Trims::new(), Ends::new(), Finals::new());
-    for shard in &current.shards {
+    let (before, mut ends) = reopened(&before, backs, |_| true);
+    let (mut finals, mut trims, mut holders) = (Finals::new(), Trims::new(), Finals::new());
+    for shard in &before.shards {
         let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
+        let reopened = ends.get(&shard.shard).copied();
         let end = match layout.counts(shard.shard) {
-            Counts::Received => end(last, shard, &members),
+            Counts::Received => reopened.or_else(|| end(current, shard, backs, &members)),
             // Who is missing may have gone further, and it is not known who goes on with whom.
             Counts::Passed => None,
         };
-        let reaches =
-            |back: &&Back| end.is_some_and(|end| reach(last, shard, &members, back).is_some_and(|reach| reach >= end));
-        let skipped = skipped(last, shard.shard, members.iter().copied().filter(|back| reaches(back)));
-        let holds = |back: &&Back| reaches(back) && Some(skipped_by(shard.shard, back)) == skipped;
+        let reaches = |back: &Back| end.is_some_and(|end| reach(current, shard, backs, back) >= Some(end));
+        let skipped = skipped(current, shard, members.iter().copied().filter(|back| reaches(back)));
+        let holds = |back: &Back| match reopened {
+            Some(_) => shard.is_complete(back.member.node),
+            None => reaches(back) && Some(skipped_by(shard.shard, back)) == skipped,
+        };
         let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
         let count = |back: &&Back| {
-            let held = back.held.get(&shard.shard)?;
+            let held = back.held.get(&shard.shard).filter(|held| held.end.epoch == current.epoch)?;
             Some(Final { node: back.member.node, count: held.end.seq, complete: held.complete })
         };
         finals.insert(shard.shard, runs.filter_map(count).collect());
@@ -188,34 +206,39 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     // Who returns later is to have that, too.
     for (shard, next) in current.shards.iter().zip(&mut changes.shards) {
         if let ShardState::Suspended { acknowledged, .. } = &mut next.state {
-            let members: Vec<&Back> = shard.members.iter().filter_map(back).collect();
-            *acknowledged = self::acknowledged(shard, &members);
+            *acknowledged = self::acknowledged(shard, backs);
         }
     }
     Proposal { by, view, restart: true, finals, trims, ends }
 }
 
-/// Where a shard goes on, if anybody has come back with its state.
-fn end(last: &Proposal, shard: &ShardView, members: &[&Back]) -> Option<End> {
-    let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(&last.view));
-    let reach = |back: &Back| reach(last, shard, members, back);
+/// Those who do no more in the current view.
+fn out_of(backs: &[Back]) -> Vec<Back> {
+    backs.iter().filter(|back| !back.goes_on).cloned().collect()
+}
+
+/// Where a shard goes on that is not suspended, if any of these members has come back with its state.
+fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<End> {
+    let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(view));
+    let reach = |back: &Back| reach(view, shard, backs, back);
     let longest = restarted.into_iter().filter_map(reach).max();
     longest.max(runs.into_iter().filter_map(reach).min())
 }
 
-/// The commands of its copy of a shard that a member has not applied.
-fn skipped_by(shard: ShardId, back: &Back) -> Skipped {
+/// The commands of its copy of a shard that a node has not applied.
+pub(crate) fn skipped_by(shard: ShardId, back: &Back) -> Skipped {
     back.held.get(&shard).map(|held| held.skipped).unwrap_or_default()
 }
 
-/// The commands that most of these members, which have a shard up to its end, have not applied. Of as many, those where more are skipped
+/// The commands that most of these nodes, which have a shard up to its end, have not applied. Of as many, those where more are skipped
 /// count: an operator has said so at some, and not yet at the others.
 ///
 /// A member that still runs tells none, and counts before all others: its log had a list before, or none. So a member that restarted and
-/// has a list is to show it to a source, with whose it may agree.
-fn skipped<'a>(last: &Proposal, shard: ShardId, backs: impl Iterator<Item = &'a Back>) -> Option<Skipped> {
+/// has a list is to show it to a source, with whose it may agree. Of a suspended shard all tell what their copies are.
+pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<Item = &'a Back>) -> Option<Skipped> {
+    let runs = |back: &Back| back.still_runs(view) && !shard.is_suspended();
     let mut votes: BTreeMap<(bool, Skipped), usize> = BTreeMap::new();
-    backs.for_each(|back| *votes.entry((back.still_runs(&last.view), skipped_by(shard, back))).or_default() += 1);
+    backs.for_each(|back| *votes.entry((runs(back), skipped_by(shard.shard, back))).or_default() += 1);
     if votes.keys().any(|(runs, _)| *runs) {
         return Some(Skipped::default());
     }
@@ -223,35 +246,41 @@ fn skipped<'a>(last: &Proposal, shard: ShardId, backs: impl Iterator<Item = &'a 
     votes.max_by_key(|&(skipped, votes)| (votes, skipped)).map(|(skipped, _)| skipped)
 }
 
-/// The place up to which a copy counts in a restart: one on a disk as [`counted_end`] says, one of a member that still runs in any case.
-fn reach(last: &Proposal, shard: &ShardView, members: &[&Back], back: &Back) -> Option<End> {
+/// The place up to which a node's copy of a shard counts: of a member that has not left the view in which the shard is held, all
+/// that it has; else as [`counted_end`] says.
+pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<End> {
     let held = back.held.get(&shard.shard)?;
-    if back.still_runs(&last.view) {
-        return held.complete.then_some(held.end).filter(|_| !shard.is_suspended());
+    if back.still_runs(view) && !shard.is_suspended() {
+        return held.complete.then_some(held.end);
     }
-    counted_end(last.view.epoch, shard, &shard.holder(&back.member)?, held, acknowledged(shard, members))
+    let holder = shard.holder(&back.member)?;
+    counted_end(shard.held_until(view.epoch), shard, &holder, held, acknowledged(shard, backs))
 }
 
 /// The version up to which messages were acknowledged, as far as the logs of those say who held the shard last. Others' may be of
 /// another life of the group.
-fn acknowledged(shard: &ShardView, members: &[&Back]) -> u64 {
+fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
     let (before, holders) = match &shard.state {
         ShardState::Suspended { last_holders, acknowledged, .. } => (*acknowledged, &last_holders[..]),
         _ => (0, &[][..]),
     };
     let is_holder = |member: &Member| shard.is_complete(member.node) || holders.iter().any(|holder| holder.is(member));
-    let holding = members.iter().filter(|back| is_holder(&back.member));
+    let holding = backs.iter().filter(|back| is_holder(&back.member));
     let told = holding.filter_map(|back| Some(back.held.get(&shard.shard)?.acknowledged));
     told.fold(before, u64::max)
 }
 
-/// The place up to which a copy on a disk counts that a holder had in a shard's last view, which is of epoch `last`. None if it
-/// may lack something that was acknowledged.
+/// The place up to which a copy counts that a holder had in a shard's last view, which is of epoch `last`. None if it may lack
+/// something that was acknowledged.
 ///
-/// The copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
-/// that place, and what was acknowledged later had to be on this disk. What it has of earlier epochs beyond the place where the
-/// last one began is void. A copy that lacks what is known to have been `acknowledged` was damaged.
-/// One for which an operator has accepted that counts all the same.
+/// A disk's copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
+/// that place, and what was acknowledged later had to be on this disk. A copy that lacks what is known to have been `acknowledged`
+/// was damaged. One for which an operator has accepted that counts all the same.
+///
+/// The memory of a process that has not stopped has all that any member has delivered, since that took its receipt: of the last
+/// view, or, if it never installed that, of the one before.
+///
+/// What a copy has of earlier epochs beyond the place where the last one began is void.
 pub(crate) fn counted_end(
     last: Epoch,
     shard: &ShardView,
@@ -259,8 +288,11 @@ pub(crate) fn counted_end(
     held: &Held,
     acknowledged: u64,
 ) -> Option<End> {
-    let counts = held.complete && (held.trusted || held.end >= holder.since && held.has(acknowledged));
-    counts.then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
+    let has_all = match held.version {
+        Some(_) => held.trusted || held.end >= holder.since && held.has(acknowledged),
+        None => held.end >= shard.began,
+    };
+    (held.complete && has_all).then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
 }
 
 /// Whether a proposal may follow a view as its restart: it names the current epoch, one who is back proposes it, more than half
@@ -271,16 +303,16 @@ pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal:
         return Err(Refused::NotCurrent { current: current.epoch });
     }
     let refuse = |why: String| Err(Refused::Rule(why));
-    if !backs.iter().any(|back| back.member.node == proposal.by) {
+    if !backs.iter().any(|back| back.member.node == proposal.by && !back.goes_on) {
         return refuse(format!("{} proposes a restart, and has not said what it has", proposal.by));
     }
-    let members = current.members.len();
+    let (members, backs) = (current.members.len(), out_of(backs));
     if 2 * backs.len() <= members {
         return refuse(format!("of {members} members {} are back: a restart needs more than half", backs.len()));
     }
     let nodes =
         |these: &[Member]| these.iter().map(|member| (member.node, member.incarnation)).collect::<BTreeSet<_>>();
-    let expected = restart(last, layout, proposal.by, backs);
+    let expected = restart(last, layout, proposal.by, &backs);
     if nodes(&proposal.view.members) != nodes(&expected.view.members) {
         return refuse("its members are not those who are back".into());
     }

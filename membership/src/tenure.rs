@@ -18,7 +18,7 @@ use crate::{
     input::{Effect, Settings},
     leases::Leases,
     machine::Signs,
-    reopen::Reopen,
+    restart::Back,
     stall::{Stall, Waits},
     view::{Member, Seq, ShardId, View},
     view_log::{Final, Proposal, Trims},
@@ -76,8 +76,8 @@ pub(crate) struct Tenure {
     parts_by: Option<Time>,
     /// Broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
-    /// Suspended shards that members reopen.
-    pub(crate) reopens: Vec<Reopen>,
+    /// What nodes have that come back.
+    pub(crate) backs: Vec<Back>,
     /// Nodes ask to join.
     pub(crate) expects: bool,
     /// Since when there is a reason to ask for another view.
@@ -114,7 +114,7 @@ impl Tenure {
             closes: false,
             parts_by: None,
             lost: Vec::new(),
-            reopens: Vec::new(),
+            backs: Vec::new(),
             expects: false,
             wanted: None,
             touched: true,

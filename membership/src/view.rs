@@ -165,11 +165,22 @@ impl ShardView {
         ShardView { shard, complete: members.clone(), members, senders, began, since, state: ShardState::Active }
     }
 
-    /// The complete member, as the holder of a copy.
+    /// The member as the holder of a copy, if it is complete, or was in the last view in which the shard was held.
     pub(crate) fn holder(&self, member: &Member) -> Option<Holder> {
+        if let ShardState::Suspended { last_holders, .. } = &self.state {
+            return last_holders.iter().find(|holder| holder.is(member)).copied();
+        }
         let Member { node, voter, .. } = *member;
         let since = || self.since.get(&node).copied().unwrap_or(End::START);
         self.is_complete(node).then(|| Holder { node, voter, since: since() })
+    }
+
+    /// The last epoch in which the shard was held, in a view of this one.
+    pub(crate) fn held_until(&self, epoch: Epoch) -> Epoch {
+        match self.state {
+            ShardState::Suspended { after, .. } => after,
+            ShardState::Active | ShardState::Inadequate => epoch,
+        }
     }
 
     /// Whether a node held the shard's whole state when the view began.

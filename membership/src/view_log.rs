@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
-    reopen::Reopen,
     restart::{Back, Ends},
     view::{Epoch, Member, Seq, ShardId, View},
 };
@@ -71,8 +70,6 @@ pub enum ViewEvent {
     Reported(Report),
     /// Who is back, of the members of the current view, instead of what was said before. A later view ends it.
     Backs(Vec<Back>),
-    /// Which suspended shards of the current view are reopened, instead of what was said before. A later view ends it.
-    Reopens(Vec<Reopen>),
     /// Nothing could be decided for so long that callers should not wait: too few of those who decide can be reached. It may
     /// be over at any time; then whatever is decided comes as usual.
     NoQuorum,
@@ -96,13 +93,9 @@ pub trait ViewLog: Send {
     /// Tells the members of a view, as far as they can be reached, what this one has.
     fn report(&mut self, to: &View, report: Report);
 
-    /// Says what this node has, as a member of the current view that does no more in it, until a later view is decided or another
-    /// call takes its place. It holds beside a call of [`join`](ViewLog::join): the node becomes a member in whichever way is
-    /// decided first.
+    /// Says what this node has that comes back, until a later view is decided or another call takes its place. It holds beside a
+    /// call of [`join`](ViewLog::join): the node becomes a member in whichever way is decided first.
     fn back(&mut self, back: Back);
-
-    /// Says that this node has the state of a suspended shard, until a later view is decided.
-    fn reopen(&mut self, reopen: Reopen);
 
     /// This node knows that a member can't be reached, or that its process has ended: if it leads the log, others need not wait
     /// for it.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use squall_fabric::NodeId;
 use squall_membership::{
     Applied, Back, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Held, Incarnation, Layout, Member,
-    Proposal, Refused, Register, Reopen, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening,
-    restart, successor,
+    Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, reopening, restart,
+    successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -48,7 +48,7 @@ fn whole(end: End) -> Held {
 /// A node has these shards, as one that was complete.
 fn back(member: Member, epoch: u64, held: &[(ShardId, End)]) -> Back {
     let held = held.iter().map(|&(shard, end)| (shard, whole(end))).collect();
-    Back { member, epoch: Epoch(epoch), held }
+    Back { member, epoch: Epoch(epoch), goes_on: false, held }
 }
 
 fn say(register: &mut Register, back: Back) {
@@ -162,14 +162,15 @@ fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_
     }
     let view = go_on(&mut register);
     assert_eq!((last_holders(&view, 0), last_holders(&view, 1)), (nodes(&[1, 2, 3]), nodes(&[1, 2])));
-    let reopen = |node, held| Reopen { member: life(node, 2), epoch: view.epoch, shard: ALL, held };
+    let reopen =
+        |node, held| Back { member: life(node, 2), epoch: view.epoch, goes_on: true, held: [(ALL, held)].into() };
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
-        let refused = refusal(register.apply(Entry::Reopen(reopen(node, held))));
+        let refused = refusal(register.apply(Entry::Back(reopen(node, held))));
         assert!(refused.contains("acknowledged up to version 9"), "{refused}");
     }
     // Its missing records were taken from a copy.
-    assert_eq!(register.apply(Entry::Reopen(reopen(1, short(9, 9)))), Applied::Reopens);
-    let next = follow(&register, &[1, 2], &[], &register.reopens());
+    say(&mut register, reopen(1, short(9, 9)));
+    let next = follow(&register, &[1, 2], &[], &register.backs());
     assert_eq!(decide(&mut register, next).shards[0].complete, nodes(&[1]));
 }
 
@@ -359,7 +360,7 @@ fn suspended_with(second: Member) -> Register {
 }
 
 /// What follows with these who stay, of whom all hold what they held, and have counted to 6.
-fn follow(register: &Register, stay: &[u32], join: &[Member], reopens: &[Reopen]) -> Proposal {
+fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) -> Proposal {
     let view = register.view().unwrap();
     let finals: Finals = view
         .shards
@@ -370,31 +371,31 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], reopens: &[Reopen]
             (shard.shard, stays.map(end).collect())
         })
         .collect();
-    reopening(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, reopens)
+    reopening(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
 }
 
-fn reopen(node: u32, end: End) -> Reopen {
-    Reopen { member: life(node, 2), epoch: Epoch(3), shard: PAIR, held: whole(end) }
+/// A member goes on, and has the second shard.
+fn reopen(node: u32, end: End) -> Back {
+    Back { goes_on: true, ..back(life(node, 2), 3, &[(PAIR, end)]) }
 }
 
 #[test]
 fn a_suspended_shard_goes_on_where_a_last_holder_has_it() {
     let mut register = suspended();
-    assert_eq!(register.apply(Entry::Reopen(reopen(2, end(1, 7)))), Applied::Reopens);
-    let next = follow(&register, &[1, 3, 2], &[], &register.reopens());
+    say(&mut register, reopen(2, end(1, 7)));
+    let next = follow(&register, &[1, 3, 2], &[], &register.backs());
     assert_eq!(next.ends, [(PAIR, end(1, 7))].into());
     let view = decide(&mut register, next);
     assert_eq!(view.shards[1].complete, nodes(&[2]));
     assert_eq!(view.shards[1].state, ShardState::Active);
-    assert_eq!(register.reopens(), []);
+    assert_eq!(register.backs(), []);
 }
 
 #[test]
 fn a_shard_is_not_reopened_by_one_that_does_not_stay_nor_where_nobody_has_it() {
     let mut register = suspended();
-    register.apply(Entry::Reopen(reopen(2, end(1, 7))));
-    let reopens = register.reopens();
-    let without = follow(&register, &[1, 3], &[], &reopens);
+    say(&mut register, reopen(2, end(1, 7)));
+    let without = follow(&register, &[1, 3], &[], &register.backs());
     assert!(matches!(without.view.shards[1].state, ShardState::Suspended { .. }));
     let ignored = follow(&register, &[1, 3, 2], &[], &[]);
     assert!(matches!(register.apply(Entry::Successor(ignored)), Applied::Refused(Refused::Rule(_))));
@@ -405,29 +406,114 @@ fn a_shard_is_not_reopened_by_one_that_does_not_stay_nor_where_nobody_has_it() {
 
 #[test]
 fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
+    for (first, complete) in [(7, nodes(&[1, 2])), (8, nodes(&[1]))] {
+        let mut register = suspended();
+        say(&mut register, reopen(2, end(1, 7)));
+        assert!(refusal(register.apply(Entry::Back(reopen(2, end(1, 7))))).contains("node 2 is back as incarnation 2"));
+        say(&mut register, reopen(1, end(1, first)));
+        let next = follow(&register, &[1, 3, 2], &[], &register.backs());
+        assert_eq!(next.ends, [(PAIR, end(1, first))].into());
+        assert_eq!(decide(&mut register, next).shards[1].complete, complete);
+    }
+}
+
+/// A copy in the memory of a process that has not stopped.
+fn in_memory(node: u32, end: End) -> Back {
+    let held = Held { version: None, ..whole(end) };
+    Back { held: [(PAIR, held)].into(), ..reopen(node, end) }
+}
+
+/// Nodes 1 and 2 are dropped from view 2, of whom node 1 has become complete in it, and come back in view 4. View 1 delivered 5
+/// messages of the second shard.
+fn dropped() -> Register {
+    let mut layout = layout();
+    layout.groups[1].max_replicas = Some(2);
+    let mut register = Register::default();
+    let members = (1..=4).map(|node| life(node, 1)).collect();
+    register.apply(Entry::First { cluster: ClusterId(1), layout, members });
+    let next = |register: &Register, stay: &[u32], join: &[Member], counts: &[u64]| {
+        let view = register.view().unwrap();
+        let finals = |shard: &ShardView| {
+            let ends = shard.members.iter().zip(counts);
+            let end =
+                |(&node, &count): (&NodeId, &u64)| Final { node, count: Seq(count), complete: !shard.is_suspended() };
+            (shard.shard, ends.map(end).filter(|end| stay.contains(&end.node.0)).collect())
+        };
+        let finals: Finals = view.shards.iter().map(finals).collect();
+        successor(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals)
+    };
+    let second = next(&register, &[1, 2, 3, 4], &[], &[6, 5, 7, 7]);
+    decide(&mut register, second);
+    let third = next(&register, &[3, 4], &[], &[0, 0, 0, 0]);
+    assert_eq!(last_holders(&decide(&mut register, third), 1), nodes(&[1, 2]));
+    let again = [life(1, 2), life(2, 2)];
+    again.iter().for_each(|member| _ = register.apply(Entry::Candidate(member.clone())));
+    let fourth = next(&register, &[3, 4], &again, &[0, 0, 0, 0]);
+    decide(&mut register, fourth);
+    register
+}
+
+#[test]
+fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_delivered() {
+    let say = |node, end| Back { epoch: Epoch(4), ..in_memory(node, end) };
+    let goes_on = |backs: &[Back]| {
+        let mut register = dropped();
+        backs.iter().for_each(|back| self::say(&mut register, back.clone()));
+        let next = follow(&register, &[3, 4, 1, 2], &[], &register.backs());
+        let complete = decide(&mut register, next.clone()).shards[1].complete.clone();
+        (next.ends[&PAIR], complete)
+    };
+    assert_eq!(goes_on(&[say(1, end(2, 3))]), (end(2, 3), nodes(&[1])));
+    assert_eq!(goes_on(&[say(1, end(2, 3)), say(2, end(2, 4))]), (end(2, 4), nodes(&[2])), "the one with more");
+    assert_eq!(goes_on(&[say(1, end(2, 3)), say(2, end(2, 3))]), (end(2, 3), nodes(&[1, 2])));
+    // It never installed view 2, so nothing was delivered in it. Beyond the trim of view 1 it has what was sent again.
+    assert_eq!(goes_on(&[say(1, end(1, 6))]), (end(1, 5), nodes(&[1])));
+    let refused = |back: Back| refusal(dropped().apply(Entry::Back(back)));
+    assert!(refused(say(1, end(1, 4))).contains("whole copy"), "it lacks what view 1 delivered");
+    assert!(refused(say(1, end(3, 0))).contains("suspended after epoch 2"));
+    let process = Member { voter: VoterId(9), ..life(1, 2) };
+    assert!(refused(Back { member: process, ..say(1, end(2, 3)) }).contains("no member"));
+    let incomplete = Held { complete: false, version: None, ..whole(end(2, 3)) };
+    assert!(refused(Back { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }).contains("no whole copy"));
+    assert!(refused(Back { member: life(3, 1), ..say(3, end(2, 3)) }).contains("last holders"));
+}
+
+#[test]
+fn a_restart_reopens_a_suspended_shard_with_what_is_back() {
     let mut register = suspended();
-    register.apply(Entry::Reopen(reopen(2, end(1, 7))));
-    assert!(refusal(register.apply(Entry::Reopen(reopen(1, end(1, 7))))).contains("node 2 reopens shard 1 already"));
-    assert_eq!(register.apply(Entry::Reopen(reopen(1, end(1, 8)))), Applied::Reopens);
-    let next = follow(&register, &[1, 3, 2], &[], &register.reopens());
-    let view = decide(&mut register, next);
-    assert_eq!(view.shards[1].complete, nodes(&[1]));
+    let has = [(ALL, end(3, 0)), (PAIR, end(1, 7))];
+    say(&mut register, reopen(2, end(1, 7)));
+    say(&mut register, back(life(2, 3), 3, &has));
+    say(&mut register, back(life(1, 3), 3, &has[..1]));
+    let proposal = restarted(&register, 1);
+    assert_eq!(proposal.ends[&PAIR], end(1, 7));
+    let view = decide(&mut register, proposal);
+    assert_eq!((&view.shards[1].complete, &view.shards[1].state), (&nodes(&[2]), &ShardState::Active));
+}
+
+#[test]
+fn a_member_that_goes_on_does_not_count_in_a_restart() {
+    let mut register = suspended();
+    say(&mut register, reopen(2, end(1, 7)));
+    say(&mut register, back(life(1, 3), 3, &[(ALL, end(3, 0))]));
+    let proposal = restarted(&register, 1);
+    assert!(refusal(register.apply(Entry::Successor(proposal))).contains("of 3 members 1 are back"));
 }
 
 #[test]
 fn each_rule_for_reopening_broken_in_one_way_is_refused() {
-    let good = reopen(2, end(1, 7));
+    let (good, copy) = (reopen(2, end(1, 7)), whole(end(1, 7)));
     let table = [
-        ("another view", Reopen { epoch: Epoch(2), ..good.clone() }),
-        ("no member", Reopen { member: life(2, 1), ..good.clone() }),
-        ("last holders", Reopen { member: life(3, 2), ..good.clone() }),
-        ("not suspended", Reopen { shard: ALL, ..good.clone() }),
-        ("which there is not", Reopen { shard: ShardId(7), ..good.clone() }),
+        ("another view", Back { epoch: Epoch(2), ..good.clone() }),
+        ("no member", Back { member: life(2, 1), ..good.clone() }),
+        ("last holders", Back { member: life(3, 2), ..good.clone() }),
+        ("not suspended", Back { held: [(ALL, copy)].into(), ..good.clone() }),
+        ("which there is not", Back { held: [(ShardId(7), copy)].into(), ..good.clone() }),
         ("suspended after epoch 1", reopen(2, end(2, 0))),
-        ("no whole copy", Reopen { held: Held { complete: false, ..good.held }, ..good }),
+        ("no whole copy", Back { held: [(PAIR, Held { complete: false, ..copy })].into(), ..good }),
     ];
     for (says, reopen) in table {
-        let refused = refusal(suspended().apply(Entry::Reopen(reopen)));
+        let refused = refusal(suspended().apply(Entry::Back(reopen)));
         assert!(refused.contains(says), "{says:?} is expected, not {refused:?}");
     }
 }
@@ -437,10 +523,10 @@ fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
     // Its new disk is empty; and node 2 held the shard from the first view on.
     let replaced = Member { voter: VoterId(9), ..life(2, 2) };
     let mut register = suspended_with(replaced.clone());
-    let empty = Reopen { member: replaced, ..reopen(2, End::START) };
-    let refused = refusal(register.apply(Entry::Reopen(empty)));
+    let empty = Back { member: replaced, ..reopen(2, End::START) };
+    let refused = refusal(register.apply(Entry::Back(empty)));
     assert!(refused.contains("node 2 with the disk 9"), "{refused}");
-    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Reopen(reopen(2, End::START))));
+    let refused = refusal(suspended_with(life(2, 3)).apply(Entry::Back(reopen(2, End::START))));
     assert!(refused.contains("no member"), "{refused}");
 }
 

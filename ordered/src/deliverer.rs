@@ -226,6 +226,18 @@ impl Deliverer {
         Ok(ran)
     }
 
+    /// Ordered mode: delivers up to a place in the order, though it may not be stable, and publishes nothing of it. For a member that
+    /// was dropped, once it is decided that the shard goes on with what this member has received; that must reach this place.
+    ///
+    /// After an error the deliverer must not be run again.
+    pub fn run_to<D: Deliver>(&mut self, end: Seq, application: &mut D) -> Result<(), DeliverError> {
+        let mut messages = 0;
+        while self.mode == Mode::Ordered && self.next < end.0 {
+            self.take(application, &mut messages)?;
+        }
+        Ok(())
+    }
+
     fn run_ordered<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
         let mut ran = Ran::default();
         let limit = self.progress.limit(0);

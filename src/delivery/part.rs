@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use squall_membership::{Epoch, Seq, ShardState, ShardView};
-use squall_ordered::{Deliver, Deliverer, Message, Mode, Payload, Submitter, Undelivered, log::Position};
+use squall_ordered::{Deliver, DeliverError, Deliverer, Message, Mode, Payload, Submitter, Undelivered, log::Position};
 
 use super::{
     Fate,
     desk::{AtDesk, Desk},
     errands::Errands,
+    kept::Kept,
 };
 use crate::{
     backlog::{Backlog, Entry},
@@ -33,6 +34,8 @@ pub(super) struct Part {
 /// Whether the replica takes part.
 pub(super) enum Stage {
     Complete {
+        /// What the replica is to be given first: the shard goes on with what it has in memory.
+        owes: Option<Box<Kept>>,
         /// The state that was restored, as long as it is ahead of what is delivered.
         ahead: Option<Mark>,
         /// The replica has not been told of these.
@@ -65,6 +68,17 @@ impl Part {
             (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),
             (ShardState::Active, Stage::Complete { .. }) => None,
         }
+    }
+
+    /// Gives a complete replica what comes before the view's order. Returns whether it was told of any view.
+    pub(super) fn settle<S: Service>(&mut self, desk: &mut Desk<S>, service: &mut S) -> Result<bool, DeliverError> {
+        let Stage::Complete { owes, changes, .. } = &mut self.stage else { return Ok(false) };
+        if let Some(kept) = owes.take() {
+            kept.deliver(desk, service)?;
+        }
+        let any = !changes.is_empty();
+        changes.drain(..).for_each(|view| desk.tell_view(service, &view));
+        Ok(any)
     }
 
     /// How far this node has delivered.
@@ -119,7 +133,7 @@ impl Part {
             }
             ahead = None;
         }
-        self.stage = Stage::Complete { ahead, changes: Vec::new() };
+        self.stage = Stage::Complete { owes: None, ahead, changes: Vec::new() };
         self.begin(desk, false);
         true
     }

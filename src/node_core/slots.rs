@@ -38,6 +38,8 @@ pub(super) struct HandedOut {
     pub(super) undelivered: Vec<Undelivered>,
     /// It lacks the end of its view.
     pub(super) fell_short: bool,
+    /// How much of its view's order it has received, if this node had the shard's whole state.
+    pub(super) received: Option<Seq>,
 }
 
 impl Slots {
@@ -213,7 +215,8 @@ impl Slots {
         let take = |slot: &mut Slot| {
             let undelivered = std::mem::take(slot.handed_out.as_mut().filter(|_| !slot.is_taken)?);
             slot.is_taken = true;
-            Some((slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short() }))
+            let received = (slot.complete && slot.stuck.is_none()).then(|| slot.shard.wedge());
+            Some((slot.shard.id(), HandedOut { undelivered, fell_short: slot.shard.is_short(), received }))
         };
         self.slots.iter_mut().filter_map(take).collect()
     }

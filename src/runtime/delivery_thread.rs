@@ -14,7 +14,7 @@ use crossbeam::{
     sync::{Parker, Unparker},
 };
 use squall_fabric::{Time, Waker};
-use squall_membership::{EndReason, ShardId};
+use squall_membership::{EndReason, Seq, ShardId};
 use squall_ordered::Undelivered;
 
 use super::engine::Request;
@@ -30,6 +30,8 @@ const BATCH: usize = 64;
 pub(super) enum Change {
     /// It has a part in a new view.
     Install(Box<Installed>),
+    /// The shard may go on with what it has received in its view.
+    Keep(Seq),
     /// It has none, for this reason.
     Outside(Vec<(Undelivered, Fate)>, Unavailable),
     /// Nothing can be decided.
@@ -43,6 +45,7 @@ impl Change {
     pub(super) fn tell(self, task: &mut dyn Task) {
         match self {
             Change::Install(installed) => task.install(*installed),
+            Change::Keep(received) => task.keep(received),
             Change::Outside(undelivered, why) => task.outside(undelivered, why),
             Change::Stalled => task.stalled(),
             Change::End(undelivered, reason) => task.end(undelivered, &reason),
@@ -198,6 +201,8 @@ mod tests {
         }
 
         fn install(&mut self, _: Installed) {}
+
+        fn keep(&mut self, _: Seq) {}
 
         fn outside(&mut self, _: Vec<(Undelivered, Fate)>, _: Unavailable) {
             self.steps = 1;

@@ -287,6 +287,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
                         group.control.halt(&why);
                     }
                 }
+                CoreEffect::Keep { shard, received } => self.tell(shard, Change::Keep(received)),
                 CoreEffect::Outside { shard, why, undelivered } => {
                     self.tell(shard, Change::Outside(undelivered, why));
                 }

@@ -90,6 +90,8 @@ pub struct Cluster {
     known: Vec<NodeId>,
     /// By how much wall clocks are ahead, in nanoseconds.
     walls: BTreeMap<NodeId, i64>,
+    /// Where nodes stand.
+    racks: BTreeMap<NodeId, String>,
     /// What nodes had installed in lives that are over.
     past: Vec<(NodeId, Arc<View>)>,
     ready: Vec<NodeId>,
@@ -124,6 +126,7 @@ impl Cluster {
             look_at: Time::MAX,
             known: Vec::new(),
             walls: BTreeMap::new(),
+            racks: BTreeMap::new(),
             past: Vec::new(),
             ready: Vec::new(),
             effects: Vec::new(),
@@ -224,7 +227,8 @@ impl Cluster {
         };
         let now = self.net.now();
         let clock = Clock::random(self.options.clock_drift, &mut self.rng);
-        let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
+        let (voter, rack) = (VoterId(self.rng.u64(1..)), self.racks.get(&id).cloned().unwrap_or_default());
+        let me = Member { voter, rack, ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
         let layout = plan.settings.layout.clone();
         let (me, view_log) = match self.options.view_log {
             Decider::Scripted => (me.clone(), self.script(layout).log(me, clock, now)),
@@ -322,6 +326,11 @@ impl Cluster {
         assert!(!self.nodes.contains_key(&node), "{node} runs");
         self.raft.put_disk(node, copy.part.as_ref());
         self.disks.put(node, &copy.logs, &mut self.rng);
+    }
+
+    /// Says in which rack a node stands, from its next start on: replicas of a shard are spread over racks.
+    pub fn set_rack(&mut self, node: NodeId, rack: impl Into<String>) {
+        self.racks.insert(node, rack.into());
     }
 
     /// Sets a node's wall clock ahead of the true time by so many nanoseconds, or behind it. Every node's is right at first.

@@ -1,7 +1,9 @@
 //! What a simulated cluster has decided, and whether it could decide more, as one sees it who knows all.
 
+use std::sync::Arc;
+
 use squall_fabric::NodeId;
-use squall_membership::{Member, Proposal};
+use squall_membership::{Member, Proposal, View};
 use squall_view_log::Standing;
 
 use super::{cluster::Cluster, node::Node, view_log::Script};
@@ -12,8 +14,13 @@ impl Cluster {
         self.script.as_ref().map_or_else(|| self.raft.history(), Script::history)
     }
 
+    /// The last view that was decided, whoever has heard of it.
+    pub fn decided(&self) -> Option<Arc<View>> {
+        self.history().last().map(|last| Arc::clone(&last.view))
+    }
+
     /// Whether this life of a node goes on, as a member.
-    pub(super) fn lives(&self, member: &Member) -> bool {
+    pub fn lives(&self, member: &Member) -> bool {
         let me = match &self.script {
             Some(script) => script.me(member.node),
             None => self.raft.me(member.node),

@@ -288,6 +288,11 @@ impl Node {
                     self.send_away("it was dropped from the group, and joins it again");
                 }
                 CoreEffect::Halt { shard, why } => self.groups[&shard].control.halt(&why),
+                CoreEffect::Keep { shard, received } => {
+                    if let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) {
+                        group.task.keep(received);
+                    }
+                }
                 CoreEffect::Outside { shard, why, undelivered } => {
                     let Some(group) = self.groups.get_mut(&shard).filter(|group| !group.over) else { continue };
                     group.cargo = None;

@@ -9,7 +9,7 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, Epoch, Layout, Member, Parameters, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Back, Epoch, Layout, Member, Parameters, Proposal, Report, View, ViewEvent, ViewLog};
 use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
@@ -206,10 +206,6 @@ impl ViewLog for Side {
 
     fn back(&mut self, back: Back) {
         lock(&self.log).back(back);
-    }
-
-    fn reopen(&mut self, reopen: Reopen) {
-        lock(&self.log).reopen(reopen);
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -13,8 +13,8 @@ use std::{
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Reopen, Report,
-    View, ViewEvent, ViewLog, VoterId,
+    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Proposal, Refused, Register, Report, View,
+    ViewEvent, ViewLog, VoterId,
 };
 
 use super::clock::Clock;
@@ -230,7 +230,7 @@ impl Shared {
         if matches!(applied, Applied::View(_) | Applied::Candidates) {
             self.candidacies += 1;
         }
-        if matches!(applied, Applied::Backs | Applied::Reopens) {
+        if matches!(applied, Applied::Backs) {
             self.returns += 1;
         }
         applied
@@ -375,7 +375,6 @@ impl Shared {
             }
             if self.seats[&node].told_returns < self.returns {
                 events.push(ViewEvent::Backs(self.register.backs()));
-                events.push(ViewEvent::Reopens(self.register.reopens()));
             }
             for event in events {
                 let delay = self.random(self.pace.delay);
@@ -488,10 +487,6 @@ impl ViewLog for ScriptedLog {
             seat.returns.retain(|(_, entry)| !matches!(entry, Entry::Back(_)));
             seat.returns.push((None, Entry::Back(back)));
         });
-    }
-
-    fn reopen(&mut self, reopen: Reopen) {
-        self.ask(|seat| seat.returns.push((None, Entry::Reopen(reopen))));
     }
 
     /// Leaders change only where they must, so none is waited for.

@@ -14,7 +14,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::steps::{Bug, Group, KEPT};
 
-const TWO: Group = Group { members: 2, joiners: 0, messages: 1, views: 2, crashes: 2, wipes: 0, bug: None };
+const TWO: Group =
+    Group { members: 2, joiners: 0, messages: 1, views: 2, crashes: 2, wipes: 0, in_memory: false, bug: None };
 
 /// All properties hold in every state, of which there are more than a few.
 fn holds(group: Group) {
@@ -90,6 +91,19 @@ fn is_caught(bug: Bug, group: Group, property: &'static str) {
     let checker = group.checker().finish_when(HasDiscoveries::AnyOf([property].into())).spawn_bfs().join();
     let steps = checker.assert_any_discovery(property).into_actions();
     eprintln!("{bug:?} breaks {property:?} by {steps:?}");
+}
+
+/// As [`JOINING`], of a group without disks: node 0 may be dropped while the second stays, which suspends the shard.
+const IN_MEMORY: Group = Group { in_memory: true, crashes: 0, ..JOINING };
+
+#[test]
+fn a_shard_goes_on_from_the_memory_of_a_process_that_was_dropped() {
+    holds(IN_MEMORY);
+}
+
+#[test]
+fn a_process_that_crashed_has_nothing_to_go_on_with() {
+    holds(Group { crashes: 1, views: 2, ..IN_MEMORY });
 }
 
 #[test]

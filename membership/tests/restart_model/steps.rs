@@ -1,7 +1,7 @@
 //! What can happen, one step at a time, and what must hold.
 
 use squall_membership::{
-    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Reopen, Seq, Skipped, reopening, restart,
+    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Seq, ShardState, Skipped, reopening, restart,
 };
 use stateright::{Model, Property};
 
@@ -36,6 +36,8 @@ pub(crate) struct Group {
     pub(crate) crashes: usize,
     /// The number of disks that are replaced by empty ones, in all.
     pub(crate) wipes: usize,
+    /// There are no disks. Nodes that crash come back with nothing.
+    pub(crate) in_memory: bool,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -54,6 +56,8 @@ pub(crate) enum Step {
     Succeed(u32),
     /// A member goes on to the next view, or finds that it was dropped.
     Install(usize),
+    /// A member finds that it was dropped, and hears of nothing before the current view.
+    Miss(usize),
     Crash(usize),
     /// A node comes up again, and asks to join; or asks again, since the view that took it in is over.
     Return(usize),
@@ -79,7 +83,7 @@ impl Group {
         for (n, node) in world.nodes.iter().enumerate() {
             match (node.is_up, node.epoch) {
                 (false, _) => steps.push(Step::Return(n)),
-                (true, 0) => steps.extend(outside(world, n)),
+                (true, 0) => steps.extend(outside(world, n).filter(|step| !self.in_memory || !says(step))),
                 (true, _) => self.inside(world, n, &mut steps),
             }
         }
@@ -90,7 +94,7 @@ impl Group {
             let halves = (1..1u32 << self.members).filter(|set| set & !members == 0);
             let is_half = |set: &u32| 2 * set.count_ones() as usize >= last.view.members.len();
             steps.extend(halves.filter(is_half).map(Step::Succeed));
-            if 2 * world.register.backs().len() > last.view.members.len() {
+            if 2 * world.register.backs().iter().filter(|back| !back.goes_on).count() > last.view.members.len() {
                 steps.push(Step::Restart);
             }
         }
@@ -110,7 +114,8 @@ impl Group {
             steps.push(Step::Deliver(n));
         }
         let told = world.told[node.epoch as usize - 1][n];
-        if node.whole && (node.disk != node.log || told.is_none() || !node.complete && !node.wedged) {
+        if node.whole && !self.in_memory && (node.disk != node.log || told.is_none() || !node.complete && !node.wedged)
+        {
             steps.push(Step::Persist(n));
         }
         let receives = !node.wedged || self.has(Bug::ReceivesAfterWedging);
@@ -118,9 +123,13 @@ impl Group {
             steps.push(Step::Receive(n));
         }
         if node.wedged {
-            let said = world.register.backs().iter().any(|back| back.member.node == id(n));
+            let said = world.register.backs().iter().any(|back| back.member.node == id(n) && !back.goes_on);
             match is_over {
-                true => steps.push(Step::Install(n)),
+                true => {
+                    steps.push(Step::Install(n));
+                    let misses = last.view.epoch.0 > node.epoch + 1 && !last.view.members.contains(&world.me(n));
+                    steps.extend((self.in_memory && misses).then_some(Step::Miss(n)));
+                }
                 false if !said => steps.push(Step::SayBack(n)),
                 false => {}
             }
@@ -133,8 +142,10 @@ impl Group {
         if !node.whole {
             steps.extend(sources.map(|from| Step::Fetch(n, from)));
         }
-        let says = Entry::Reopen(reopen(world, n));
-        if !is_over && !matches!(world.register.clone().apply(says), Applied::Refused(_)) {
+        let says = reopen(world, n);
+        let has_any = !says.held.is_empty();
+        let says = Entry::Back(says);
+        if !is_over && has_any && !matches!(world.register.clone().apply(says), Applied::Refused(_)) {
             steps.push(Step::SayReopen(n));
         }
         let view = &world.proposal(node.epoch).view;
@@ -142,7 +153,7 @@ impl Group {
         let is_wedged = world.nodes.iter().any(|other| other.epoch == node.epoch && other.wedged);
         let changes = node.complete != world.shard(node.epoch).is_complete(id(n))
             || !world.register.candidates().is_empty()
-            || !world.register.reopens().is_empty();
+            || world.register.backs().iter().any(|back| back.goes_on);
         if self.goes_on(world) && (!is_whole || is_wedged || changes) || is_over {
             steps.push(Step::Wedge(n));
         }
@@ -155,8 +166,11 @@ impl Group {
                 world.received[epoch - 1][n] += 1;
             }
             Step::Deliver(n) => {
-                let stable = world.stable(n);
+                let (stable, epoch) = (world.stable(n), world.nodes[n].epoch);
                 deliver(world, n, stable);
+                if self.in_memory {
+                    world.acknowledge_up_to(epoch, stable);
+                }
             }
             Step::Persist(n) => {
                 let node = &mut world.nodes[n];
@@ -171,13 +185,15 @@ impl Group {
                 let node = &mut world.nodes[n];
                 node.disk = common(&node.disk, &log);
                 (node.log, node.delivered, node.whole) = (log, delivered, true);
-                node.complete = self.has(Bug::CompleteBeforeDisk);
+                node.complete = self.in_memory || self.has(Bug::CompleteBeforeDisk);
             }
             Step::Wedge(n) => world.nodes[n].wedged = true,
             Step::Succeed(set) => self.succeed(world, set)?,
-            Step::Install(n) => install(world, n),
+            Step::Install(n) => self.install(world, n),
+            Step::Miss(n) => self.drop_out(world, n, world.last().view.epoch.0),
             Step::Crash(n) => {
                 let node = &mut world.nodes[n];
+                node.kept = None;
                 node.log.clone_from(&node.disk);
                 (node.is_up, node.epoch, node.wedged, node.delivered) = (false, 0, false, 0);
                 (node.whole, node.complete) = (false, false);
@@ -211,17 +227,19 @@ impl Group {
                         skipped: Skipped::default(),
                     }
                 };
-                let held = if node.epoch > 0 { runs() } else { held(&node.disk) };
-                let back = Back { member: world.me(n), epoch, held: [(SHARD, held)].into() };
+                let kept = || node.kept.filter(|_| world.shard(node.epoch).is_suspended()).map(in_memory);
+                let held = if node.epoch > 0 { kept().unwrap_or_else(runs) } else { held(&node.disk) };
+                let back = Back { member: world.me(n), epoch, goes_on: false, held: [(SHARD, held)].into() };
                 world.apply(Entry::Back(back)).then_some(())?;
             }
             Step::SayReopen(n) => {
                 let reopen = reopen(world, n);
-                world.apply(Entry::Reopen(reopen)).then_some(())?;
+                world.apply(Entry::Back(reopen)).then_some(())?;
             }
             Step::Restart => {
                 let backs = world.register.backs();
-                let proposal = restart(world.last(), &layout(), backs[0].member.node, &backs);
+                let by = backs.iter().find(|back| !back.goes_on)?.member.node;
+                let proposal = restart(world.last(), &layout(), by, &backs);
                 world.apply(Entry::Successor(proposal)).then_some(())?;
             }
             Step::Enter(n) => enter(world, n, world.last().view.epoch.0, false),
@@ -243,8 +261,8 @@ impl Group {
         let nodes: Vec<_> = stay.iter().map(|&n| id(n)).collect();
         let joins = world.register.candidates().iter().filter(|asks| !nodes.contains(&asks.node));
         let join: Vec<_> = joins.take(stay.len()).cloned().collect();
-        let reopens = world.register.reopens();
-        let proposal = reopening(&last.view, &layout(), nodes[0], &nodes, &join, &finals, &reopens);
+        let backs = world.register.backs();
+        let proposal = reopening(&last.view, &layout(), nodes[0], &nodes, &join, &finals, &backs);
         world.apply(Entry::Successor(proposal)).then_some(())
     }
 }
@@ -264,31 +282,58 @@ fn outside(world: &World, n: usize) -> Option<Step> {
 }
 
 /// A node's word that it has the shard.
-fn reopen(world: &World, n: usize) -> Reopen {
+fn reopen(world: &World, n: usize) -> Back {
     let (member, epoch) = (world.me(n), world.last().view.epoch);
-    Reopen { member, epoch, shard: SHARD, held: held(&world.nodes[n].disk) }
+    let node = &world.nodes[n];
+    let held = if world.in_memory { node.kept.map(in_memory) } else { Some(held(&node.disk)) };
+    Back { member, epoch, goes_on: true, held: held.map(|held| (SHARD, held)).into_iter().collect() }
 }
 
-/// A wedged member goes on after what was decided.
-fn install(world: &mut World, n: usize) {
-    let epoch = world.nodes[n].epoch;
-    let next = world.proposal(epoch + 1).clone();
-    if !next.view.members.contains(&world.me(n)) {
+impl Group {
+    /// A wedged member goes on after what was decided.
+    fn install(&self, world: &mut World, n: usize) {
+        let epoch = world.nodes[n].epoch;
+        let next = world.proposal(epoch + 1).clone();
+        if !next.view.members.contains(&world.me(n)) {
+            return self.drop_out(world, n, epoch + 1);
+        }
+        let trim = next.trims.get(&SHARD).filter(|trim| world.has_received(n) >= trim.0);
+        if let Some(&Seq(trim)) = trim.filter(|_| world.nodes[n].whole) {
+            deliver(world, n, trim);
+        }
+        let keeps = trim.is_some() && !next.ends.contains_key(&SHARD);
+        enter(world, n, epoch + 1, keeps);
+    }
+
+    /// A wedged member is in no view any more, as the view of this epoch tells it.
+    fn drop_out(&self, world: &mut World, n: usize, epoch: u64) {
+        let (me, received) = (world.me(n), world.has_received(n));
+        let holds = match &world.shard(epoch).state {
+            ShardState::Suspended { last_holders, .. } => last_holders.iter().any(|holder| holder.is(&me)),
+            _ => false,
+        };
         let node = &mut world.nodes[n];
+        if self.in_memory && node.complete && holds {
+            node.kept = Some(End { epoch: Epoch(node.epoch), seq: Seq(received) });
+        }
         (node.epoch, node.wedged, node.delivered) = (0, false, 0);
         (node.whole, node.complete) = (false, false);
-        node.disk.clone_from(&node.log);
+        if !self.in_memory {
+            node.disk.clone_from(&node.log);
+        }
         node.life += 1;
         let me = world.me(n);
         world.apply(Entry::Candidate(me));
-        return;
     }
-    let trim = next.trims.get(&SHARD).filter(|trim| world.has_received(n) >= trim.0);
-    if let Some(&Seq(trim)) = trim.filter(|_| world.nodes[n].whole) {
-        deliver(world, n, trim);
-    }
-    let keeps = trim.is_some() && !next.ends.contains_key(&SHARD);
-    enter(world, n, epoch + 1, keeps);
+}
+
+/// What is in the memory of a process that was dropped.
+fn in_memory(end: End) -> Held {
+    Held { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
+}
+
+fn says(step: &Step) -> bool {
+    matches!(step, Step::SayBack(_))
 }
 
 /// A node installs a view. Nothing of the view before need be on its disk.
@@ -299,7 +344,13 @@ fn enter(world: &mut World, n: usize, epoch: u64, keeps: bool) {
     if let Some(&end) = next.ends.get(&SHARD) {
         cut(&mut node.log, end);
         cut(&mut node.disk, end);
+        // From memory it delivers the rest.
+        let rest = node.log.last_mut().filter(|last| node.kept.is_some() && last.epoch == end.epoch.0);
+        if let Some(last) = rest.filter(|_| complete) {
+            last.count = end.seq.0;
+        }
     }
+    node.kept = node.kept.filter(|_| next.view.shards[0].is_suspended());
     node.whole = complete || keeps && node.whole;
     (node.epoch, node.complete, node.delivered, node.wedged) = (epoch, complete, 0, false);
     if node.whole {
@@ -327,7 +378,7 @@ impl Model for Group {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new(self.members, self.joiners, self.crashes, self.wipes)]
+        vec![World::new(self)]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Step>) {
@@ -354,6 +405,7 @@ impl Model for Group {
             }),
             Property::always(GOES_ON, |group: &Group, world: &World| {
                 !group.goes_on(world)
+                    || group.in_memory && world.crashes < group.crashes
                     || world.wipes < group.wipes
                     || !group.steps(world).is_empty()
                     || world.nodes.iter().all(|node| node.epoch == world.last().view.epoch.0 && !node.wedged)

@@ -7,9 +7,11 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Register,
-    Reopen, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
+    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Register, Seq,
+    ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
 };
+
+use crate::steps::Group;
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 
@@ -65,6 +67,8 @@ pub(crate) struct Node {
     /// The log as its process knows it.
     pub(crate) log: Vec<Segment>,
     pub(crate) disk: Vec<Segment>,
+    /// Of a group in memory: how far it has received what it was dropped with, of a shard that is suspended.
+    pub(crate) kept: Option<End>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +84,8 @@ pub(crate) struct World {
     pub(crate) crashes: usize,
     /// The number of disks that are still to be replaced.
     pub(crate) wipes: usize,
+    /// The group has no disks: what is delivered is acknowledged.
+    pub(crate) in_memory: bool,
 }
 
 /// Views follow from what is hashed here.
@@ -95,11 +101,8 @@ impl Hash for World {
             }
         }
         for back in self.register.backs() {
-            (back.member.node, back.member.incarnation).hash(state);
-            back.held.get(&SHARD).map(|held| (held.end, held.complete)).hash(state);
-        }
-        for Reopen { member, held, .. } in self.register.reopens() {
-            (member.node, held.end).hash(state);
+            (back.member.node, back.member.incarnation, back.goes_on).hash(state);
+            back.held.get(&SHARD).map(|held| (held.end, held.complete, held.version)).hash(state);
         }
         self.register.candidates().iter().for_each(|member| (member.node, member.incarnation).hash(state));
         (&self.nodes, &self.received, &self.told, &self.acknowledged, self.crashes, self.wipes).hash(state);
@@ -108,7 +111,8 @@ impl Hash for World {
 
 impl World {
     /// All are members; the last ones have joined, one in each view, and have not got the state.
-    pub(crate) fn new(members: usize, joiners: usize, crashes: usize, wipes: usize) -> World {
+    pub(crate) fn new(group: &Group) -> World {
+        let &Group { members, joiners, crashes, wipes, in_memory, .. } = group;
         let mut register = Register::default();
         let founders = members - joiners;
         let all = (0..founders).map(|n| member(n, 1, 1)).collect();
@@ -127,8 +131,9 @@ impl World {
                 whole: is_founder,
                 complete: is_founder,
                 voter: 1,
-                disk: log.clone(),
+                disk: if in_memory { Vec::new() } else { log.clone() },
                 log,
+                kept: None,
             }
         };
         let mut world = World {
@@ -140,6 +145,7 @@ impl World {
             acknowledged: vec![0],
             crashes,
             wipes,
+            in_memory,
         };
         for n in founders..members {
             let (me, last) = (member(n, 1, 1), world.last().clone());
@@ -230,6 +236,11 @@ impl World {
         let told = |node: &NodeId| self.told[epoch as usize - 1][index(*node)];
         let Some(all) = self.shard(epoch).complete.iter().map(told).collect::<Option<Vec<u64>>>() else { return };
         let Some(least) = all.into_iter().min() else { return };
+        self.acknowledge_up_to(epoch, least);
+    }
+
+    /// So much of an epoch's order is acknowledged, and all before it.
+    pub(crate) fn acknowledge_up_to(&mut self, epoch: u64, least: u64) {
         for (epoch, count) in self.line(epoch).into_iter().chain([(epoch, least)]) {
             let known = &mut self.acknowledged[epoch as usize - 1];
             *known = count.max(*known);
@@ -240,7 +251,7 @@ impl World {
 /// A node's report of its disk's log.
 pub(crate) fn held(disk: &[Segment]) -> Held {
     let end = disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
-    Held { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
+    Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {

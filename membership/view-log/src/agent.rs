@@ -24,8 +24,7 @@ use openraft::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Back, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Reopen, Report, View,
-    ViewEvent,
+    Applied, Back, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Report, View, ViewEvent,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -62,7 +61,6 @@ pub(crate) enum Input {
     Join(Member),
     Report(Vec<Member>, Report),
     Back(Back),
-    Reopen(Reopen),
     PeerGone(NodeId),
     Force(Forcing),
     /// The group lacks what this node has: it is to be told.
@@ -285,7 +283,6 @@ impl<C: Types> Agent<C> {
             }
             Input::Report(to, report) => self.report(to, report),
             Input::Back(back) => self.say_back(back),
-            Input::Reopen(reopen) => self.say_reopen(reopen),
             Input::PeerGone(node) => {
                 self.gone.insert(node, self.now);
                 self.is_lively();
@@ -472,7 +469,7 @@ impl<C: Types> Agent<C> {
             // The rest is for those who are in the same life.
             (None, _) => {}
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
-            (_, Body::Say(entry)) => self.take_said(*entry, &sender),
+            (_, Body::Say(back)) => self.take_said(*back, &sender),
             (_, Body::Refused { epoch, why }) => self.on_refused(epoch, &why),
             (_, Body::StepAside(vote)) => self.on_step_aside(vote),
             (_, Body::Farewell) => self.handle(Input::PeerGone(from)),

@@ -8,7 +8,7 @@ use std::{
 
 use openraft::{Config, Raft, SnapshotPolicy};
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, ClusterId, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog, VoterId};
+use squall_membership::{Back, ClusterId, Member, Proposal, Report, View, ViewEvent, ViewLog, VoterId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
@@ -176,10 +176,6 @@ impl ViewLog for Log {
 
     fn back(&mut self, back: Back) {
         self.tell(Input::Back(back));
-    }
-
-    fn reopen(&mut self, reopen: Reopen) {
-        self.tell(Input::Reopen(reopen));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -13,7 +13,7 @@ use std::{
 use openraft::{AsyncRuntime, type_config::TypeConfigExt};
 use openraft_rt_sim::SimInstant;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, Member, Proposal, Reopen, Report, View, ViewEvent, ViewLog};
+use squall_membership::{Back, Member, Proposal, Report, View, ViewEvent, ViewLog};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::runtime::Runtime;
@@ -211,10 +211,6 @@ impl ViewLog for SimLog {
 
     fn back(&mut self, back: Back) {
         self.inputs.push(Input::Back(back));
-    }
-
-    fn reopen(&mut self, reopen: Reopen) {
-        self.inputs.push(Input::Reopen(reopen));
     }
 
     fn peer_gone(&mut self, node: NodeId) {

@@ -83,7 +83,6 @@ impl fmt::Display for Request {
             Entry::Withdraw(node, _) => write!(f, "{node} asks no more"),
             Entry::Successor(proposal) => write!(f, "{}, by {}", proposal.view.epoch, proposal.by),
             Entry::Back(back) => write!(f, "{} is back, of {}", back.member.node, back.epoch),
-            Entry::Reopen(reopen) => write!(f, "{} reopens {}", reopen.member.node, reopen.shard),
             Entry::Force { proposal, .. } => write!(f, "{}, forced", proposal.view.epoch),
         }
     }
@@ -100,7 +99,7 @@ pub(crate) enum Reply {
 impl From<&Applied> for Reply {
     fn from(applied: &Applied) -> Reply {
         match applied {
-            Applied::View(_) | Applied::Candidates | Applied::Backs | Applied::Reopens => Reply::Taken,
+            Applied::View(_) | Applied::Candidates | Applied::Backs => Reply::Taken,
             Applied::Refused(refused) => Reply::Refused(refused.clone()),
         }
     }

@@ -6,7 +6,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotRespon
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{
-    Began, ClusterId, Entry, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, VoterId,
+    Back, Began, ClusterId, Epoch, Incarnation, Layout, Member, Parameters, Proposal, Report, VoterId,
 };
 
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
@@ -14,7 +14,7 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The longest message that is sent or taken, in bytes.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
-const PREFIX: [u8; 4] = *b"SqV\x07";
+const PREFIX: [u8; 4] = *b"SqV\x08";
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,8 +35,8 @@ pub(crate) enum Body {
     Here(Here),
     /// For the leader to write.
     Propose(Box<Proposal>),
-    /// For the leader to write: what a node says of itself.
-    Say(Box<Entry>),
+    /// For the leader to write: what a node has that comes back.
+    Say(Box<Back>),
     /// The leader's answer, if it was not taken.
     Refused {
         epoch: Epoch,

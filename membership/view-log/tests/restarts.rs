@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Back, End, Epoch, Held, Layout, Reopen, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
+    Back, End, Epoch, Held, Layout, Seq, ShardId, ShardState, Skipped, ViewEvent, ViewLog, restart,
 };
 use world::{MS, Trouble, World};
 
@@ -38,7 +38,7 @@ fn say_back(world: &mut World, id: u32, messages: u64) {
         SHARD,
         Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() },
     )]);
-    world.log(id).back(Back { member, epoch: Epoch::FIRST, held });
+    world.log(id).back(Back { member, epoch: Epoch::FIRST, goes_on: false, held });
 }
 
 /// The nodes that are back, as a node was told.
@@ -84,7 +84,7 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
         let mut world = come_back(&list, seed);
         for id in [1, 2] {
             let member = world.log(id).me();
-            world.log(id).back(Back { member, epoch: Epoch::FIRST, held: BTreeMap::new() });
+            world.log(id).back(Back { member, epoch: Epoch::FIRST, goes_on: false, held: BTreeMap::new() });
         }
         world.run_until(3000 * MS, "both hear of both", |world| backs(world, 1).len() == 2);
         propose_restart(&mut world, 1);
@@ -107,9 +107,9 @@ fn a_shard_that_nobody_brought_back_is_reopened_by_its_holder_as_it_joins() {
             trusted: false,
             skipped: Skipped::default(),
         };
-        let reopen = Reopen { member, epoch: Epoch(3), shard: SHARD, held };
-        world.log(3).reopen(reopen.clone());
-        let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Reopens(vec![reopen.clone()]));
+        let reopen = Back { member, epoch: Epoch(3), goes_on: true, held: [(SHARD, held)].into() };
+        world.log(3).back(reopen.clone());
+        let told = |world: &World, id| world.nodes[&id].events.contains(&ViewEvent::Backs(vec![reopen.clone()]));
         world.run_until(3000 * MS, "all hear of it", |world| list.iter().all(|&id| told(world, id)));
     }
 }

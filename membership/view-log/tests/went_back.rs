@@ -153,7 +153,7 @@ fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
     let epoch = Epoch(world.epoch(ids[0]).expect("a view"));
     for &id in &ids {
         let member = world.log(id).me();
-        world.log(id).back(Back { member, epoch, held: BTreeMap::new() });
+        world.log(id).back(Back { member, epoch, goes_on: false, held: BTreeMap::new() });
     }
     world.run_until(3000 * MS, "those who are back", |world| backs(world, ids[0]).len() == 2);
     let last = world.last(ids[0]).expect("a view to follow");

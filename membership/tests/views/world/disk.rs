@@ -79,7 +79,7 @@ impl DiskLog {
         self.written.last().map(|last| Held {
             end: last.end,
             complete: true,
-            version: None,
+            version: Some(0),
             acknowledged: 0,
             trusted: false,
             skipped: Skipped::default(),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{
-    Applied, Back, ClusterId, End, Entry, Epoch, Layout, Member, Proposal, Register, Reopen, Report, Seq, ShardId,
-    View, ViewEvent,
+    Applied, Back, ClusterId, End, Entry, Epoch, Layout, Member, Proposal, Register, Report, Seq, ShardId, View,
+    ViewEvent,
 };
 
 use super::after;
@@ -37,7 +37,6 @@ pub(crate) struct Log {
     heard: BTreeMap<NodeId, Epoch>,
     asking: BTreeMap<NodeId, Member>,
     backs: BTreeMap<NodeId, Back>,
-    reopens: BTreeMap<(NodeId, ShardId), Reopen>,
     /// How many reports were made.
     pub(crate) reports: usize,
     /// Why proposals were refused.
@@ -62,7 +61,6 @@ impl Log {
             heard: BTreeMap::new(),
             asking: BTreeMap::new(),
             backs: BTreeMap::new(),
-            reopens: BTreeMap::new(),
             reports: 0,
             refused: Vec::new(),
         }
@@ -98,13 +96,6 @@ impl Log {
     pub(crate) fn back(&mut self, now: Time, back: Back) {
         self.backs.insert(back.member.node, back.clone());
         self.send(now, Message::Ask(back.member.node, Box::new(Entry::Back(back))));
-    }
-
-    /// It says so until there is another view.
-    pub(crate) fn reopen(&mut self, now: Time, reopen: Reopen) {
-        let node = reopen.member.node;
-        self.reopens.insert((node, reopen.shard), reopen.clone());
-        self.send(now, Message::Ask(node, Box::new(Entry::Reopen(reopen))));
     }
 
     pub(crate) fn report(&mut self, now: Time, to: &View, by: NodeId, report: &Report) {
@@ -144,7 +135,7 @@ impl Log {
                 Message::Ask(_, entry) => {
                     match self.register.apply(*entry) {
                         Applied::View(next) => self.history.push(next),
-                        Applied::Candidates | Applied::Backs | Applied::Reopens => {}
+                        Applied::Candidates | Applied::Backs => {}
                         Applied::Refused(why) => {
                             self.refused.push(why.to_string());
                             continue;
@@ -169,7 +160,6 @@ impl Log {
                     events.extend(news.map(|next| (node, ViewEvent::Committed(next.clone()))));
                     events.push((node, ViewEvent::Candidates(self.register.candidates().to_vec())));
                     events.push((node, ViewEvent::Backs(self.register.backs())));
-                    events.push((node, ViewEvent::Reopens(self.register.reopens())));
                 }
             }
         }
@@ -180,14 +170,10 @@ impl Log {
     pub(crate) fn remind(&mut self, now: Time) {
         let epoch = self.view().epoch;
         self.backs.retain(|_, back| back.epoch >= epoch);
-        self.reopens.retain(|_, reopen| reopen.epoch >= epoch);
-        let (backs, reopens) = (self.register.backs(), self.register.reopens());
+        let backs = self.register.backs();
         let unheard = self.backs.values().filter(|back| !backs.contains(back)).cloned();
         let unheard: Vec<_> = unheard.map(|back| (back.member.node, Entry::Back(back))).collect();
-        let closed =
-            self.reopens.values().filter(|mine| !reopens.iter().any(|known| known.shard == mine.shard)).cloned();
-        let closed: Vec<_> = closed.map(|reopen| (reopen.member.node, Entry::Reopen(reopen))).collect();
-        for (node, entry) in unheard.into_iter().chain(closed) {
+        for (node, entry) in unheard {
             self.send(now, Message::Ask(node, Box::new(entry)));
         }
         for (node, mut me) in self.asking.clone() {
@@ -214,7 +200,6 @@ impl Log {
     fn forget(&mut self, node: NodeId) {
         self.asking.remove(&node);
         self.backs.remove(&node);
-        self.reopens.retain(|(by, _), _| *by != node);
     }
 
     /// What a shard delivered in the epochs before this one, as it was decided.

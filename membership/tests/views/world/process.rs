@@ -237,7 +237,6 @@ impl Process {
             Effect::PeerGone(node) => self.gone.push(node),
             Effect::Join(me) => log.join(now, me),
             Effect::Back(back) => log.back(now, back),
-            Effect::Reopen(reopen) => log.reopen(now, reopen),
             Effect::WaitsFor(nodes) => self.waits_for = nodes,
             Effect::CutTo { shard, end } => {
                 let log = self.disk.as_mut().and_then(|disk| disk.get_mut(&shard));

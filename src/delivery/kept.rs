@@ -1,0 +1,63 @@
+//! What a dropped node has in memory of a shard that is suspended: the shard may go on with it.
+
+use squall_membership::{End, Seq};
+use squall_ordered::{Deliver, DeliverError, Message};
+
+use super::{
+    desk::{AtDesk, Desk, Skipping},
+    part::{Part, Stage},
+};
+use crate::service::Service;
+
+/// A part in a view that is over for this node, with all that it had received there.
+///
+/// Any member may have delivered that, since delivery takes the receipt of all; but it is not known to be delivered, so the
+/// replica does not see it before the shard goes on with it. Who waited for this node's messages was told that their outcome
+/// is unknown.
+pub(super) struct Kept {
+    part: Part,
+    /// How much of the view's order is delivered, or may be.
+    to: Seq,
+}
+
+/// Delivers messages for which nobody waits any more.
+struct Untold<D>(D);
+
+impl<D: Deliver> Deliver for Untold<D> {
+    fn deliver(&mut self, message: Message<'_>) {
+        self.0.deliver(Message { ticket: 0, ..message });
+    }
+
+    fn answer(&mut self, _count: u64) {
+        unreachable!("the reads of the view were refused");
+    }
+}
+
+impl Kept {
+    /// Keeps a complete replica's part, which has received so much.
+    pub(super) fn new(part: Part, received: Seq) -> Option<Kept> {
+        matches!(part.stage, Stage::Complete { .. }).then_some(Kept { part, to: received })
+    }
+
+    /// Its part in the view.
+    pub(super) fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// The same up to where the shard goes on; None if it lacks something of that.
+    pub(super) fn up_to(self, began: End) -> Option<Kept> {
+        let reaches = began.epoch == self.part.epoch && began.seq <= self.to;
+        reaches.then_some(Kept { to: began.seq, ..self })
+    }
+
+    /// Gives the replica the rest.
+    pub(super) fn deliver<S: Service>(mut self, desk: &mut Desk<S>, service: &mut S) -> Result<(), DeliverError> {
+        self.part.settle(desk, service)?;
+        let Part { stage: Stage::Complete { ahead, .. }, deliverer, .. } = &mut self.part else { return Ok(()) };
+        let at_desk = AtDesk { service, desk };
+        match ahead {
+            None => deliverer.run_to(self.to, &mut Untold(at_desk)),
+            Some(mark) => deliverer.run_to(self.to, &mut Untold(Skipping { ahead: mark, at_desk })),
+        }
+    }
+}
