@@ -18,13 +18,13 @@ use std::{
 
 use event_listener::Event;
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{EndReason, Epoch};
+use squall_membership::{EndReason, Epoch, Seq};
 use squall_ordered::{
     Payload, Persisted,
     log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
 };
 
-use crate::{disk::Disk, scrub::ScrubReport, state::LogPlace, status::AsideStatus};
+use crate::{disk::Disk, recovery::anew, scrub::ScrubReport, state::LogPlace, status::AsideStatus};
 
 /// A shard's log on a node's disk.
 pub(crate) type DiskLog = Log<Disk>;
@@ -54,8 +54,8 @@ pub(crate) struct Journal {
     counts: Counts,
     /// The replica is not the state at the log's end: it must be rebuilt before anybody uses it.
     stale: AtomicBool,
-    /// The log was begun empty in the place of one that is lost.
-    lost: AtomicBool,
+    /// The log was begun anew, and its node has not been complete since.
+    anew: AtomicBool,
     /// The log is of another life of the group, which an operator ended.
     foreign: AtomicBool,
     /// The group is of a life that an operator forced, who has accepted what is lost by that.
@@ -142,7 +142,7 @@ impl Journal {
             on_due: OnceLock::new(),
             counts: Counts::default(),
             stale: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
+            anew: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
             forced: AtomicBool::new(false),
             scrubbed: Mutex::default(),
@@ -198,14 +198,27 @@ impl Journal {
         self.stale.store(stale, Ordering::Release);
     }
 
-    /// Whether the log was begun empty in the place of one that is lost.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+    /// Whether the log was [begun anew](anew), and its node has not been complete since.
+    pub(crate) fn is_anew(&self) -> bool {
+        self.anew.load(Ordering::Acquire)
     }
 
     /// Before anybody has the log.
-    pub(crate) fn set_lost(&self, lost: bool) {
-        self.lost.store(lost, Ordering::Release);
+    pub(crate) fn set_anew(&self, anew: bool) {
+        self.anew.store(anew, Ordering::Release);
+    }
+
+    /// The log is to be begun anew, or goes on at a place before which it is damaged. By who has the log.
+    pub(crate) fn begin_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
+        self.set_anew(true);
+        marked(log, anew::mark(log.storage()))
+    }
+
+    /// The log has a shard's whole state again. By who has the log.
+    pub(crate) fn end_anew(&self, log: &DiskLog) -> Result<(), WriteError> {
+        marked(log, anew::clear(log.storage()))?;
+        self.set_anew(false);
+        Ok(())
     }
 
     /// Whether the group is of a life that an operator forced.
@@ -432,14 +445,25 @@ impl Journal {
         Appending { journal: self, filling: self.filling(), appended: false }
     }
 
-    /// From now on, who is told how far the log persists, once all that was appended so far does, and it reaches this place.
+    /// From now on, who is told how far the log persists, once all that was appended so far does, and it reaches this place and has
+    /// the view's record.
+    ///
+    /// A view may begin behind the last record of the one before, as what does not count as a message leaves none. Only with its
+    /// record does the log reach that place; and whose log does not has acknowledged nothing in the view (docs/design.md, §6).
     pub(crate) fn tell(&self, persisted: Persisted, from: Position) {
         let mut filling = self.filling();
-        let from = filling.appender.end().position.max(from);
-        if self.failure().is_none() && filling.on_disk.position >= from {
+        let record = Position::new(persisted.epoch(), Seq(0));
+        let from = filling.appender.end().position.max(from).max(record);
+        let has_mark = self.is_anew();
+        if self.failure().is_none() && filling.on_disk.position >= from && !has_mark {
             persisted.set(filling.on_disk.version);
         }
         filling.persisted = Some((persisted, from));
+        drop(filling);
+        if has_mark {
+            // The thread that writes takes it away.
+            self.wake();
+        }
     }
 
     /// Nobody is told any more.
@@ -513,6 +537,9 @@ impl Journal {
         if !jobs.is_empty() {
             // What was appended while the first was on its way, but before the jobs were asked for.
             self.write_batch(log);
+        }
+        if self.failure().is_none() {
+            self.say_persisted(log);
         }
         for job in jobs {
             if self.failure().is_some() {
@@ -590,13 +617,33 @@ impl Journal {
         if filling.ready.is_some() {
             self.due.store(true, Ordering::Release);
         }
-        if let Some((persisted, from)) = &filling.persisted
-            && end.position >= *from
-        {
-            persisted.set(end.version);
-        }
+        drop(filling);
+        self.say_persisted(log);
         true
     }
+
+    /// Tells how far the log persists. The mark of one that was begun anew goes before: what the node then says, others rely on.
+    fn say_persisted(&self, log: &DiskLog) {
+        let reaches = |filling: &Filling| {
+            let told = filling.persisted.as_ref();
+            told.filter(|(_, from)| filling.on_disk.position >= *from).map(|(persisted, _)| persisted.clone())
+        };
+        if self.is_anew()
+            && reaches(&self.filling()).is_some()
+            && let Err(error) = self.end_anew(log)
+        {
+            return self.fail(error.to_string());
+        }
+        let filling = self.filling();
+        if let Some(persisted) = reaches(&filling) {
+            persisted.set(filling.on_disk.version);
+        }
+    }
+}
+
+/// What came of setting a log's mark.
+fn marked(log: &DiskLog, marked: io::Result<()>) -> Result<(), WriteError> {
+    marked.map_err(|source| WriteError::Io { action: "its mark", path: log.storage().path(anew::NAME), source })
 }
 
 /// Appends to a log; see [`Journal::append`].

@@ -197,7 +197,7 @@ impl NodeBuilder {
                     held.extend(own.map(|held| (shard, held)));
                     let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), bed.waker()));
                     journal.set_stale(!rebuilt.is_whole());
-                    journal.set_lost(!is_kept);
+                    journal.set_anew(!is_kept);
                     written.push((Arc::clone(&journal), log));
                     Some(journal)
                 }

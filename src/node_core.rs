@@ -252,16 +252,11 @@ impl<F: Fabric + Learn> NodeCore<F> {
     }
 
     /// This node's replica has the whole state of a shard, and all that the view at hand has delivered: to be said in each step, since
-    /// a durable shard's counts only once its disk has it.
+    /// a durable shard's counts only once its disk has it. The others are told that of one that the view calls complete, too.
     pub(crate) fn complete(&mut self, shard: ShardId, out: &mut Vec<CoreEffect>) {
-        let node = self.fabric.node();
         // Where nobody held the state when the view was decided, a holder must return with it first.
-        let is_news = self
-            .view
-            .as_ref()
-            .and_then(|view| view.shard(shard))
-            .is_some_and(|shard| !shard.is_complete(node) && !matches!(shard.state, ShardState::Suspended { .. }));
-        if is_news && self.slots.complete(shard) {
+        let is_held = self.view.as_ref().and_then(|view| view.shard(shard)).is_some_and(|shard| !shard.is_suspended());
+        if is_held && self.slots.complete(shard) {
             self.input(Input::Complete(shard), out);
         }
     }
@@ -512,6 +507,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.turns.retain(|turn| !matches!(turn, Turn::Install(_)));
                 self.turns.push_back(Turn::Drop(next, trims, readable_until));
             }
+            Effect::Gather => out.push(CoreEffect::Returns),
             Effect::Stalled(why) => out.push(CoreEffect::Stalled(why)),
             Effect::End(reason) => {
                 self.slots.wedge();
@@ -632,9 +628,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         for other in view.shards.iter().filter(|shard| shard.rank_of(node).is_none()) {
             let shard = other.shard;
             let why = match &other.state {
-                ShardState::Suspended { last_holders, .. } => {
-                    Unavailable::Suspended { last_holders: last_holders.iter().map(|holder| holder.node).collect() }
-                }
+                ShardState::Suspended { .. } => Unavailable::Suspended { last_holders: other.waits_for() },
                 _ => Unavailable::Elsewhere { members: other.members.clone() },
             };
             // Those who stay have delivered as much as this node, before it gave the shard up.

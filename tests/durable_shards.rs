@@ -6,7 +6,7 @@ mod shards;
 
 use std::time::Duration;
 
-use squall::{Mode, NodeId, ShardState, ShardView, View};
+use squall::{Mode, NodeId, ShardView, View};
 
 use crate::shards::World;
 
@@ -52,7 +52,37 @@ impl Run {
                     world.pause(10);
                 }
             }
+            13 => return self.strand(),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// A node gets a shard, is left alone with it, and loses power while its disk lags.
+    fn strand(&mut self) -> Result<(), String> {
+        let world = &mut self.world;
+        let node = world.any_node();
+        let held = |view: View| -> Vec<ShardView> {
+            view.shards.into_iter().filter(|shard| shard.is_complete(node) && shard.complete.len() > 1).collect()
+        };
+        world.end(node);
+        world.pause(100);
+        world.launch(node)?;
+        let pace = [5_000, 30_000, 100_000][world.rng.usize(0..3)];
+        world.cluster.slow_disk(node, Duration::from_micros(pace));
+        let before = world.view().map_or(0, |view| view.epoch.0);
+        for _ in 0..400 {
+            world.cluster.run_for(Duration::from_millis(1));
+            world.ask_something();
+            world.answer()?;
+            let view = world.view().filter(|view| view.epoch.0 > before + 1);
+            let Some(shard) = view.map(held).and_then(|shards| shards.into_iter().next()) else { continue };
+            for other in shard.complete.into_iter().filter(|&other| other != node) {
+                world.end(other);
+            }
+            world.pause(100);
+            world.cluster.crash(node);
+            break;
         }
         Ok(())
     }
@@ -90,10 +120,7 @@ impl Run {
         }
         // A shard's only copy may have been on the disk that was replaced.
         let (wiped, victim) = (self.wiped, self.victim);
-        self.world.settle(|shard: &ShardView| {
-            let ShardState::Suspended { last_holders, .. } = &shard.state else { return false };
-            wiped && last_holders.iter().any(|holder| holder.node == victim)
-        })
+        self.world.settle(|shard: &ShardView| wiped && shard.waits_for().contains(&victim))
     }
 }
 

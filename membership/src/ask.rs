@@ -67,13 +67,16 @@ impl Tenure {
         self.may_go(self.me, &all)
     }
 
-    /// Whether those who stay can do without one of them: of no shard it alone holds the state that others of them are to get.
+    /// Whether those who stay can do without one of them: of no shard it alone holds the state that others of them are to get, or
+    /// alone has that on its disk.
     pub(crate) fn may_go(&self, member: usize, stay: &[usize]) -> bool {
         self.view.shards.iter().enumerate().all(|(index, shard)| {
             let mut others =
                 stay.iter().filter(|&&m| m != member && shard.members.contains(&self.board.node(m))).peekable();
             let holds = shard.members.contains(&self.board.node(member)) && self.holds(member, index);
-            !holds || others.peek().is_none() || others.any(|&other| self.holds(other, index))
+            let on_disk = self.is_on_disk(member, index);
+            let can_take_over = |other| self.holds(other, index) && (!on_disk || self.is_on_disk(other, index));
+            !holds || others.peek().is_none() || others.any(|&other| can_take_over(other))
         })
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Board {
     clock: Counters,
     /// By shard: the final count.
     frozen: Counters,
-    /// By shard: 1 once the member holds its state. A counter, so that who sees `wedged` sees it.
+    /// By shard: 1 once the member holds its state, on its disk too. A counter, so that who sees `wedged` sees it.
     complete: Counters,
     /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that who sees `wedged` sees it.
     expects: Counter,

@@ -197,6 +197,7 @@ impl Tenure {
                 node: self.board.node(member),
                 count: self.board.frozen(member, index),
                 complete: self.holds(member, index),
+                on_disk: self.is_on_disk(member, index),
             };
             finals.insert(shard.shard, members.filter(|member| stay.contains(member)).map(end).collect());
         }
@@ -215,7 +216,8 @@ impl Tenure {
     fn own_finals(&self) -> BTreeMap<ShardId, Final> {
         let node = self.member().node;
         let end = |(index, shard): (usize, ShardId)| {
-            Some((shard, Final { node, count: *self.frozen.get(&shard)?, complete: self.holds(self.me, index) }))
+            let (complete, on_disk) = (self.holds(self.me, index), self.is_on_disk(self.me, index));
+            Some((shard, Final { node, count: *self.frozen.get(&shard)?, complete, on_disk }))
         };
         self.shards().filter_map(end).collect()
     }

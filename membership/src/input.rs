@@ -68,8 +68,9 @@ pub enum Input {
     ViewLog(ViewEvent),
     /// The endpoints of all shards are connected.
     ShardsConnected,
-    /// This node holds a shard's whole state now. Once it is wedged that can't be said in the same view: say it in the next, if
-    /// it still holds.
+    /// This node holds a shard's whole state now, and its disk has that, too, with all that was delivered before the view. Once it
+    /// is wedged that can't be said in the same view: say it in the next, if it still holds. Say it as well where the view calls
+    /// this node complete: up to then others keep in mind who held the state before.
     Complete(ShardId),
     /// What this node's disk holds of its shards: to be said before its first step, if it has a disk that may have been that of a
     /// member before, and anew after each [`Effect::Dropped`].
@@ -133,6 +134,9 @@ pub enum Effect {
     /// What follows the view can't be decided for now; the sentence says why. It may be over at any time: then whatever is decided
     /// comes as usual.
     Stalled(String),
+    /// This node may have the state of a suspended shard, as one that was complete before: say what its disk holds, with
+    /// [`Input::Held`].
+    Gather,
     /// Give this to the view log.
     Back(Back),
     /// More than half of the last view's members, or less, are back after it ended, and these are missing. After

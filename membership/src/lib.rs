@@ -58,6 +58,6 @@ pub use restart::{Back, End, Ends, Held, Skipped, check_restart, restart};
 pub use rules::{alone, check, successor};
 pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, Watched};
 pub use view::{
-    Epoch, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
+    Epoch, Former, Holder, Incarnation, MAX_MEMBERS, Member, Rank, Seq, ShardId, ShardState, ShardView, View, VoterId,
 };
 pub use view_log::{Final, Finals, Proposal, Report, Trims, ViewEvent, ViewLog};

@@ -209,7 +209,7 @@ impl Membership {
                     None => self.end(EndReason::Left, out),
                 }
             }
-            (Input::Held(held), _) => self.returning.hold(held),
+            (Input::Held(held), tenure) => self.returning.hold(held, tenure.map(|tenure| &*tenure.view)),
             (Input::Kept(kept), _) => self.returning.keep(kept),
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);

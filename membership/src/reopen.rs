@@ -1,20 +1,19 @@
-//! A suspended shard goes on when one of those who held its state last is a member again, with that state.
+//! A suspended shard goes on when one of those who held its state last, or before, is a member again, with that state.
 
 use squall_fabric::NodeId;
 
 use crate::{
     layout::Layout,
     register::Refused,
-    restart::{Back, End, Ends, Held, counted_end, reach, skipped, skipped_by},
+    restart::{Back, Ends, Held, acknowledged, reach, skipped, skipped_by},
     rules,
-    view::{Member, Seq, ShardId, ShardState, View},
+    view::{Holder, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal},
 };
 
 impl Back {
-    /// The place where a suspended shard goes on with this member's copy, if it is one of those that were complete last, and has all
-    /// that was acknowledged.
-    pub(crate) fn reopens(&self, view: &View, shard: ShardId) -> Result<End, Refused> {
+    /// Whether this member has something to say of a suspended shard: its copy is one of those with which that may go on.
+    pub(crate) fn may_tell(&self, view: &View, shard: ShardId) -> Result<(), Refused> {
         let Back { member, epoch, held, .. } = self;
         let refuse = |why: String| Err(Refused::Rule(why));
         let node = member.node;
@@ -27,39 +26,92 @@ impl Back {
         let Some(suspended) = view.shard(shard) else {
             return refuse(format!("{node} reopens {shard}, which there is not"));
         };
-        let ShardState::Suspended { after, last_holders, acknowledged } = &suspended.state else {
+        let ShardState::Suspended { after, last_holders, .. } = &suspended.state else {
             return refuse(format!("{node} reopens {shard}, which is not suspended"));
         };
-        let Some(holder) = suspended.holder(member) else {
-            let voter = member.voter.0;
+        if !suspended.may_reopen(member) {
+            let (voter, former) = (member.voter.0, &suspended.former);
             return refuse(format!(
-                "{node} with the disk {voter:x} reopens {shard}, whose last holders were {last_holders:?}"
+                "{node} with the disk {voter:x} reopens {shard}, whose last holders were {last_holders:?}, after {former:?}"
             ));
-        };
+        }
         if held.end.epoch > *after {
             let end = held.end;
             return refuse(format!("{node} has {shard} up to {end}, and it was suspended after {after}"));
         }
-        counted_end(*after, suspended, &holder, held, *acknowledged).ok_or_else(|| {
-            let (Held { end, complete, .. }, since) = (held, holder.since);
-            let whole = if *complete && held.has(*acknowledged) { "a whole" } else { "no whole" };
-            Refused::Rule(format!(
-                "{node} reopens {shard} with {whole} copy up to {end}, and it counts if whole, from {since} on, and with all that was \
-                 acknowledged up to version {acknowledged}"
-            ))
+        Ok(())
+    }
+
+    /// Why a suspended shard does not go on with this member's copy, if it does not, as far as is known from those who are back.
+    pub fn falls_short(&self, view: &View, shard: ShardId, backs: &[Back]) -> Option<String> {
+        if let Err(why) = self.may_tell(view, shard) {
+            return Some(why.to_string());
+        }
+        let mut suspended = view.shard(shard)?.clone();
+        learn(&mut suspended, backs);
+        if reach(view, &suspended, backs, self).is_some() {
+            return None;
+        }
+        let Held { end, version, complete, .. } = self.held.get(&shard)?;
+        let (node, known) = (self.member.node, acknowledged(&suspended, backs));
+        let version = version.map_or_else(String::new, |version| format!(" (version {version})"));
+        if !complete {
+            return Some(format!(
+                "the copy of {shard} that {node} has up to {end}{version} is damaged, or was lost before"
+            ));
+        }
+        let others: Vec<String> = suspended.waits_for().iter().map(NodeId::to_string).collect();
+        let has = format!("{node} has {shard} up to {end}{version}; the shard waits for {}", others.join(", "));
+        let former = suspended.former.iter().rev().find(|one| one.counts && one.holder.is(&self.member));
+        let counts_as = suspended.holder(&self.member).or(former.map(|one| one.holder));
+        Some(match counts_as {
+            Some(Holder { since, .. }) => format!(
+                "{has}. This copy counts if it reaches {since} and has all that is known to have been acknowledged, up to version {known}"
+            ),
+            None => format!(
+                "{has}. This copy was not complete in the last view: it counts once the log of a later holder is back, and tells that \
+                 nothing was acknowledged since"
+            ),
         })
+    }
+}
+
+/// Takes over what the logs that are back tell of a shard: if it is suspended, how far messages were acknowledged, and with which
+/// former copies it may go on.
+///
+/// A member's disk reaches the place from which on it has been complete before it has anything acknowledged. So where the log of one
+/// ends before, nothing was acknowledged in any of its views, and copies that were complete up to there, or later, lack nothing.
+pub(crate) fn learn(shard: &mut ShardView, backs: &[Back]) {
+    let known = acknowledged(shard, backs);
+    let id = shard.shard;
+    let ShardState::Suspended { last_holders, acknowledged, .. } = &mut shard.state else { return };
+    *acknowledged = known;
+    let is_short = |holder: &Holder| {
+        let copies = backs.iter().filter(|back| holder.is(&back.member)).filter_map(|back| back.held.get(&id));
+        copies.into_iter().any(|held| held.never_reached(holder.since))
+    };
+    // The last epoch in which anything may have been acknowledged.
+    let mut last = last_holders.iter().filter(|holder| is_short(holder)).map(|holder| holder.since.epoch).min();
+    for one in shard.former.iter_mut().rev() {
+        one.counts |= last.is_some_and(|last| last <= one.last);
+        if one.counts && is_short(&one.holder) {
+            let since = one.holder.since.epoch;
+            last = Some(last.map_or(since, |last| last.min(since)));
+        }
     }
 }
 
 /// A view as its successor follows from it, with the shards not suspended of which members that stay have a copy that counts, and
 /// the places where these go on: each at the end of the longest. Whoever has it up to there, and skips the same commands as most of
-/// those who do, is complete.
+/// those who do, is complete. Of the others it says what is known from all who are back.
 pub(crate) fn reopened(view: &View, backs: &[Back], stays: impl Fn(&Member) -> bool) -> (View, Ends) {
     let (mut next, mut ends) = (view.clone(), Ends::new());
     let nodes = view.nodes();
     let stays = |back: &&Back| view.members.contains(&back.member) && stays(&back.member);
     let staying: Vec<&Back> = backs.iter().filter(stays).collect();
-    for (shard, open) in view.shards.iter().zip(&mut next.shards).filter(|(shard, _)| shard.is_suspended()) {
+    for open in next.shards.iter_mut().filter(|shard| shard.is_suspended()) {
+        learn(open, backs);
+        let shard = &open.clone();
         let reach = |back: &&Back| reach(view, shard, backs, back);
         let Some(end) = staying.iter().filter_map(reach).max() else { continue };
         let reaching: Vec<&Back> = staying.iter().copied().filter(|back| reach(back) == Some(end)).collect();
@@ -92,9 +144,9 @@ pub fn reopening(
         let told = finals.entry(shard.shard).or_default();
         for &node in &shard.complete {
             match told.iter_mut().find(|end| end.node == node) {
-                Some(end) => end.complete = true,
+                Some(end) => (end.complete, end.on_disk) = (true, true),
                 // The layout has not given it the shard, in whose order nothing stands.
-                None => told.push(Final { node, count: Seq(0), complete: true }),
+                None => told.push(Final { node, count: Seq(0), complete: true, on_disk: true }),
             }
         }
     }

@@ -11,9 +11,9 @@ use squall_fabric::NodeId;
 use crate::{
     layout::{Counts, Layout},
     register::Refused,
-    reopen::reopened,
+    reopen::{learn, reopened},
     rules,
-    view::{Epoch, Holder, Member, Seq, ShardId, ShardState, ShardView, View},
+    view::{Epoch, Former, Holder, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
 
@@ -77,13 +77,19 @@ impl Held {
     pub(crate) fn has(&self, acknowledged: u64) -> bool {
         self.version.is_none_or(|version| version >= acknowledged.max(self.acknowledged))
     }
+
+    /// Whether it is a disk's log that lacks nothing which it ever had, and ends before this place.
+    pub(crate) fn never_reached(&self, place: End) -> bool {
+        self.version.is_some() && self.complete && !self.trusted && self.has(0) && self.end < place
+    }
 }
 
 /// What a node has, that comes back to the group.
 ///
 /// A node that has started anew with its disk, as a later incarnation of a member of the current view with the same part in the view
 /// log, or a member that is wedged, has its final counts, and can't keep half of the view: both do no more in that view. Or a
-/// member that [goes on](Back::goes_on), and was dropped before as one of the last holders of shards that are suspended.
+/// member that [goes on](Back::goes_on), and has a copy, whole or not, of a suspended shard: as one of its last holders, or a
+/// [former](ShardView::former) one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Back {
     /// The node, as it is now.
@@ -110,7 +116,7 @@ impl Back {
             return Err(Refused::NotCurrent { current: view.epoch });
         }
         if self.goes_on {
-            return self.held.keys().try_for_each(|&shard| self.reopens(view, shard).map(|_| ()));
+            return self.held.keys().try_for_each(|&shard| self.may_tell(view, shard));
         }
         let node = self.member.node;
         let Some(member) = view.members.iter().find(|member| member.node == node) else {
@@ -183,12 +189,16 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
             Some(_) => shard.is_complete(back.member.node),
             None => reaches(back) && Some(skipped_by(shard.shard, back)) == skipped,
         };
-        let holder = |back: &&Back| Final { node: back.member.node, count: Seq(0), complete: holds(back) };
+        let is_log = |back: &Back| back.held.get(&shard.shard).is_some_and(|held| held.version.is_some());
+        let holder = |back: &&Back| {
+            let (node, complete) = (back.member.node, holds(back));
+            Final { node, count: Seq(0), complete, on_disk: complete && (reopened.is_some() || is_log(back)) }
+        };
         holders.insert(shard.shard, members.iter().map(holder).collect());
         let runs = members.iter().filter(|back| back.still_runs(current));
         let count = |back: &&Back| {
             let held = back.held.get(&shard.shard).filter(|held| held.end.epoch == current.epoch)?;
-            Some(Final { node: back.member.node, count: held.end.seq, complete: held.complete })
+            Some(Final { node: back.member.node, count: held.end.seq, complete: held.complete, on_disk: false })
         };
         finals.insert(shard.shard, runs.filter_map(count).collect());
         ends.extend(end.map(|end| (shard.shard, end)));
@@ -204,11 +214,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     changes.joined = differ(&changes.members, &current.members);
     changes.left = differ(&current.members, &changes.members);
     // Who returns later is to have that, too.
-    for (shard, next) in current.shards.iter().zip(&mut changes.shards) {
-        if let ShardState::Suspended { acknowledged, .. } = &mut next.state {
-            *acknowledged = self::acknowledged(shard, backs);
-        }
-    }
+    changes.shards.iter_mut().for_each(|next| learn(next, backs));
     Proposal { by, view, restart: true, finals, trims, ends }
 }
 
@@ -247,31 +253,35 @@ pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<I
 }
 
 /// The place up to which a node's copy of a shard counts: of a member that has not left the view in which the shard is held, all
-/// that it has; else as [`counted_end`] says.
+/// that it has; else as [`counted_end`] says, of one of the last holders, or of a former one that is known to count.
 pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<End> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(view) && !shard.is_suspended() {
         return held.complete.then_some(held.end);
     }
-    let holder = shard.holder(&back.member)?;
-    counted_end(shard.held_until(view.epoch), shard, &holder, held, acknowledged(shard, backs))
+    let known = acknowledged(shard, backs);
+    let as_last = || counted_end(shard.held_until(view.epoch), shard.began, &shard.holder(&back.member)?, held, known);
+    let counts = |one: &&Former| one.counts && one.holder.is(&back.member) && held.version.is_some();
+    let former = shard.former.iter().filter(counts);
+    former.filter_map(|one| counted_end(one.last, one.began, &one.holder, held, known)).max().max(as_last())
 }
 
 /// The version up to which messages were acknowledged, as far as the logs of those say who held the shard last. Others' may be of
 /// another life of the group.
-fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
+pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
     let (before, holders) = match &shard.state {
         ShardState::Suspended { last_holders, acknowledged, .. } => (*acknowledged, &last_holders[..]),
         _ => (0, &[][..]),
     };
-    let is_holder = |member: &Member| shard.is_complete(member.node) || holders.iter().any(|holder| holder.is(member));
+    let holders = || holders.iter().chain(shard.former.iter().map(|one| &one.holder));
+    let is_holder = |member: &Member| shard.is_complete(member.node) || holders().any(|holder| holder.is(member));
     let holding = backs.iter().filter(|back| is_holder(&back.member));
     let told = holding.filter_map(|back| Some(back.held.get(&shard.shard)?.acknowledged));
     told.fold(before, u64::max)
 }
 
-/// The place up to which a copy counts that a holder had in a shard's last view, which is of epoch `last`. None if it may lack
-/// something that was acknowledged.
+/// The place up to which a copy counts that a holder had in a view of epoch `last`, which `began` there, if nothing was acknowledged
+/// after that view. None if it may lack something that was acknowledged.
 ///
 /// A disk's copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
 /// that place, and what was acknowledged later had to be on this disk. A copy that lacks what is known to have been `acknowledged`
@@ -280,19 +290,14 @@ fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
 /// The memory of a process that has not stopped has all that any member has delivered, since that took its receipt: of the last
 /// view, or, if it never installed that, of the one before.
 ///
-/// What a copy has of earlier epochs beyond the place where the last one began is void.
-pub(crate) fn counted_end(
-    last: Epoch,
-    shard: &ShardView,
-    holder: &Holder,
-    held: &Held,
-    acknowledged: u64,
-) -> Option<End> {
+/// What a copy has of earlier epochs beyond the place where that one began is void. What it has of later ones, as one that was complete
+/// no more, was delivered.
+pub(crate) fn counted_end(last: Epoch, began: End, holder: &Holder, held: &Held, acknowledged: u64) -> Option<End> {
     let has_all = match held.version {
         Some(_) => held.trusted || held.end >= holder.since && held.has(acknowledged),
-        None => held.end >= shard.began,
+        None => held.end >= began,
     };
-    (held.complete && has_all).then(|| if held.end.epoch < last { held.end.min(shard.began) } else { held.end })
+    (held.complete && has_all).then(|| if held.end.epoch < last { held.end.min(began) } else { held.end })
 }
 
 /// Whether a proposal may follow a view as its restart: it names the current epoch, one who is back proposes it, more than half

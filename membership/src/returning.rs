@@ -29,6 +29,8 @@ pub(crate) struct Returning {
     /// Who is back, in the order of ranks.
     backs: Vec<Back>,
     said: Option<Said>,
+    /// Of which view it was logged why this node's copies don't count.
+    logged: Option<Epoch>,
     waits_for: Vec<NodeId>,
     /// Since when more than half are back, and all.
     enough_since: Option<Time>,
@@ -49,10 +51,11 @@ struct Said {
 }
 
 impl Returning {
-    /// This node's disk holds this.
-    pub(crate) fn hold(&mut self, held: BTreeMap<ShardId, Held>) {
+    /// This node's disk holds this. Of the shards of a view that it has installed only what is suspended stays as it is.
+    pub(crate) fn hold(&mut self, mut held: BTreeMap<ShardId, Held>, view: Option<&View>) {
+        held.retain(|shard, _| view.is_none_or(|view| is_suspended(view, *shard)));
         self.held = Some(held);
-        (self.said, self.wake) = (None, Time::ZERO);
+        (self.said, self.logged, self.wake) = (None, None, Time::ZERO);
     }
 
     /// So does its memory, and it vouches for nobody's reads any more.
@@ -96,8 +99,16 @@ impl Returning {
                 out.push(Effect::CutTo { shard, end });
             }
         }
-        let Some(held) = &mut self.held else { return };
-        held.retain(|shard, _| is_suspended(&next.view, *shard));
+        if let Some(held) = &mut self.held {
+            held.retain(|shard, _| is_suspended(&next.view, *shard));
+        }
+        let has = |shard: ShardId| self.held.as_ref().is_some_and(|held| held.contains_key(&shard));
+        let is_former = |shard: &ShardView| shard.former.iter().any(|one| one.holder.is(me));
+        let mut shards = next.view.shards.iter().filter(|shard| shard.is_suspended() && is_former(shard));
+        // It was never dropped, so nobody has asked what it has.
+        if shards.any(|shard| !has(shard.shard)) {
+            out.push(Effect::Gather);
+        }
     }
 
     /// This node begins another life. What its disk holds then is to be said again.
@@ -126,6 +137,7 @@ impl Returning {
         }
         let kept = self.kept_from.is_some_and(|from| now >= from);
         let goes_on = tenure.is_some_and(Tenure::is_open);
+        self.log(tenure);
         let says = Some(Said { me: me.incarnation, epoch, goes_on, kept });
         if self.said != says
             && let Some(back) = self.back(kept, me, tenure)
@@ -162,7 +174,26 @@ impl Returning {
         was_member.then(|| Back { member: me.clone(), epoch: view.epoch, goes_on: false, held })
     }
 
-    /// The suspended shards whose state this node has, if it has anything.
+    /// Logs why suspended shards don't go on with what this node's disk has, once in each view.
+    fn log(&mut self, tenure: Option<&Tenure>) {
+        let (Some(tenure), Some(held)) = (tenure, &self.held) else { return };
+        let epoch = tenure.view.epoch;
+        if self.logged.replace(epoch) == Some(epoch) {
+            return;
+        }
+        let held: BTreeMap<ShardId, Held> = held
+            .iter()
+            .filter(|(shard, _)| is_suspended(&tenure.view, **shard))
+            .map(|(&shard, &held)| (shard, held))
+            .collect();
+        let back = Back { member: tenure.member().clone(), epoch, goes_on: true, held };
+        let backs = [&tenure.backs[..], std::slice::from_ref(&back)].concat();
+        for why in back.held.keys().filter_map(|&shard| back.falls_short(&tenure.view, shard, &backs)) {
+            tracing::warn!(epoch = epoch.0, why, "a suspended shard does not go on with this node's copy");
+        }
+    }
+
+    /// What this node has to say of suspended shards, if it has anything.
     fn reopens(&self, kept: bool, tenure: &Tenure) -> Option<Back> {
         let view = &tenure.view;
         let kept = self.kept.iter().filter(|_| kept);
@@ -173,7 +204,7 @@ impl Returning {
         }
         let mut back = Back { member: tenure.member().clone(), epoch: view.epoch, goes_on: true, held };
         let counts: Vec<ShardId> =
-            back.held.keys().copied().filter(|&shard| back.reopens(view, shard).is_ok()).collect();
+            back.held.keys().copied().filter(|&shard| back.may_tell(view, shard).is_ok()).collect();
         back.held.retain(|shard, _| counts.contains(shard));
         Some(back)
     }
@@ -240,4 +271,68 @@ impl Tenure {
 
 fn is_suspended(view: &View, shard: ShardId) -> bool {
     view.shard(shard).is_some_and(ShardView::is_suspended)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::view::{Former, Holder, Seq, ShardState, VoterId};
+
+    const SHARD: ShardId = ShardId(0);
+
+    fn place(epoch: u64, seq: u64) -> End {
+        End { epoch: Epoch(epoch), seq: Seq(seq) }
+    }
+
+    /// Node 1 alone is a member of view 3. A shard is suspended, of which it has a former copy, and another is active.
+    fn next() -> (Proposal, Member) {
+        let me = Member { voter: VoterId(7), ..Member::new(NodeId(1), Incarnation(1)) };
+        let holder = Holder { node: me.node, voter: me.voter, since: place(1, 5) };
+        let suspended = ShardView {
+            complete: Vec::new(),
+            former: vec![Former { holder, last: Epoch(1), began: End::START, counts: false }],
+            state: ShardState::Suspended { after: Epoch(2), last_holders: Vec::new(), acknowledged: 0 },
+            ..ShardView::whole(SHARD, vec![me.node], Vec::new())
+        };
+        let active = ShardView::whole(ShardId(1), vec![me.node], vec![me.node]);
+        let (members, shards) = (vec![me.clone()], vec![suspended, active]);
+        let view = Arc::new(View { epoch: Epoch(3), members, shards, joined: Vec::new(), left: Vec::new() });
+        let (finals, trims, ends) = Default::default();
+        (Proposal { by: me.node, view, restart: false, finals, trims, ends }, me)
+    }
+
+    fn held() -> Held {
+        let (end, skipped) = (place(1, 6), Skipped::default());
+        Held { end, complete: true, version: Some(6), acknowledged: 0, trusted: false, skipped }
+    }
+
+    #[test]
+    fn a_member_that_was_never_dropped_is_asked_once_for_its_former_copy() {
+        let (next, me) = next();
+        let mut returning = Returning::default();
+        let asks = |returning: &mut Returning| {
+            let mut out = Vec::new();
+            returning.install(&next, &me, &mut out);
+            out.iter().any(|effect| matches!(effect, Effect::Gather))
+        };
+        assert!(asks(&mut returning));
+        returning.hold([(SHARD, held())].into(), Some(&next.view));
+        assert!(!asks(&mut returning));
+        let other = Member { voter: VoterId(8), ..me.clone() };
+        let mut out = Vec::new();
+        Returning::default().install(&next, &other, &mut out);
+        assert!(out.is_empty(), "another disk has no former copy: {out:?}");
+    }
+
+    #[test]
+    fn what_a_member_s_disk_has_of_a_shard_that_goes_on_is_not_kept_since_it_grows() {
+        let (next, _) = next();
+        let mut returning = Returning::default();
+        returning.hold([(SHARD, held()), (ShardId(1), held())].into(), Some(&next.view));
+        assert_eq!(returning.held, Some([(SHARD, held())].into()));
+        returning.hold([(ShardId(1), held())].into(), None);
+        assert_eq!(returning.held, Some([(ShardId(1), held())].into()), "it is in no view, so nothing grows");
+    }
 }

@@ -8,7 +8,7 @@ use crate::{
     layout::{Counts, GroupLayout, Layout},
     register::Refused,
     restart::{End, Ends},
-    view::{Epoch, Holder, MAX_MEMBERS, Member, Seq, ShardId, ShardState, ShardView, View},
+    view::{Epoch, Former, Holder, MAX_FORMER, MAX_MEMBERS, Member, Seq, ShardId, ShardState, ShardView, View},
     view_log::{Final, Finals, Proposal, Trims},
 };
 
@@ -75,7 +75,11 @@ pub(crate) fn following(
         let trim = trims.get(&shard).map(|&seq| End { epoch: current.epoch, seq });
         let ended = ends.get(&shard).copied().or(trim).filter(|_| group.counts == Counts::Received);
         let (began, since) = beginning(current.shard(shard), ended, &complete);
-        ShardView { shard, members, senders, complete, began, since, state }
+        let former = match group.counts {
+            Counts::Received => former(current, shard, &complete, kept.get(&shard).map_or(&[], Vec::as_slice)),
+            Counts::Passed => Vec::new(),
+        };
+        ShardView { shard, members, senders, complete, began, since, former, state }
     });
     let view = View {
         epoch: Epoch(current.epoch.0 + 1),
@@ -98,6 +102,26 @@ fn beginning(before: Option<&ShardView>, ended: Option<End>, complete: &[NodeId]
     (began, complete.iter().filter_map(since).collect())
 }
 
+/// The former copies that the next view names, if these members are complete in it.
+///
+/// The log of one whose disk reaches the place from which on it has been complete does so for as long as it is complete, so nobody
+/// needs another. Else what was acknowledged may be on the disks of those alone that are complete no more.
+fn former(current: &View, shard: ShardId, complete: &[NodeId], told: &[Final]) -> Vec<Former> {
+    let Some(before) = current.shard(shard) else { return Vec::new() };
+    if complete.is_empty() {
+        return before.former.clone();
+    }
+    if told.iter().any(|end| end.on_disk && before.is_complete(end.node) && complete.contains(&end.node)) {
+        return Vec::new();
+    }
+    let ceases = |member: &&Member| before.is_complete(member.node) && !complete.contains(&member.node);
+    let ceased = current.members.iter().filter(ceases).filter_map(|member| before.holder(member));
+    let former = |holder| Former { holder, last: current.epoch, began: before.began, counts: false };
+    let mut former: Vec<Former> = before.former.iter().copied().chain(ceased.map(former)).collect();
+    former.drain(..former.len().saturating_sub(MAX_FORMER));
+    former
+}
+
 /// What follows a view in which one member goes on without any other, as an operator forces it: [`check`] would refuse it. Shards
 /// whose state that member does not hold start anew; they are named.
 pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (Proposal, Vec<ShardId>) {
@@ -105,6 +129,8 @@ pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (P
     let view = Arc::make_mut(&mut proposal.view);
     let mut anew = Vec::new();
     for (shard, (_, group)) in view.shards.iter_mut().zip(layout.shards()) {
+        // Their logs may go on with what the life before decides.
+        shard.former.clear();
         if shard.complete.is_empty() {
             anew.push(shard.shard);
             shard.complete.clone_from(&shard.members);

@@ -296,6 +296,11 @@ impl Tenure {
         }
     }
 
+    /// Whether the disk of a member that the view calls complete is known to have all that it had delivered when the view began.
+    pub(crate) fn is_on_disk(&self, member: usize, shard: usize) -> bool {
+        self.view.shards[shard].is_complete(self.board.node(member)) && self.board.is_complete(member, shard)
+    }
+
     pub(crate) fn on_connected(&mut self) {
         self.touched = true;
         self.shards_connected = true;

@@ -114,6 +114,22 @@ impl Holder {
     }
 }
 
+/// The most former copies of a shard that a view names.
+pub(crate) const MAX_FORMER: usize = MAX_MEMBERS;
+
+/// A copy of a shard's state that was complete in an earlier view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Former {
+    /// The copy.
+    pub holder: Holder,
+    /// The last view in which it was complete.
+    pub last: Epoch,
+    /// The place where the shard's order ended before that view.
+    pub began: End,
+    /// The log of a later holder tells that nothing was acknowledged after that view. Only of a suspended shard.
+    pub counts: bool,
+}
+
 /// What a shard can do in a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShardState {
@@ -154,6 +170,10 @@ pub struct ShardView {
     /// Everything acknowledged behind that place is on the member's disk. So its log has all that was acknowledged if it reaches
     /// that place, and may lack something if it ends before.
     pub since: BTreeMap<NodeId, End>,
+    /// The copies that were complete before, in the order in which they ceased to be. They are named until the disk of a complete
+    /// member is known to reach the place from which on that member is complete: up to then, what was acknowledged may be on no
+    /// other disk. Of more than [`MAX_MEMBERS`] the oldest are forgotten.
+    pub former: Vec<Former>,
     /// What it can do.
     pub state: ShardState,
 }
@@ -162,7 +182,8 @@ impl ShardView {
     /// A shard whose members all hold its state.
     pub fn whole(shard: ShardId, members: Vec<NodeId>, senders: Vec<NodeId>) -> ShardView {
         let (began, since) = (End::START, BTreeMap::new());
-        ShardView { shard, complete: members.clone(), members, senders, began, since, state: ShardState::Active }
+        let (complete, former, state) = (members.clone(), Vec::new(), ShardState::Active);
+        ShardView { shard, members, senders, complete, began, since, former, state }
     }
 
     /// The member as the holder of a copy, if it is complete, or was in the last view in which the shard was held.
@@ -173,6 +194,23 @@ impl ShardView {
         let Member { node, voter, .. } = *member;
         let since = || self.since.get(&node).copied().unwrap_or(End::START);
         self.is_complete(node).then(|| Holder { node, voter, since: since() })
+    }
+
+    /// Whether the shard, which is suspended, may go on with a node's copy: one of the last, or a former one.
+    pub(crate) fn may_reopen(&self, member: &Member) -> bool {
+        self.is_suspended() && (self.holder(member).is_some() || self.former.iter().any(|one| one.holder.is(member)))
+    }
+
+    /// The nodes with whose copies the shard may go on, if it is suspended: the last that were complete, then former ones.
+    pub fn waits_for(&self) -> Vec<NodeId> {
+        let ShardState::Suspended { last_holders, .. } = &self.state else { return Vec::new() };
+        let mut nodes: Vec<NodeId> = Vec::new();
+        for holder in last_holders.iter().chain(self.former.iter().map(|one| &one.holder)) {
+            if !nodes.contains(&holder.node) {
+                nodes.push(holder.node);
+            }
+        }
+        nodes
     }
 
     /// The last epoch in which the shard was held, in a view of this one.

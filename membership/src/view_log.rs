@@ -19,6 +19,9 @@ pub struct Final {
     pub count: Seq,
     /// Whether it holds the shard's whole state.
     pub complete: bool,
+    /// Whether its disk is known to have all that it had delivered when the view began, so that its log reaches the place from which
+    /// on it has been complete. Only of one that the view calls complete; always, if the shard is not durable.
+    pub on_disk: bool,
 }
 
 /// What members that are wedged have, by shard; of each shard in the order of its members.

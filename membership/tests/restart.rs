@@ -165,8 +165,10 @@ fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_
     let reopen =
         |node, held| Back { member: life(node, 2), epoch: view.epoch, goes_on: true, held: [(ALL, held)].into() };
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
-        let refused = refusal(register.apply(Entry::Back(reopen(node, held))));
-        assert!(refused.contains("acknowledged up to version 9"), "{refused}");
+        let back = reopen(node, held);
+        say(&mut register, back.clone());
+        let why = back.falls_short(&view, ALL, &register.backs()).unwrap();
+        assert!(why.contains("acknowledged, up to version 9"), "{why}");
     }
     // Its missing records were taken from a copy.
     say(&mut register, reopen(1, short(9, 9)));
@@ -180,8 +182,9 @@ fn only_who_was_complete_in_the_last_view_and_says_that_its_log_is_counts() {
     // Node 1 joins anew, so it is incomplete in view 2.
     register.apply(Entry::Candidate(life(1, 2)));
     let view = register.view().unwrap().clone();
-    let ends =
-        |nodes: &[u32]| nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(5), complete: true }).collect();
+    let ends = |nodes: &[u32]| {
+        nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(5), complete: true, on_disk: false }).collect()
+    };
     let finals: Finals = [(ALL, ends(&[2, 3])), (PAIR, ends(&[2]))].into();
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[life(1, 2)], &finals);
     decide(&mut register, next);
@@ -207,7 +210,7 @@ fn members_that_still_run_count_as_those_who_stay_do() {
     let proposal = restarted(&register, 2);
     assert_eq!(proposal.ends[&ALL], end(1, 17), "the smallest of those who run");
     assert_eq!(proposal.ends[&PAIR], end(1, 30), "a disk that has more");
-    let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true };
+    let told = |node, count| Final { node: NodeId(node), count: Seq(count), complete: true, on_disk: false };
     assert_eq!(proposal.finals, [(ALL, vec![told(1, 20), told(3, 17)]), (PAIR, vec![told(1, 20)])].into());
     let view = decide(&mut register, proposal);
     assert_eq!((&view.shards[0].complete, &view.shards[1].complete), (&nodes(&[1, 3]), &nodes(&[2])));
@@ -245,8 +248,9 @@ fn less_than_more_than_half_does_not_go_on() {
 fn an_epoch_has_one_successor_be_it_a_restart_or_not() {
     let mut register = all_back();
     let view = register.view().unwrap().clone();
-    let told =
-        |nodes: &[u32]| nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(3), complete: true }).collect();
+    let told = |nodes: &[u32]| {
+        nodes.iter().map(|&n| Final { node: NodeId(n), count: Seq(3), complete: true, on_disk: false }).collect()
+    };
     let finals: Finals = [(ALL, told(&[1, 2])), (PAIR, told(&[1, 2]))].into();
     let stays = successor(&view, &layout(), NodeId(1), &nodes(&[1, 2]), &[], &finals);
     let returns = restarted(&register, 3);
@@ -367,7 +371,7 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) ->
         .iter()
         .map(|shard| {
             let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
-            let end = |&node: &NodeId| Final { node, count: Seq(6), complete: shard.is_complete(node) };
+            let end = |&node: &NodeId| Final { node, count: Seq(6), complete: shard.is_complete(node), on_disk: false };
             (shard.shard, stays.map(end).collect())
         })
         .collect();
@@ -435,8 +439,12 @@ fn dropped() -> Register {
         let view = register.view().unwrap();
         let finals = |shard: &ShardView| {
             let ends = shard.members.iter().zip(counts);
-            let end =
-                |(&node, &count): (&NodeId, &u64)| Final { node, count: Seq(count), complete: !shard.is_suspended() };
+            let end = |(&node, &count): (&NodeId, &u64)| Final {
+                node,
+                count: Seq(count),
+                complete: !shard.is_suspended(),
+                on_disk: shard.is_complete(node),
+            };
             (shard.shard, ends.map(end).filter(|end| stay.contains(&end.node.0)).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
@@ -469,12 +477,17 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
     // It never installed view 2, so nothing was delivered in it. Beyond the trim of view 1 it has what was sent again.
     assert_eq!(goes_on(&[say(1, end(1, 6))]), (end(1, 5), nodes(&[1])));
     let refused = |back: Back| refusal(dropped().apply(Entry::Back(back)));
-    assert!(refused(say(1, end(1, 4))).contains("whole copy"), "it lacks what view 1 delivered");
+    let reopens = |back: Back| {
+        let mut register = dropped();
+        self::say(&mut register, back);
+        !follow(&register, &[3, 4, 1, 2], &[], &register.backs()).ends.is_empty()
+    };
+    assert!(!reopens(say(1, end(1, 4))), "it lacks what view 1 delivered");
     assert!(refused(say(1, end(3, 0))).contains("suspended after epoch 2"));
     let process = Member { voter: VoterId(9), ..life(1, 2) };
     assert!(refused(Back { member: process, ..say(1, end(2, 3)) }).contains("no member"));
     let incomplete = Held { complete: false, version: None, ..whole(end(2, 3)) };
-    assert!(refused(Back { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }).contains("no whole copy"));
+    assert!(!reopens(Back { held: [(PAIR, incomplete)].into(), ..say(1, end(2, 3)) }));
     assert!(refused(Back { member: life(3, 1), ..say(3, end(2, 3)) }).contains("last holders"));
 }
 
@@ -508,9 +521,8 @@ fn each_rule_for_reopening_broken_in_one_way_is_refused() {
         ("no member", Back { member: life(2, 1), ..good.clone() }),
         ("last holders", Back { member: life(3, 2), ..good.clone() }),
         ("not suspended", Back { held: [(ALL, copy)].into(), ..good.clone() }),
-        ("which there is not", Back { held: [(ShardId(7), copy)].into(), ..good.clone() }),
+        ("which there is not", Back { held: [(ShardId(7), copy)].into(), ..good }),
         ("suspended after epoch 1", reopen(2, end(2, 0))),
-        ("no whole copy", Back { held: [(PAIR, Held { complete: false, ..copy })].into(), ..good }),
     ];
     for (says, reopen) in table {
         let refused = refusal(suspended().apply(Entry::Back(reopen)));
@@ -539,7 +551,7 @@ fn joined() -> Register {
         let finals = |shard: &ShardView| {
             let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
             let complete = |node: &NodeId| complete.contains(&node.0);
-            let end = |&node: &NodeId| Final { node, count: Seq(count), complete: complete(&node) };
+            let end = |&node: &NodeId| Final { node, count: Seq(count), complete: complete(&node), on_disk: false };
             (shard.shard, stays.map(end).collect())
         };
         let finals: Finals = view.shards.iter().map(finals).collect();
@@ -593,4 +605,136 @@ fn one_that_is_complete_without_a_break_counts_from_where_it_began_to_be() {
     }
     let view = register.view().unwrap();
     assert_eq!((view.shards[0].began, view.shards[0].since[&NodeId(2)]), (end(8, 6), end(5, 12)));
+}
+
+#[test]
+fn one_whose_copy_does_not_count_tells_what_was_acknowledged_all_the_same() {
+    let has = |node, version, acknowledged, complete| {
+        let held = Held { complete, acknowledged, ..whole(end(1, version)) };
+        Back { held: [(PAIR, held)].into(), ..reopen(node, held.end) }
+    };
+    let ends = |register: &Register| follow(register, &[1, 3, 2], &[], &register.backs()).ends;
+    // Node 1 is damaged at 5, and knows that 7 messages were acknowledged; node 2 has 6, and does not know it.
+    let mut register = suspended();
+    say(&mut register, has(1, 5, 7, false));
+    say(&mut register, has(2, 6, 4, true));
+    assert!(ends(&register).is_empty());
+    let why = |back: Back| back.falls_short(register.view().unwrap(), PAIR, &register.backs()).unwrap();
+    assert!(why(has(1, 5, 7, false)).contains("is damaged"));
+    assert!(why(has(2, 6, 4, true)).contains("up to version 7"));
+    let next = follow(&register, &[1, 3, 2], &[], &register.backs());
+    let view = decide(&mut register, next);
+    assert!(matches!(view.shards[1].state, ShardState::Suspended { acknowledged: 7, .. }), "{:?}", view.shards[1]);
+    let again = |back: Back| Back { epoch: view.epoch, ..back };
+    say(&mut register, again(has(2, 6, 4, true)));
+    assert!(ends(&register).is_empty(), "the view keeps it in mind");
+    say(&mut register, again(has(2, 7, 4, true)));
+    assert_eq!(ends(&register), [(PAIR, end(1, 7))].into());
+}
+
+/// One shard of all, which node 1 alone held up to (2, 5). Nodes 2 and 3 follow each other: each becomes complete in the view before
+/// it is alone, whose order ends behind 5 messages, and has told nothing of its disk.
+fn handed_on(to: &[u32]) -> Register {
+    let mut register = Register::default();
+    register.apply(Entry::First {
+        cluster: ClusterId(1),
+        layout: Layout::of_all(["all".into()]),
+        members: vec![life(1, 1)],
+    });
+    let mut source = 1;
+    for &node in to {
+        register.apply(Entry::Candidate(life(node, 1)));
+        let told = |node, on_disk| Final { node: NodeId(node), count: Seq(5), complete: true, on_disk };
+        let next = |register: &Register, stays: u32, join: &[Member], on_disk| {
+            let finals: Finals = [(ALL, vec![told(stays, on_disk)])].into();
+            let view = register.view().unwrap();
+            successor(view, register.layout(), NodeId(stays), &nodes(&[stays]), join, &finals)
+        };
+        let joined = next(&register, source, &[life(node, 1)], false);
+        decide(&mut register, joined);
+        let alone = next(&register, node, &[], false);
+        decide(&mut register, alone);
+        source = node;
+    }
+    register
+}
+
+/// A node returns alone, or to a view of one that came before, and says what its disk has.
+fn come_back(register: &mut Register, node: u32, held: Held) -> bool {
+    let (view, member) = (register.view().unwrap().clone(), life(node, 9));
+    let back = Back { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };
+    if view.rank_of(member.node).is_some() {
+        say(register, back);
+        let next = restarted(register, node);
+        return decide(register, next).shards[0].is_complete(member.node);
+    }
+    register.apply(Entry::Candidate(member.clone()));
+    let ends = |view: &View| {
+        (
+            ALL,
+            view.nodes()
+                .into_iter()
+                .map(|node| Final { node, count: Seq(0), complete: false, on_disk: false })
+                .collect(),
+        )
+    };
+    let joined =
+        reopening(&view, register.layout(), view.members[0].node, &view.nodes(), &[member], &[ends(&view)].into(), &[]);
+    let view = decide(register, joined);
+    say(register, Back { epoch: view.epoch, goes_on: true, ..back });
+    let finals = [ends(&view)].into();
+    let next =
+        reopening(&view, register.layout(), view.members[0].node, &view.nodes(), &[], &finals, &register.backs());
+    decide(register, next).shards[0].is_complete(NodeId(node))
+}
+
+#[test]
+fn a_former_copy_counts_where_a_later_holder_s_disk_never_reached_its_first_view() {
+    let mut register = handed_on(&[2]);
+    let shard = &register.view().unwrap().shards[0];
+    assert_eq!((shard.complete.clone(), shard.since[&NodeId(2)]), (nodes(&[2]), end(2, 5)));
+    assert_eq!(shard.former.iter().map(|one| (one.holder.node, one.last)).collect::<Vec<_>>(), [(NodeId(1), Epoch(2))]);
+    assert!(!come_back(&mut register, 2, whole(end(2, 3))));
+    let shard = &register.view().unwrap().shards[0];
+    assert_eq!((shard.waits_for(), shard.former[0].counts), (nodes(&[2, 1]), true));
+    assert!(come_back(&mut register, 1, whole(end(2, 4))));
+    let last = register.last().unwrap();
+    assert_eq!((last.ends[&ALL], &last.view.shards[0].former), (end(2, 4), &Vec::new()));
+}
+
+#[test]
+fn a_former_copy_counts_only_if_it_is_known_that_nothing_was_acknowledged_since() {
+    let short = whole(end(2, 3));
+    let damaged = Held { complete: false, ..short };
+    let knows_of_more = Held { acknowledged: 4, ..short };
+    for told in [damaged, knows_of_more] {
+        let mut register = handed_on(&[2]);
+        assert!(!come_back(&mut register, 2, told));
+        assert!(!come_back(&mut register, 1, whole(end(2, 4))), "{told:?}");
+    }
+    let trusted = Held { trusted: true, ..short };
+    assert!(come_back(&mut handed_on(&[2]), 2, trusted));
+    // The former holder lacks what it, or the later one, knows to have been acknowledged.
+    for (later, former) in [(Held { acknowledged: 3, ..short }, 2), (short, 2)] {
+        let mut register = handed_on(&[2]);
+        assert!(!come_back(&mut register, 2, later));
+        let held = Held { acknowledged: if later.acknowledged == 0 { 3 } else { 0 }, ..whole(end(2, former)) };
+        assert!(!come_back(&mut register, 1, held), "{held:?}");
+    }
+}
+
+#[test]
+fn of_several_former_copies_one_counts_once_all_later_ones_are_known_to_fall_short() {
+    let mut register = handed_on(&[2, 3]);
+    let former = |register: &Register| {
+        let former = register.view().unwrap().shards[0].former.clone();
+        former.into_iter().map(|one| (one.holder.node.0, one.counts)).collect::<Vec<_>>()
+    };
+    assert_eq!(former(&register), [(1, false), (2, false)]);
+    assert!(!come_back(&mut register, 3, whole(end(3, 0))));
+    assert_eq!(former(&register), [(1, false), (2, true)]);
+    assert!(!come_back(&mut register.clone(), 1, whole(end(2, 4))), "node 2 may have had more acknowledged");
+    assert!(!come_back(&mut register, 2, whole(end(2, 3))));
+    assert_eq!(former(&register), [(1, true), (2, true)]);
+    assert!(come_back(&mut register, 1, whole(end(2, 4))));
 }

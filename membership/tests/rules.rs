@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Began, ClusterId, Counts, End, Entry, Epoch, Final, Finals, GroupLayout, Holder, Incarnation, Layout,
-    Member, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check, successor,
+    Applied, Began, ClusterId, Counts, End, Entry, Epoch, Final, Finals, Former, GroupLayout, Holder, Incarnation,
+    Layout, MAX_MEMBERS, Member, Proposal, Refused, Register, Seq, ShardId, ShardState, ShardView, View, alone, check,
+    successor,
 };
 
 const ALL: ShardId = ShardId(0);
@@ -46,8 +47,12 @@ fn candidates() -> Vec<Member> {
 fn finals(view: &View, stay: &[u32]) -> Finals {
     let of = |shard: &ShardView| {
         let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
-        let end =
-            |&node: &NodeId| Final { node, count: Seq(u64::from(10 * node.0)), complete: shard.is_complete(node) };
+        let end = |&node: &NodeId| Final {
+            node,
+            count: Seq(u64::from(10 * node.0)),
+            complete: shard.is_complete(node),
+            on_disk: false,
+        };
         (shard.shard, stays.map(end).collect())
     };
     view.shards.iter().map(of).collect()
@@ -113,7 +118,7 @@ fn with_too_few_who_hold_the_state_a_shard_is_inadequate_and_with_none_suspended
 fn who_became_complete_during_the_view_is_among_the_last_holders() {
     let mut view = current();
     view.shards[0].complete = nodes(&[1]);
-    let late = Final { node: NodeId(4), count: Seq(7), complete: true };
+    let late = Final { node: NodeId(4), count: Seq(7), complete: true, on_disk: false };
     let mut ends = finals(&view, &[2, 3]);
     ends.get_mut(&ALL).unwrap().push(late);
     let next = successor(&view, &layout(), NodeId(2), &nodes(&[2, 3]), &[], &ends);
@@ -296,4 +301,44 @@ fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
         assert!(matches!(register.apply(entry), Applied::View(_)));
         assert_eq!(register.began(), Some(Began { after, epoch: Epoch(2) }));
     }
+}
+
+#[test]
+fn former_holders_are_named_until_the_disk_of_one_that_stays_complete_has_all_of_the_views_before() {
+    let layout = layout();
+    let after = |view: &View, stay: &[u32], on_disk: &[u32]| {
+        let mut finals = finals(view, stay);
+        finals.values_mut().flatten().for_each(|end| end.on_disk = on_disk.contains(&end.node.0));
+        successor(view, &layout, NodeId(2), &nodes(stay), &[], &finals).view
+    };
+    let former = |view: &View| {
+        let named = view.shards[0].former.iter().map(|one| (one.holder, one.last, one.began));
+        named.collect::<Vec<_>>()
+    };
+    let (first, second) = (current(), after(&current(), &[2, 3, 4], &[]));
+    let node_1 = (holder(1, End::START), Epoch(1), End::START);
+    assert_eq!(former(&second), [node_1]);
+    assert_eq!(former(&after(&first, &[2, 3, 4], &[3])), []);
+    assert_eq!(former(&after(&first, &[2, 3, 4], &[4])), [node_1], "node 4 has become complete by nobody's word");
+    let third = after(&second, &[2, 4], &[]);
+    let node_3 = (holder(3, End::START), Epoch(2), End { epoch: Epoch(1), seq: Seq(20) });
+    assert_eq!(former(&third), [node_1, node_3]);
+    assert_eq!(former(&after(&third, &[2, 4], &[2])), []);
+    let suspended = after(&third, &[4], &[]);
+    assert_eq!(former(&suspended), [node_1, node_3]);
+    assert_eq!(suspended.shards[0].waits_for(), nodes(&[2, 1, 3]));
+    let (forced, _) = alone(&third, &layout, NodeId(2), &finals(&third, &[2]));
+    assert_eq!(former(&forced.view), [], "their logs may go on with what the life before decides");
+}
+
+#[test]
+fn of_too_many_former_holders_the_oldest_are_forgotten() {
+    let layout = layout();
+    let mut view = current();
+    let one = holder(9, End::START);
+    let former = |epoch| Former { holder: one, last: Epoch(epoch), began: End::START, counts: false };
+    view.shards[0].former = (1..=MAX_MEMBERS as u64).map(former).collect();
+    let next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3, 4]), &[], &finals(&view, &[2, 3, 4]));
+    let named = &next.view.shards[0].former;
+    assert_eq!((named.len(), named[0], named[MAX_MEMBERS - 1].holder.node), (MAX_MEMBERS, former(2), NodeId(1)));
 }

@@ -183,7 +183,7 @@ impl Deliverer {
 
     /// Durable mode: through which the thread that writes the log says how far it is.
     pub fn persisted(&self) -> Persisted {
-        Persisted::new(Arc::clone(&self.progress))
+        Persisted::new(self.epoch, Arc::clone(&self.progress))
     }
 
     /// Whether a run would do anything.

@@ -7,15 +7,25 @@ use std::sync::{
 
 use crossbeam::utils::CachePadded;
 
+use squall_membership::Epoch;
+
 use crate::progress::Progress;
 
 /// Through which the thread that writes a durable shard's log says how far it is, in one view.
 #[derive(Clone, Debug)]
-pub struct Persisted(Arc<Progress>);
+pub struct Persisted {
+    epoch: Epoch,
+    progress: Arc<Progress>,
+}
 
 impl Persisted {
-    pub(crate) fn new(progress: Arc<Progress>) -> Persisted {
-        Persisted(progress)
+    pub(crate) fn new(epoch: Epoch, progress: Arc<Progress>) -> Persisted {
+        Persisted { epoch, progress }
+    }
+
+    /// The view's epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Says that the messages up to this version are on disk, and would be after a crash of the machine. A version that is not
@@ -25,7 +35,7 @@ impl Persisted {
     /// [`Deliver::has_room`](crate::Deliver::has_room) asks for. After a write or a sync that failed there must be no further
     /// call.
     pub fn set(&self, version: u64) {
-        self.0.versions.set_persisted(version);
+        self.progress.versions.set_persisted(version);
     }
 }
 

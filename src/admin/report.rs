@@ -146,7 +146,7 @@ pub enum ShardCondition {
     Inadequate,
     /// None of those who held its state is a member. It goes on when one of these returns with it.
     Suspended {
-        /// They.
+        /// They, and former holders with whose copies it may go on.
         last_holders: Vec<NodeId>,
         /// The version up to which messages were acknowledged, as far as the logs say of those who are back; 0 if they say nothing.
         acknowledged: u64,

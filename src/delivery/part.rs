@@ -60,9 +60,8 @@ impl Part {
     pub(super) fn unavailable(&self) -> Option<Unavailable> {
         match (&self.members.state, &self.stage) {
             _ if self.stalled => Some(Unavailable::NoQuorum),
-            (ShardState::Suspended { last_holders, .. }, _) => {
-                let last_holders = last_holders.iter().map(|holder| holder.node).collect();
-                Some(Unavailable::Suspended { last_holders })
+            (ShardState::Suspended { .. }, _) => {
+                Some(Unavailable::Suspended { last_holders: self.members.waits_for() })
             }
             (ShardState::Inadequate, _) => Some(Unavailable::Inadequate),
             (ShardState::Active, Stage::Incomplete { .. }) => Some(Unavailable::Joining),

@@ -23,6 +23,8 @@ struct Slot {
     stuck: Option<EndReason>,
     /// This node holds its whole state: a durable shard's on its disk.
     complete: bool,
+    /// The others are told that, and that its disk has all of the views before.
+    told: bool,
     /// It is to deliver up to a trim.
     cleans_up: bool,
     /// What it has handed out. It is not stepped any more: what it would deliver from then on would be delivered twice.
@@ -45,14 +47,25 @@ pub(super) struct HandedOut {
 impl Slots {
     /// Takes a shard of a new view, of which this node holds the whole state or does not.
     pub(super) fn add(&mut self, shard: Shard, complete: bool) {
-        self.slots.push(Slot { shard, stuck: None, complete, cleans_up: false, handed_out: None, is_taken: false });
+        self.slots.push(Slot {
+            shard,
+            stuck: None,
+            complete,
+            told: false,
+            cleans_up: false,
+            handed_out: None,
+            is_taken: false,
+        });
     }
 
-    /// This node holds the shard's whole state in memory. Returns whether it is complete now and was not before: a durable shard is
-    /// once its disk has that state, too.
+    /// This node holds the shard's whole state in memory. Returns whether the others are to be told now that it is complete: of a
+    /// durable shard once its disk has that state, too.
     pub(super) fn complete(&mut self, shard: ShardId) -> bool {
         let slot = self.slot(shard).filter(|slot| slot.shard.is_kept());
-        slot.is_some_and(|slot| !std::mem::replace(&mut slot.complete, true))
+        slot.is_some_and(|slot| {
+            slot.complete = true;
+            !std::mem::replace(&mut slot.told, true)
+        })
     }
 
     pub(super) fn get(&self, shard: ShardId) -> Option<&Shard> {

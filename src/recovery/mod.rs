@@ -16,6 +16,7 @@
 //! An image is written before the log that begins with it, and those of places that the log has not are removed whenever it is
 //! opened. So a crash leaves the old log with its images, or the new one with its own.
 
+pub(crate) mod anew;
 mod image;
 mod open;
 mod rebuild;
@@ -57,13 +58,13 @@ pub(crate) fn directory(storage: &Path, group: &str, number: u32, shards: u32) -
     storage.join("logs").join(name)
 }
 
-/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log is the one that it always had.
+/// A node's report of its copy of a shard, if it has anything. `is_kept`: the log was not begun anew, or has been complete since.
 ///
 /// Whether the copy has all that was acknowledged only the view log can tell, which knows since when the node was complete.
 pub(crate) fn held(rebuilt: &Rebuilt, is_kept: bool, log: &DiskLog) -> Option<Held> {
     let end = rebuilt.end?;
-    let complete = rebuilt.is_whole() && is_kept && !log.is_doubtful();
     let (acknowledged, trusted) = (log.acknowledged(), log.is_trusted());
+    let complete = rebuilt.is_whole() && (is_kept || trusted) && !log.is_doubtful();
     let skipped = skipped(log.skips(), end.position);
     Some(Held { end: place(end.position), complete, version: Some(end.version), acknowledged, trusted, skipped })
 }

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 use squall_membership::{ShardId, VoterId};
 use squall_ordered::log::{
-    DirectoryError, End, Files, Log, OpenError, Opened, Options, ReadError, SchemaText, SigningKey, Storage, WriteError,
+    DirectoryError, Files, Log, OpenError, Opened, Options, ReadError, SchemaText, SigningKey, Storage, WriteError,
 };
 use squall_view_log::{Directory, StorageError};
 
-use super::{cluster_id, directory};
+use super::{anew, cluster_id, directory};
 use crate::{
     config::Config,
     disk::Disk,
@@ -82,14 +82,12 @@ pub enum RecoverError {
 pub(crate) struct Remembered {
     /// It was of this generation at least.
     generation: u64,
-    /// An earlier one was lost, and the one in its place has got nothing since.
-    is_lost: bool,
 }
 
 /// A log of this node.
 pub(crate) struct OpenedLog {
     pub(crate) log: DiskLog,
-    /// It is the one that this node always had.
+    /// It is the one that this node always had, or has been complete since it was [begun anew](anew).
     pub(crate) is_kept: bool,
     /// To be remembered in the store.
     pub(crate) remembered: Remembered,
@@ -103,14 +101,15 @@ pub(crate) fn open(
     remembered: Option<Remembered>,
     rng: &mut fastrand::Rng,
 ) -> Result<OpenedLog, RecoverError> {
-    let Remembered { generation, mut is_lost } = remembered.unwrap_or_default();
+    let Remembered { generation } = remembered.unwrap_or_default();
+    let failed = |source| OpenError::Io { path: disk.path(anew::NAME), source };
     let options = Options { generation, ..options };
     let opened = match Log::open(disk.clone(), options, rng) {
         Err(OpenError::Lost(path)) => {
             let path = path.display();
             tracing::warn!(%path, "this node's log is lost: it begins an empty one, to be filled by another member");
-            is_lost = true;
-            Log::open(disk, Options { generation: 0, ..options }, rng)
+            anew::mark(&disk).map_err(failed)?;
+            Log::open(disk.clone(), Options { generation: 0, ..options }, rng)
         }
         opened => opened,
     };
@@ -140,8 +139,8 @@ pub(crate) fn open(
     }
     let generation = tag << 32 | (found & u64::from(u32::MAX)).saturating_add(1);
     log.raise_generation(generation)?;
-    is_lost &= log.persisted() == End::START;
-    Ok(OpenedLog { log, is_kept: !is_lost, remembered: Remembered { generation, is_lost } })
+    let is_kept = !anew::is_marked(&disk).map_err(failed)?;
+    Ok(OpenedLog { log, is_kept, remembered: Remembered { generation } })
 }
 
 /// Makes sure that a log is of a schema; one that is new, or to which none was declared so far, becomes so.

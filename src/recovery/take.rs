@@ -183,9 +183,7 @@ impl<S: Service> Taker<'_, S> {
             (end, log.acknowledged(), log.is_trusted(), log.is_doubtful(), skipped)
         });
         let (end, acknowledged, trusted, doubtful, skipped) = told.ok()?;
-        // One that was begun anew is as good as any once it has got something: this node was incomplete then.
-        let is_kept = !self.journal.is_lost() || end != End::START;
-        let complete = is_kept && !doubtful && !self.journal.is_stale();
+        let complete = (trusted || !self.journal.is_anew()) && !doubtful && !self.journal.is_stale();
         let (end, version) = (super::place(end.position), Some(end.version));
         Some(membership::Held { end, complete, version, acknowledged, trusted, skipped })
     }
@@ -212,12 +210,13 @@ impl<S: Service> Taker<'_, S> {
         if was.position > to {
             self.journal.set_stale(true);
         }
-        let remote = Remote::of(self.journal)?;
+        let (remote, journal) = (Remote::of(self.journal)?, Arc::clone(self.journal));
         // The replica's rebuilding finds out which view was the last.
         let view = self.journal.view().filter(|(epoch, _)| *epoch <= to.epoch);
         let end = remote.change_end(move |log| {
             if to < log.begin().position {
                 // It began with a state that is void, so nothing in it counts.
+                journal.begin_anew(log)?;
                 let aside = log.begin_anew(End::START)?;
                 say_set_aside(log, aside);
                 return Ok(None);
@@ -360,6 +359,19 @@ impl<S: Service> Taker<'_, S> {
         Err(RestoreError::NotKept(why))
     }
 
+    /// Marks a log that is damaged, and so may have had more than it has, before it goes on with another member's records.
+    fn mark_damaged(&self) -> Result<(), RestoreError> {
+        let (journal, is_stale) = (Arc::clone(self.journal), self.journal.is_stale());
+        let marked = ask(self.journal, move |log| {
+            if is_stale || log.end_damage().is_some() || log.missing().is_some() || log.is_doubtful() {
+                journal.begin_anew(log)
+            } else {
+                Ok(())
+            }
+        })?;
+        marked.map_err(|error| RestoreError::NotKept(error.to_string()))
+    }
+
     fn append_suffix(
         &self,
         service: &mut S,
@@ -368,6 +380,7 @@ impl<S: Service> Taker<'_, S> {
         from: &mut dyn Read,
         noted: &mut Option<Given>,
     ) -> Result<(), RestoreError> {
+        self.mark_damaged()?;
         if self.journal.is_stale() || self.journal.end() != cut {
             self.cut_log(super::place(cut.position))?;
             self.journal.set_stale(true);

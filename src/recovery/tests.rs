@@ -91,6 +91,7 @@ fn start_as(
         .map_err(|error| RecoverError::State { group: "trail".to_owned(), why: error.to_string() })?;
     let journal = Arc::new(Journal::new(&opened.log, rebuilt.view.clone(), Waker::new(|| ())));
     journal.set_stale(!rebuilt.is_whole());
+    journal.set_anew(!opened.is_kept);
     let log = Arc::new(Mutex::new(opened.log));
     let (of, writes): (Weak<Journal>, _) = (Arc::downgrade(&journal), Arc::clone(&log));
     journal.pump(Box::new(move || {
@@ -572,6 +573,10 @@ fn a_log_that_is_lost_is_begun_empty_and_does_not_count() {
     let peer = history(&SimStorage::new(3));
     again.join(&peer).unwrap();
     again.sync();
-    let (full, _) = start_as(&empty, STORE, Some(remembered)).unwrap();
-    assert!(full.is_kept);
+    let (full, remembered) = start_as(&empty, STORE, Some(remembered)).unwrap();
+    let held = full.held().unwrap();
+    assert!(held.end > membership::End::START && !held.complete, "it may have got less than it had: {held:?}");
+    full.journal.end_anew(&full.log.lock().unwrap()).unwrap();
+    let (whole, _) = start_as(&empty, STORE, Some(remembered)).unwrap();
+    assert!(whole.held().unwrap().complete);
 }

@@ -111,9 +111,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         let condition = match &shard.state {
             ShardState::Active => ShardCondition::Active,
             ShardState::Inadequate => ShardCondition::Inadequate,
-            ShardState::Suspended { last_holders, acknowledged, .. } => {
-                let last_holders = last_holders.iter().map(|holder| holder.node).collect();
-                ShardCondition::Suspended { last_holders, acknowledged: *acknowledged }
+            ShardState::Suspended { acknowledged, .. } => {
+                ShardCondition::Suspended { last_holders: shard.waits_for(), acknowledged: *acknowledged }
             }
         };
         let rows = shard.members.iter().map(row).collect();
@@ -181,7 +180,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     /// A shard that starts empty, since this node does not hold its state.
     fn emptied(&self, shard: ShardId) -> EmptiedShard {
         let held_by = self.core.view().and_then(|view| view.shard(shard)).map(|view| match &view.state {
-            ShardState::Suspended { last_holders, .. } => last_holders.iter().map(|holder| holder.node).collect(),
+            ShardState::Suspended { .. } => view.waits_for(),
             ShardState::Active | ShardState::Inadequate => view.complete.clone(),
         });
         let group = self.groups.get(&shard).map(|group| group.control.name().to_owned()).unwrap_or_default();

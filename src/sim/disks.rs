@@ -151,7 +151,7 @@ impl Logging {
     pub(super) fn new(log: DiskLog, rebuilt: &Rebuilt, is_kept: bool, writer: Waker) -> Logging {
         let journal = Arc::new(Journal::new(&log, rebuilt.view.clone(), writer));
         journal.set_stale(!rebuilt.is_whole());
-        journal.set_lost(!is_kept);
+        journal.set_anew(!is_kept);
         let log = Arc::new(Mutex::new(log));
         let pump = {
             let (log, journal) = (Arc::clone(&log), Arc::downgrade(&journal));

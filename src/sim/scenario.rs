@@ -36,7 +36,7 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Holder, ShardId, ShardState, View};
+use squall_membership::{ShardId, ShardState, ShardView, View};
 use squall_ordered::Mode;
 use squall_view_log::Standing;
 
@@ -390,7 +390,10 @@ impl<'a> Scenario<'a> {
         let left = view.members.iter().filter(|member| self.cluster.lives(member)).count();
         let goes_on = left > 0 && 2 * left >= view.members.len() || self.durable && self.restarts(&view);
         let is_suspended = match view.shard(SHARD).map(|shard| &shard.state) {
-            Some(ShardState::Suspended { last_holders, .. }) => !self.durable || !self.reopens(last_holders),
+            Some(ShardState::Suspended { .. }) => {
+                let waits_for = view.shard(SHARD).map(ShardView::waits_for).unwrap_or_default();
+                !self.durable || !self.reopens(&waits_for)
+            }
             state => state.is_none(),
         };
         !self.cluster.has_quorum() || !goes_on || is_suspended
@@ -402,10 +405,10 @@ impl<'a> Scenario<'a> {
         2 * back > view.members.len()
     }
 
-    /// Whether a suspended state must go on: all who had it last run, and none of their disks was lost.
-    fn reopens(&self, last_holders: &[Holder]) -> bool {
+    /// Whether a suspended state must go on: all who had it last, or before, run, and none of their disks was lost.
+    fn reopens(&self, waits_for: &[NodeId]) -> bool {
         let has_lost = |node: NodeId| self.faults.has_lost && self.faults.victim == Some(node);
-        last_holders.iter().all(|holder| self.cluster.is_up(holder.node) && !has_lost(holder.node))
+        waits_for.iter().all(|&node| self.cluster.is_up(node) && !has_lost(node))
     }
 
     fn last_view(&self) -> Option<Arc<View>> {

@@ -192,7 +192,7 @@ impl Group {
         }
         let end = |&other: &usize| {
             let row = node.knows(n, other);
-            Final { node: id(other), count: Seq(row.received as u64), complete: row.complete }
+            Final { node: id(other), count: Seq(row.received as u64), complete: row.complete, on_disk: false }
         };
         let finals = Finals::from([(SHARD, stay.iter().map(end).collect())]);
         let stay: Vec<_> = stay.into_iter().map(id).collect();

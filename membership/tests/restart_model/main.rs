@@ -63,6 +63,11 @@ fn who_joins_counts_once_its_disk_has_what_is_acknowledged() {
 }
 
 #[test]
+fn a_source_whose_joiner_s_disk_lags_reopens_what_the_joiner_alone_held() {
+    holds(Group { messages: 2, views: 2, ..JOINING });
+}
+
+#[test]
 #[ignore = "millions of states"]
 fn who_joins_counts_after_two_crashes_once_its_disk_has_what_is_acknowledged() {
     holds(Group { crashes: 2, ..JOINING });
@@ -72,6 +77,11 @@ fn who_joins_counts_after_two_crashes_once_its_disk_has_what_is_acknowledged() {
 #[ignore = "millions of states"]
 fn a_disk_that_was_replaced_reopens_nothing() {
     holds(Group { wipes: 1, ..JOINING });
+}
+
+#[test]
+fn one_whose_log_was_lost_and_begun_anew_is_caught_if_it_counts() {
+    is_caught(Bug::LostLogCounts, Group { wipes: 1, crashes: 2, ..JOINING }, KEPT);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! What can happen, one step at a time, and what must hold.
 
 use squall_membership::{
-    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Seq, ShardState, Skipped, reopening, restart,
+    Applied, Back, End, Entry, Epoch, Final, Finals, Held, Member, Seq, ShardState, Skipped, View, reopening, restart,
 };
 use stateright::{Model, Property};
 
-use crate::world::{SHARD, Segment, World, common, cut, held, id, layout, line};
+use crate::world::{Node, SHARD, Segment, World, common, cut, held, id, layout, line};
 
 pub(crate) const KEPT: &str = "what is acknowledged is in the line of a shard that goes on";
 pub(crate) const ONE_LINE: &str = "who holds the state has what was decided";
+pub(crate) const REOPENS: &str = "a suspended shard goes on once all nodes are back with their disks";
 pub(crate) const GOES_ON: &str = "where all nodes are up the next view comes";
 
 /// What might be wrong.
@@ -20,6 +21,8 @@ pub(crate) enum Bug {
     ReceivesAfterWedging,
     /// A joiner says that it is complete before its disk has the state.
     CompleteBeforeDisk,
+    /// A log that was begun anew in the place of one that was lost is taken for the one that its node always had.
+    LostLogCounts,
 }
 
 /// A group, and what may go wrong in it.
@@ -34,7 +37,7 @@ pub(crate) struct Group {
     pub(crate) views: usize,
     /// How many nodes crash, in all.
     pub(crate) crashes: usize,
-    /// The number of disks that are replaced by empty ones, in all.
+    /// The number of disks that are replaced by empty ones, or lose their log, in all.
     pub(crate) wipes: usize,
     /// There are no disks. Nodes that crash come back with nothing.
     pub(crate) in_memory: bool,
@@ -63,6 +66,10 @@ pub(crate) enum Step {
     Return(usize),
     /// The disk of a node that is down is replaced by an empty one.
     Wipe(usize),
+    /// The disk of a node that is down loses its log.
+    Lose(usize),
+    /// A part of what a node has fetched comes to its disk.
+    PersistPart(usize),
     /// A node says what it has.
     SayBack(usize),
     /// A member has the state of the shard, which is suspended.
@@ -118,6 +125,10 @@ impl Group {
         {
             steps.push(Step::Persist(n));
         }
+        // Of no other disk it makes a difference.
+        let has_lost = self.wipes > world.wipes && node.voter == 1;
+        let is_part = node.log.len() > node.disk.len() + 1 && node.log.starts_with(&node.disk);
+        steps.extend((node.whole && has_lost && is_part).then_some(Step::PersistPart(n)));
         let receives = !node.wedged || self.has(Bug::ReceivesAfterWedging);
         if receives && world.has_received(n) < self.messages && !world.shard(node.epoch).complete.is_empty() {
             steps.push(Step::Receive(n));
@@ -153,7 +164,7 @@ impl Group {
         let is_wedged = world.nodes.iter().any(|other| other.epoch == node.epoch && other.wedged);
         let changes = node.complete != world.shard(node.epoch).is_complete(id(n))
             || !world.register.candidates().is_empty()
-            || world.register.backs().iter().any(|back| back.goes_on);
+            || world.shard(node.epoch).is_suspended() && goes_on(&world.last().view, &world.register.backs());
         if self.goes_on(world) && (!is_whole || is_wedged || changes) || is_over {
             steps.push(Step::Wedge(n));
         }
@@ -176,6 +187,7 @@ impl Group {
                 let node = &mut world.nodes[n];
                 node.disk.clone_from(&node.log);
                 node.complete |= !node.wedged;
+                node.anew &= !node.complete;
                 let (epoch, delivered) = (node.epoch, node.delivered);
                 world.told[epoch as usize - 1][n] = Some(delivered);
                 world.acknowledge(epoch);
@@ -212,6 +224,17 @@ impl Group {
                 node.log.clear();
                 world.wipes -= 1;
             }
+            Step::Lose(n) => {
+                let node = &mut world.nodes[n];
+                node.anew = !self.has(Bug::LostLogCounts);
+                node.disk.clear();
+                node.log.clear();
+                world.wipes -= 1;
+            }
+            Step::PersistPart(n) => {
+                let node = &mut world.nodes[n];
+                node.disk = node.log[..=node.disk.len()].to_vec();
+            }
             Step::SayBack(n) => {
                 let node = &world.nodes[n];
                 let epoch = world.last().view.epoch;
@@ -228,7 +251,7 @@ impl Group {
                     }
                 };
                 let kept = || node.kept.filter(|_| world.shard(node.epoch).is_suspended()).map(in_memory);
-                let held = if node.epoch > 0 { kept().unwrap_or_else(runs) } else { held(&node.disk) };
+                let held = if node.epoch > 0 { kept().unwrap_or_else(runs) } else { held(node) };
                 let back = Back { member: world.me(n), epoch, goes_on: false, held: [(SHARD, held)].into() };
                 world.apply(Entry::Back(back)).then_some(())?;
             }
@@ -254,8 +277,10 @@ impl Group {
         let last = world.last().clone();
         let order = last.view.nodes().into_iter().map(|node| node.0 as usize).filter(|n| stay.contains(n));
         let end = |n: usize| {
-            let complete = world.nodes[n].complete;
-            Final { node: id(n), count: Seq(world.has_received(n)), complete }
+            let (complete, epoch) = (world.nodes[n].complete, last.view.epoch.0);
+            let is_kept = self.in_memory || world.told[epoch as usize - 1][n].is_some();
+            let on_disk = is_kept && last.view.shards[0].is_complete(id(n));
+            Final { node: id(n), count: Seq(world.has_received(n)), complete, on_disk }
         };
         let finals: Finals = [(SHARD, order.map(end).collect())].into();
         let nodes: Vec<_> = stay.iter().map(|&n| id(n)).collect();
@@ -285,7 +310,7 @@ fn outside(world: &World, n: usize) -> Option<Step> {
 fn reopen(world: &World, n: usize) -> Back {
     let (member, epoch) = (world.me(n), world.last().view.epoch);
     let node = &world.nodes[n];
-    let held = if world.in_memory { node.kept.map(in_memory) } else { Some(held(&node.disk)) };
+    let held = if world.in_memory { node.kept.map(in_memory) } else { Some(held(node)) };
     Back { member, epoch, goes_on: true, held: held.map(|held| (SHARD, held)).into_iter().collect() }
 }
 
@@ -373,6 +398,28 @@ fn is_kept(world: &World) -> bool {
     world.shard(epoch).is_suspended() || (1..epoch).all(|at| world.acknowledged[at as usize - 1] <= has(at))
 }
 
+/// Whether all nodes together can reopen the shard, if it is suspended, with what their disks have now.
+fn can_reopen(world: &World) -> bool {
+    let last = &world.last().view;
+    if !last.shards[0].is_suspended() {
+        return true;
+    }
+    let members: Vec<_> = (0..world.nodes.len()).map(|n| world.me(n)).collect();
+    let back = |(member, node): (&Member, &Node)| {
+        let held = [(SHARD, held(node))].into();
+        Back { member: member.clone(), epoch: last.epoch, goes_on: true, held }
+    };
+    let backs: Vec<Back> = members.iter().zip(&world.nodes).map(back).collect();
+    goes_on(&View { members, ..(**last).clone() }, &backs)
+}
+
+/// Whether the shard, which is suspended, goes on with what these have if all members stay.
+fn goes_on(view: &View, backs: &[Back]) -> bool {
+    let nodes = view.nodes();
+    let finals = [(SHARD, Vec::new())].into();
+    reopening(view, &layout(), nodes[0], &nodes, &[], &finals, backs).ends.contains_key(&SHARD)
+}
+
 impl Model for Group {
     type State = World;
     type Action = Step;
@@ -387,7 +434,8 @@ impl Model for Group {
             actions.extend((0..self.members).filter(|&n| world.nodes[n].is_up).map(Step::Crash));
         }
         if world.wipes > 0 {
-            actions.extend((0..self.members).filter(|&n| !world.nodes[n].is_up).map(Step::Wipe));
+            let down = || (0..self.members).filter(|&n| !world.nodes[n].is_up);
+            actions.extend(down().flat_map(|n| [Step::Wipe(n), Step::Lose(n)]));
         }
     }
 
@@ -402,6 +450,9 @@ impl Model for Group {
             Property::always(ONE_LINE, |_, world: &World| {
                 let holders = world.nodes.iter().filter(|node| node.is_up && node.epoch > 0 && node.whole);
                 holders.into_iter().all(|node| line(&node.log, node.epoch) == world.line(node.epoch))
+            }),
+            Property::always(REOPENS, |group: &Group, world: &World| {
+                group.in_memory || world.wipes < group.wipes || can_reopen(world)
             }),
             Property::always(GOES_ON, |group: &Group, world: &World| {
                 !group.goes_on(world)

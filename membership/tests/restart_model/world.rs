@@ -7,8 +7,8 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Held, Incarnation, Layout, Member, Proposal, Register, Seq,
-    ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
+    Applied, ClusterId, End, Entry, Epoch, Final, Finals, Former, Held, Incarnation, Layout, Member, Proposal,
+    Register, Seq, ShardId, ShardState, ShardView, Skipped, View, VoterId, successor,
 };
 
 use crate::steps::Group;
@@ -67,6 +67,8 @@ pub(crate) struct Node {
     /// The log as its process knows it.
     pub(crate) log: Vec<Segment>,
     pub(crate) disk: Vec<Segment>,
+    /// The log on its disk was begun anew, and it has not been complete since.
+    pub(crate) anew: bool,
     /// Of a group in memory: how far it has received what it was dropped with, of a shard that is suspended.
     pub(crate) kept: Option<End>,
 }
@@ -96,6 +98,9 @@ impl Hash for World {
             let members: Vec<_> = next.view.members.iter().map(life).collect();
             let shard = &next.view.shards[0];
             (members, &shard.complete, &shard.since, &next.trims, &next.ends).hash(state);
+            let former =
+                |one: &Former| (one.holder.node, one.holder.voter, one.holder.since, one.last, one.began, one.counts);
+            shard.former.iter().for_each(|one| former(one).hash(state));
             if let ShardState::Suspended { last_holders, .. } = &shard.state {
                 last_holders.iter().for_each(|holder| (holder.node, holder.voter, holder.since).hash(state));
             }
@@ -133,6 +138,7 @@ impl World {
                 voter: 1,
                 disk: if in_memory { Vec::new() } else { log.clone() },
                 log,
+                anew: false,
                 kept: None,
             }
         };
@@ -152,7 +158,8 @@ impl World {
             world.apply(Entry::Candidate(me.clone()));
             let complete = |node: &NodeId| last.view.shards[0].is_complete(*node);
             let nodes = last.view.nodes();
-            let end = |&node: &NodeId| Final { node, count: Seq(0), complete: complete(&node) };
+            let end =
+                |&node: &NodeId| Final { node, count: Seq(0), complete: complete(&node), on_disk: complete(&node) };
             let finals: Finals = [(SHARD, nodes.iter().map(end).collect())].into();
             let next = successor(&last.view, &layout(), nodes[0], &nodes, &[me], &finals);
             assert!(world.apply(Entry::Successor(next)), "it may join");
@@ -249,9 +256,9 @@ impl World {
 }
 
 /// A node's report of its disk's log.
-pub(crate) fn held(disk: &[Segment]) -> Held {
-    let end = disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
-    Held { end, complete: true, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
+pub(crate) fn held(node: &Node) -> Held {
+    let end = node.disk.last().map_or(End::START, |last| End { epoch: Epoch(last.epoch), seq: Seq(last.count) });
+    Held { end, complete: !node.anew, version: Some(0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
 pub(crate) fn id(n: usize) -> NodeId {

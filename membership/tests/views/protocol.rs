@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use squall_fabric::{BreakReason, NodeId};
-use squall_membership::{EndReason, Epoch, Input, Patience, WaitsFor};
+use squall_membership::{EndReason, Epoch, Input, Patience, ShardId, WaitsFor};
 
 use crate::world::{CONNECT_TIMEOUT, FAILURE_TIMEOUT, READ_LEASE, World, ms};
 
@@ -398,6 +398,25 @@ fn who_alone_holds_the_state_leaves_only_when_another_has_it() {
         world.run_until("node 1 has left", ms(500), |world| world.ended(1) == Some(&EndReason::Left));
         world.run_until("node 2 goes on alone", ms(500), World::is_settled);
         assert_eq!(world.log.view().shards[0].complete, [NodeId(2)]);
+        world.check();
+    }
+}
+
+#[test]
+fn who_alone_has_the_state_on_its_disk_leaves_only_when_another_has_it_there() {
+    for seed in 0..50 {
+        let mut world = World::formed(seed, 2);
+        let shards: Vec<ShardId> = world.log.view().shards.iter().map(|shard| shard.shard).collect();
+        let on_disk = |world: &mut World, node| {
+            shards.iter().for_each(|&shard| world.process(node).input(Input::Complete(shard)));
+        };
+        on_disk(&mut world, 1);
+        world.run_for(ms(5));
+        world.leave(1);
+        world.run_for(ms(200));
+        assert_eq!((world.ended(1), world.log.view().members.len()), (None, 2), "seed {seed}");
+        on_disk(&mut world, 2);
+        world.run_until("node 1 has left", ms(500), |world| world.ended(1) == Some(&EndReason::Left));
         world.check();
     }
 }

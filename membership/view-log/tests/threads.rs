@@ -83,7 +83,7 @@ fn start(net: &Arc<Net>, id: u32, list: &[u32], directory: Option<&std::path::Pa
 fn next(last: &Proposal, by: u32, stay: &[u32]) -> Proposal {
     let stay: Vec<NodeId> = stay.iter().copied().map(NodeId).collect();
     let ends = last.view.shards.iter().map(|shard| {
-        let end = |&node: &NodeId| Final { node, count: Seq(0), complete: shard.is_complete(node) };
+        let end = |&node: &NodeId| Final { node, count: Seq(0), complete: shard.is_complete(node), on_disk: false };
         (shard.shard, shard.members.iter().map(end).collect())
     });
     successor(&last.view, &Layout::of_all(["group".into()]), NodeId(by), &stay, &[], &ends.collect())

@@ -269,6 +269,7 @@ impl Process {
                 self.dropped += 1;
                 self.says_what_is_held();
             }
+            Effect::Gather => self.says_what_is_held(),
             Effect::Stalled(_) => self.stalled = true,
             Effect::End(reason) => {
                 self.stop();

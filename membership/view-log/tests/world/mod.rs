@@ -287,7 +287,7 @@ pub fn successor(current: &Arc<View>, by: u32, nodes: &[u32], candidates: &[Memb
     let stay: Vec<NodeId> = nodes.iter().copied().filter(|node| current.rank_of(*node).is_some()).collect();
     let stay: Vec<NodeId> = stay.into_iter().filter(|node| joining.iter().all(|asks| asks.node != *node)).collect();
     let ends = current.shards.iter().map(|shard| {
-        let end = |&node: &NodeId| Final { node, count: Seq(0), complete: shard.is_complete(node) };
+        let end = |&node: &NodeId| Final { node, count: Seq(0), complete: shard.is_complete(node), on_disk: false };
         (shard.shard, shard.members.iter().map(end).collect())
     });
     squall_membership::successor(current, &layout, NodeId(by), &stay, &joining, &ends.collect())
