@@ -270,7 +270,7 @@ pub(super) enum Taking {
     /// It has given the state, as it is at a place, when so many bytes were written.
     Given {
         state: Snapshot,
-        place: LogPlace,
+        place: Box<LogPlace>,
         changes: u64,
         counted: u64,
     },
@@ -300,12 +300,13 @@ impl Taking {
                 let (Some(place), state) = captured.into_image() else {
                     return Err(HistoryError::NotDurable { group: history.group.clone() });
                 };
-                Taking::Given { state, place, changes, counted }.go_on(history)
+                Taking::Given { state, place: Box::new(place), changes, counted }.go_on(history)
             }
             Taking::Given { changes, .. } if journal.changes() != changes => Err(HistoryError::Overtaken),
             Taking::Given { .. } if journal.failure().is_some() => Err(ended(journal)),
             Taking::Given { ref place, .. } if journal.safe() < place.end.version => Ok(ControlFlow::Continue(self)),
-            Taking::Given { state, place: LogPlace { end: at, view, .. }, changes, counted } => {
+            Taking::Given { state, place, changes, counted } => {
+                let LogPlace { end: at, view, .. } = *place;
                 // Behind all that the state has.
                 let (shelf, kept) = ask(journal, |log| (Shelf::of(log), 2 * log.options().segment_bytes))?;
                 if shelf.open(at.position).is_err() {
