@@ -75,7 +75,7 @@ pub enum Input {
     /// What this node's disk holds of its shards: to be said before its first step, if it has a disk that may have been that of a
     /// member before, and anew after each [`Effect::Dropped`].
     Held(BTreeMap<ShardId, Held>),
-    /// What this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete: its shards are
+    /// Copies that this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete: its shards are
     /// wedged, and vouch for nobody any more.
     Kept(BTreeMap<ShardId, Held>),
     /// An operator wants a member to be given up.

@@ -84,7 +84,7 @@ impl Held {
     }
 }
 
-/// What a node has, that comes back to the group.
+/// The report of a node that comes back to the group: its copies of shards.
 ///
 /// A node that has started anew with its disk, as a later incarnation of a member of the current view with the same part in the view
 /// log, or a member that is wedged, has its final counts, and can't keep half of the view: both do no more in that view. Or a
@@ -98,7 +98,7 @@ pub struct Back {
     pub epoch: Epoch,
     /// It stays a member, and has nothing to say but of suspended shards, which go on in the next view in which it stays.
     pub goes_on: bool,
-    /// What it has, by shard. One that is wedged names all shards of which it is a member, with its final counts; and in place
+    /// Its copies, by shard. One that is wedged names all shards of which it is a member, with its final counts; and in place
     /// of these, of one that is suspended, its copy from before.
     pub held: BTreeMap<ShardId, Held>,
 }
@@ -223,7 +223,7 @@ fn out_of(backs: &[Back]) -> Vec<Back> {
     backs.iter().filter(|back| !back.goes_on).cloned().collect()
 }
 
-/// Where a shard goes on that is not suspended, if any of these members has come back with its state.
+/// The place where a shard goes on that is not suspended, if any of these members has come back with its state.
 fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<End> {
     let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(view));
     let reach = |back: &Back| reach(view, shard, backs, back);
@@ -290,8 +290,8 @@ pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
 /// The memory of a process that has not stopped has all that any member has delivered, since that took its receipt: of the last
 /// view, or, if it never installed that, of the one before.
 ///
-/// What a copy has of earlier epochs beyond the place where that one began is void. What it has of later ones, as one that was complete
-/// no more, was delivered.
+/// Records of earlier epochs beyond the place where that one began are void. Those of later epochs, in which the copy was not complete
+/// any more, were delivered.
 pub(crate) fn counted_end(last: Epoch, began: End, holder: &Holder, held: &Held, acknowledged: u64) -> Option<End> {
     let has_all = match held.version {
         Some(_) => held.trusted || held.end >= holder.since && held.has(acknowledged),

@@ -84,7 +84,7 @@ impl Returning {
         self.wake = Time::ZERO;
     }
 
-    /// Who is back, of a view.
+    /// The nodes that are back, of a view.
     pub(crate) fn backs(&self, epoch: Epoch) -> Vec<Back> {
         self.backs.iter().filter(|back| back.epoch == epoch).cloned().collect()
     }
@@ -155,7 +155,7 @@ impl Returning {
         }
     }
 
-    /// What this node has to say of the current view, if it is a member that is out of it for good, or has the state of a suspended
+    /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a suspended
     /// shard: from a disk, or, once that may be said, `kept` in memory.
     fn back(&self, kept: bool, me: &Member, tenure: Option<&Tenure>) -> Option<Back> {
         let view = &self.last.as_ref()?.view;
@@ -193,7 +193,7 @@ impl Returning {
         }
     }
 
-    /// What this node has to say of suspended shards, if it has anything.
+    /// This node's report on suspended shards, if it has any.
     fn reopens(&self, kept: bool, tenure: &Tenure) -> Option<Back> {
         let view = &tenure.view;
         let kept = self.kept.iter().filter(|_| kept);

@@ -76,7 +76,7 @@ pub(crate) struct Tenure {
     parts_by: Option<Time>,
     /// Broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
-    /// What nodes have that come back.
+    /// The reports of nodes that come back.
     pub(crate) backs: Vec<Back>,
     /// Nodes ask to join.
     pub(crate) expects: bool,

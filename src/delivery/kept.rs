@@ -1,4 +1,4 @@
-//! What a dropped node has in memory of a shard that is suspended: the shard may go on with it.
+//! A dropped node's copy, in memory, of a shard that is suspended: the shard may go on with it.
 
 use squall_membership::{End, Seq};
 use squall_ordered::{Deliver, DeliverError, Message};

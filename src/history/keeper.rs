@@ -130,7 +130,7 @@ impl History {
         }
     }
 
-    /// What came of an image that was due.
+    /// Takes note of an image that was due: it was taken, or why not.
     fn image_taken(&self, taken: Result<Logged, HistoryError>) {
         match taken {
             Ok(at) => {
@@ -321,7 +321,7 @@ impl Taking {
     }
 }
 
-/// Takes a captured state to who waits for it, and wakes him; also where none comes.
+/// A captured state on its way to the one that waits for it, which is woken also if none comes.
 struct Reply {
     to: Option<mpsc::Sender<Result<Captured, CaptureError>>>,
     journal: Arc<Journal>,

@@ -352,7 +352,7 @@ impl Group {
     }
 }
 
-/// What is in the memory of a process that was dropped.
+/// A copy in the memory of a process that was dropped.
 fn in_memory(end: End) -> Held {
     Held { end, complete: true, version: None, acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }

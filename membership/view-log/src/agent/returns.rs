@@ -1,4 +1,4 @@
-//! What nodes that come back have to say, until it is written; and what all are told of it.
+//! The reports of nodes that come back, until they are written; and the news of them, for all.
 
 use std::time::Duration;
 
