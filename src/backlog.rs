@@ -101,6 +101,7 @@ impl Backlog {
 
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
+    use squall_membership::ClusterId;
     use squall_ordered::log::Position;
 
     use super::*;
@@ -115,7 +116,7 @@ mod tests {
     fn view(epoch: u64) -> Arc<NewView> {
         let (members, senders) = (vec![NODE], vec![NODE, NodeId(2)]);
         let change = ViewChange { epoch: Epoch(epoch), members, senders, joined: Vec::new(), left: Vec::new() };
-        Arc::new(NewView { change, ended: Position::START, complete: Vec::new() })
+        Arc::new(NewView { change, life: ClusterId(1), ended: Position::START, complete: Vec::new() })
     }
 
     /// Places 0, 1 and 4 of view 3, and place 1 of view 4, of two senders.

@@ -319,7 +319,7 @@ impl<S: Service> Delivery<S> {
             None => held.map_or(Position::START, Held::ended),
         };
         let complete = view.shard(shard).map(|shard| shard.complete.clone()).unwrap_or_default();
-        NewView { change: ViewChange::new(&members, view, shard), ended, complete }
+        NewView { change: ViewChange::new(&members, view, shard), life: view.life, ended, complete }
     }
 
     /// After the replica was served.
@@ -449,7 +449,6 @@ impl<S: Service> Task for Delivery<S> {
             }
             _ => {
                 self.errands.fetch += 1;
-                self.desk.held.iter().for_each(|held| held.journal.joins(view.epoch));
                 let backlog = Backlog::new(view.epoch, members.senders.len(), self.max_backlog_bytes);
                 Stage::Incomplete { backlog, state: None }
             }

@@ -13,17 +13,14 @@ use std::{
 
 use squall_fabric::{NodeId, Time, Waker};
 use squall_membership as membership;
-use squall_ordered::{
-    Mode,
-    log::{ChainValue, End},
-};
+use squall_ordered::{Mode, log::ChainValue};
 
 use crate::{
     blocking::Patience,
     clock::Now,
     clock_bound::ClockBound,
     config::Config,
-    control::transfer::Gift,
+    control::transfer::{Gift, LogEnd},
     custody::Custody,
     delivery::{Delivery, Links, Tally, Task},
     encode::Encoded,
@@ -269,7 +266,7 @@ pub(crate) trait GroupControl: Send + Sync {
     /// In a durable group, takes the replica to the end of this node's log, or to where that can't be read and is not repaired.
     /// Returns where that is, if there is anything that another member's log could go on from. Blocks, as
     /// [`restore`](GroupControl::restore) does.
-    fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError>;
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError>;
 
     /// In a durable group, removes what the log has behind a place, and takes the replica back to there if `rebuilds`; else that is
     /// left to who [prepares](GroupControl::prepare) it. Blocks. Nothing may be delivered meanwhile.
@@ -460,7 +457,7 @@ impl<S: Service> GroupControl for Control<S> {
         self.taker()?.held()
     }
 
-    fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {
+    fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
         self.taker().map_or(Ok(None), |taker| taker.prepare(repair))
     }
 

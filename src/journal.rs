@@ -18,7 +18,7 @@ use std::{
 
 use event_listener::Event;
 use squall_fabric::{NodeId, Waker};
-use squall_membership::{EndReason, Epoch, Seq};
+use squall_membership::{ClusterId, EndReason, Epoch, Seq};
 use squall_ordered::{
     Payload, Persisted,
     log::{AppendError, Appender, Batch, End, Hlc, Log, Position, Skips, Storage, Tip, ViewRecord, WriteError},
@@ -56,8 +56,6 @@ pub(crate) struct Journal {
     stale: AtomicBool,
     /// The log was begun anew, and its node has not been complete since.
     anew: AtomicBool,
-    /// The log is of another life of the group, which an operator ended.
-    foreign: AtomicBool,
     /// The group is of a life that an operator forced, who has accepted what is lost by that.
     forced: AtomicBool,
     scrubbed: Mutex<ScrubReport>,
@@ -74,6 +72,11 @@ pub(crate) struct Journal {
 
 /// See [`Journal::pump`].
 type Pump = Box<dyn Fn() + Send + Sync>;
+
+/// The life of the group that a log's last view is of.
+pub(crate) fn life_of(view: &Option<(Epoch, ViewRecord)>) -> ClusterId {
+    view.as_ref().map_or(ClusterId::default(), |(_, view)| view.life)
+}
 
 /// What is not on its way to the disk yet.
 struct Filling {
@@ -143,7 +146,6 @@ impl Journal {
             counts: Counts::default(),
             stale: AtomicBool::new(false),
             anew: AtomicBool::new(false),
-            foreign: AtomicBool::new(false),
             forced: AtomicBool::new(false),
             scrubbed: Mutex::default(),
             asides: Mutex::default(),
@@ -260,21 +262,6 @@ impl Journal {
         let _ = self.went_back.set(why);
     }
 
-    /// Whether the log goes on differently than that of any member, and nobody can tell from where on.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.foreign.load(Ordering::Acquire)
-    }
-
-    /// Takes note that this node needs a state in a view, as one who has nothing of it yet. Who has a record of that epoch, or of a
-    /// later one, has it from another life of the group: in a life that an operator forced, epochs are counted on from the view
-    /// from which it was forced, while the life before may have gone further.
-    pub(crate) fn joins(&self, epoch: Epoch) {
-        if self.end().position.epoch >= epoch && !self.foreign.swap(true, Ordering::AcqRel) {
-            let end = self.end();
-            tracing::warn!(%end, %epoch, "this node's log is of a life that an operator ended: it gets a state in its place");
-        }
-    }
-
     /// The last view that the log has a record of, once that was found out again.
     pub(crate) fn set_view(&self, view: Option<(Epoch, ViewRecord)>) {
         self.filling().view = view;
@@ -346,6 +333,11 @@ impl Journal {
     /// The last view that the log has a record of, with all that was appended; or that of the state from which it was begun.
     pub(crate) fn view(&self) -> Option<(Epoch, ViewRecord)> {
         self.filling().view.clone()
+    }
+
+    /// The life of the group that this view is of. That of no view, so of an empty log, is 0.
+    pub(crate) fn life(&self) -> ClusterId {
+        life_of(&self.filling().view)
     }
 
     /// The log's end, with all that was appended, and what goes with a state there.
@@ -513,7 +505,6 @@ impl Journal {
             let view = job(log)?;
             let mut filling = journal.filling();
             journal.changes.fetch_add(1, Ordering::AcqRel);
-            journal.foreign.store(false, Ordering::Release);
             (filling.appender, filling.ready, filling.view) = (log.appender(), None, view);
             (filling.on_disk, filling.tip, filling.skips) = (log.persisted(), log.tip(), log.skips().clone());
             let end = filling.on_disk;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  0..8    "squallSt"
-//!  8..12   2, the format's version
+//!  8..12   3, the format's version
 //! 12..16   s, the number of senders in the view in which the state was captured
 //! 16..24   that view's epoch
 //! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
@@ -35,7 +35,7 @@ use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
 use crate::recovery::LastView;
 
 const MAGIC: &[u8; 8] = b"squallSt";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// More than any view has.
 const MAX_SENDERS: u32 = 1 << 16;
 /// More than any place of a log takes.

@@ -1,7 +1,7 @@
 //! What a replica is told of a new view.
 
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, ShardId, View};
+use squall_membership::{ClusterId, Epoch, ShardId, View};
 use squall_ordered::log::{Position, ViewRecord};
 
 /// A new view of a group, as its replicas see it: all of them that go on see the same one, at the same place of the order.
@@ -50,6 +50,8 @@ impl ViewChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewView {
     pub(crate) change: ViewChange,
+    /// The life of the group that it is of.
+    pub(crate) life: ClusterId,
     /// Where the order ended before it.
     pub(crate) ended: Position,
     /// The members that hold the state from its beginning on.
@@ -60,6 +62,7 @@ impl NewView {
     /// What the log keeps of it.
     pub(crate) fn record(&self) -> ViewRecord {
         let ViewChange { members, senders, joined, left, .. } = self.change.clone();
-        ViewRecord { ended: self.ended, complete: self.complete.clone(), members, senders, joined, left }
+        let (life, ended, complete) = (self.life, self.ended, self.complete.clone());
+        ViewRecord { life, ended, complete, members, senders, joined, left }
     }
 }

@@ -5,6 +5,7 @@ use squall_fabric::NodeId;
 
 use crate::{
     placement,
+    register::ClusterId,
     view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardView, View},
 };
 
@@ -206,7 +207,7 @@ pub enum LayoutError {
 }
 
 impl View {
-    /// The first view of these members, by rank: all hold all state there is, which is none.
+    /// The first view of these members, by rank: all hold all state there is, which is none. Its life is set by who decides on it.
     pub fn first(members: Vec<Member>, layout: &Layout) -> View {
         let assigned = layout.assign(&members, None);
         let shards = layout.shards().zip(assigned).map(|((shard, group), nodes)| {
@@ -216,6 +217,6 @@ impl View {
         });
         let shards = shards.collect();
         let joined = members.iter().map(|member| member.node).collect();
-        View { epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
+        View { life: ClusterId::default(), epoch: Epoch::FIRST, shards, joined, left: Vec::new(), members }
     }
 }

@@ -54,7 +54,7 @@ pub use machine::{Membership, Signs};
 pub use parameters::Parameters;
 pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::reopening;
-pub use restart::{Back, End, Ends, Held, Skipped, check_restart, restart};
+pub use restart::{Back, End, Ends, Held, Skipped, alone_from_disk, check_restart, restart};
 pub use rules::{alone, check, successor};
 pub use stall::{Patience, Progress, Stall, StallWatch, Waits, WaitsFor, Watched};
 pub use view::{

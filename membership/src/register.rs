@@ -15,17 +15,31 @@ use crate::{
 
 /// Tells one cluster's life from another's, whatever their names: drawn at random when the first view is decided, and anew
 /// when an operator forces one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterId(pub u64);
 
 /// Where a cluster's life that an operator forced branched off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Began {
     /// The life before.
     pub after: ClusterId,
     /// Its first view's epoch: what that life decided from there on, if it did, is no part of this one.
     pub epoch: Epoch,
+    /// The lives before that one, each with the epoch at which the next one branched off.
+    pub earlier: Vec<(ClusterId, Epoch)>,
+}
+
+impl Began {
+    /// All lives before, each with the first epoch that is no part of this life.
+    pub fn lives(&self) -> impl Iterator<Item = (ClusterId, Epoch)> {
+        self.earlier.iter().copied().chain([(self.after, self.epoch)])
+    }
+
+    /// The first epoch of a life that is no part of this one. None if that is none of the lives before.
+    pub fn ended(&self, life: ClusterId) -> Option<Epoch> {
+        self.lives().find(|&(before, _)| before == life).map(|(_, epoch)| epoch)
+    }
 }
 
 /// An entry of the view log.
@@ -55,6 +69,8 @@ pub enum Entry {
         cluster: ClusterId,
         /// The life before.
         after: ClusterId,
+        /// The lives before that one, as in [`Began::earlier`].
+        earlier: Vec<(ClusterId, Epoch)>,
         /// How shards are laid out.
         layout: Layout,
         /// What follows the last view that was known.
@@ -152,8 +168,8 @@ impl Register {
     }
 
     /// Where this life began, if an operator forced it.
-    pub fn began(&self) -> Option<Began> {
-        self.began
+    pub fn began(&self) -> Option<&Began> {
+        self.began.as_ref()
     }
 
     /// Takes an entry.
@@ -171,7 +187,7 @@ impl Register {
                     return Err(Refused::OutOfPlace);
                 }
                 check_members(&members)?;
-                let view = View::first(members, &layout);
+                let view = View { life: cluster, ..View::first(members, &layout) };
                 let by = view.members[0].node;
                 let (finals, trims, ends) = Default::default();
                 (self.cluster, self.layout) = (Some(cluster), layout);
@@ -235,13 +251,14 @@ impl Register {
                 self.backs.insert(node, back);
                 Ok(Applied::Backs)
             }
-            Entry::Force { cluster, after, layout, proposal, reason } => {
+            Entry::Force { cluster, after, earlier, layout, mut proposal, reason } => {
                 if self.cluster.is_some() {
                     return Err(Refused::OutOfPlace);
                 }
                 check_members(&proposal.view.members)?;
+                Arc::make_mut(&mut proposal.view).life = cluster;
                 self.forced.push(reason);
-                self.began = Some(Began { after, epoch: proposal.view.epoch });
+                self.began = Some(Began { after, epoch: proposal.view.epoch, earlier });
                 (self.cluster, self.layout) = (Some(cluster), layout);
                 Ok(self.advance(proposal))
             }

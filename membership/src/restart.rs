@@ -218,6 +218,19 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     Proposal { by, view, restart: true, finals, trims, ends }
 }
 
+/// The view in which one member goes on without any other that was started again with its disk, as an operator forces it:
+/// [`check_restart`] would refuse it. What that disk has counts as it is, if the member was complete. Shards of which it is not start
+/// anew; they are named.
+pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: Back) -> (Proposal, Vec<ShardId>) {
+    back.held.values_mut().for_each(|held| held.trusted = true);
+    // The view log's part on that disk may be behind: the log of a shard may have records of later views than it knows of.
+    let latest = back.held.values().map(|held| held.end.epoch).fold(last.view.epoch, Epoch::max);
+    let mut proposal = restart(last, layout, back.member.node, &[back]);
+    Arc::make_mut(&mut proposal.view).epoch = Epoch(latest.0 + 1);
+    let anew = rules::start_anew(&mut proposal, layout);
+    (proposal, anew)
+}
+
 /// Those who do no more in the current view.
 fn out_of(backs: &[Back]) -> Vec<Back> {
     backs.iter().filter(|back| !back.goes_on).cloned().collect()

@@ -8,7 +8,7 @@ use squall_fabric::{NodeId, Time};
 use crate::{
     input::{Effect, Settings},
     leases,
-    restart::{Back, End, Held, Skipped, restart},
+    restart::{Back, End, Held, Skipped, alone_from_disk, restart},
     tenure::Tenure,
     view::{Epoch, Incarnation, Member, ShardId, ShardView, View},
     view_log::Proposal,
@@ -64,9 +64,10 @@ impl Returning {
         (self.said, self.kept_from) = (None, None);
     }
 
-    /// A view was decided.
+    /// A view was decided. In a later life of the group, it may be of an earlier epoch than what was decided before.
     pub(crate) fn decided(&mut self, next: &Proposal) {
-        if self.last.as_ref().is_some_and(|last| last.view.epoch >= next.view.epoch) {
+        let place = |proposal: &Proposal| (proposal.view.life, proposal.view.epoch);
+        if self.last.as_ref().is_some_and(|last| place(last) >= place(next)) {
             return;
         }
         let Returning { held, mut kept, kept_from, backs, said, .. } = std::mem::take(self);
@@ -158,7 +159,6 @@ impl Returning {
     /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a suspended
     /// shard: from a disk, or, once that may be said, `kept` in memory.
     fn back(&self, kept: bool, me: &Member, tenure: Option<&Tenure>) -> Option<Back> {
-        let view = &self.last.as_ref()?.view;
         if let Some(tenure) = tenure {
             if tenure.is_open() {
                 return self.reopens(kept, tenure).filter(|back| !back.held.is_empty());
@@ -167,11 +167,27 @@ impl Returning {
             back.held.extend(self.reopens(kept, tenure).into_iter().flat_map(|reopens| reopens.held));
             return Some(back);
         }
+        self.back_from_disk(me, &self.last.as_ref()?.view)
+    }
+
+    /// What this node's disk has, if an earlier life of the node was a member of a view.
+    fn back_from_disk(&self, me: &Member, view: &View) -> Option<Back> {
         let held = self.held.clone()?;
         let is_earlier =
             |member: &Member| member.node == me.node && member.voter == me.voter && member.incarnation < me.incarnation;
         let was_member = view.members.iter().any(is_earlier);
         was_member.then(|| Back { member: me.clone(), epoch: view.epoch, goes_on: false, held })
+    }
+
+    /// What this node goes on with alone from its disk. `last` is the last view, if no decision was heard of.
+    pub(crate) fn forced(
+        &self,
+        me: &Member,
+        settings: &Settings,
+        last: Option<&Proposal>,
+    ) -> Option<(Proposal, Vec<ShardId>)> {
+        let last = self.last.as_ref().or(last)?;
+        Some(alone_from_disk(last, &settings.layout, self.back_from_disk(me, &last.view)?))
     }
 
     /// Logs why suspended shards don't go on with what this node's disk has, once in each view.
@@ -278,7 +294,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::view::{Former, Holder, Seq, ShardState, VoterId};
+    use crate::{
+        register::ClusterId,
+        view::{Former, Holder, Seq, ShardState, VoterId},
+    };
 
     const SHARD: ShardId = ShardId(0);
 
@@ -298,7 +317,14 @@ mod tests {
         };
         let active = ShardView::whole(ShardId(1), vec![me.node], vec![me.node]);
         let (members, shards) = (vec![me.clone()], vec![suspended, active]);
-        let view = Arc::new(View { epoch: Epoch(3), members, shards, joined: Vec::new(), left: Vec::new() });
+        let view = Arc::new(View {
+            life: ClusterId::default(),
+            epoch: Epoch(3),
+            members,
+            shards,
+            joined: Vec::new(),
+            left: Vec::new(),
+        });
         let (finals, trims, ends) = Default::default();
         (Proposal { by: me.node, view, restart: false, finals, trims, ends }, me)
     }

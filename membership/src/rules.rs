@@ -82,6 +82,7 @@ pub(crate) fn following(
         ShardView { shard, members, senders, complete, began, since, former, state }
     });
     let view = View {
+        life: current.life,
         epoch: Epoch(current.epoch.0 + 1),
         shards: shards.collect(),
         joined: join.iter().map(|member| member.node).collect(),
@@ -126,6 +127,12 @@ fn former(current: &View, shard: ShardId, complete: &[NodeId], told: &[Final]) -
 /// whose state that member does not hold start anew; they are named.
 pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (Proposal, Vec<ShardId>) {
     let mut proposal = successor(current, layout, by, &[by], &[], finals);
+    let anew = start_anew(&mut proposal, layout);
+    (proposal, anew)
+}
+
+/// Lets the shards of a forced view whose state nobody holds start anew. Returns which these are.
+pub(crate) fn start_anew(proposal: &mut Proposal, layout: &Layout) -> Vec<ShardId> {
     let view = Arc::make_mut(&mut proposal.view);
     let mut anew = Vec::new();
     for (shard, (_, group)) in view.shards.iter_mut().zip(layout.shards()) {
@@ -139,7 +146,7 @@ pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (P
             shard.state = state(group, &shard.complete, None);
         }
     }
-    (proposal, anew)
+    anew
 }
 
 /// The copies of a shard that were complete last: also that of a member that got it during the view, as far as its final count

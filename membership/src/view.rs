@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
 
-use crate::restart::End;
+use crate::{register::ClusterId, restart::End};
 
 /// The number of a view. The first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -245,6 +245,8 @@ impl ShardView {
 /// Who is a member, and of which shards, in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
+    /// The life of the group that the view is of. Another one may have a view of the same epoch.
+    pub life: ClusterId,
     /// The view's number.
     pub epoch: Epoch,
     /// The members by rank.

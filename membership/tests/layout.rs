@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use proptest::{prelude::*, sample::Index};
 use squall_fabric::NodeId;
 use squall_membership::{
-    End, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View, VoterId,
+    ClusterId, End, Epoch, GroupLayout, Holder, Incarnation, Layout, LayoutError, Member, ShardState, ShardView, View,
+    VoterId,
 };
 
 fn group(name: &str, shards: u32, max_replicas: Option<u32>) -> GroupLayout {
@@ -31,6 +32,7 @@ fn view(
         view
     });
     View {
+        life: ClusterId(1),
         epoch: Epoch(before.map_or(1, |before| before.epoch.0 + 1)),
         shards: shards.collect(),
         members: members.to_vec(),

@@ -312,7 +312,7 @@ fn what_a_node_has_of_a_life_that_was_ended_is_left_out_and_the_node_is_back() {
     let epoch = proposal.view.epoch.0;
     let (cluster, after, reason) = (ClusterId(9), ClusterId(1), "fire".into());
     let mut forced = Register::default();
-    forced.apply(Entry::Force { cluster, after, layout: layout(), proposal, reason });
+    forced.apply(Entry::Force { cluster, after, earlier: Vec::new(), layout: layout(), proposal, reason });
     let log = back(life(1, 2), epoch, &[(ALL, end(epoch + 3, 7)), (PAIR, end(epoch, 1))]);
     assert!(matches!(before.apply(Entry::Back(log.clone())), Applied::Refused(Refused::Rule(_))));
     assert_eq!(forced.apply(Entry::Back(log)), Applied::Backs);

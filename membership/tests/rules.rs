@@ -297,9 +297,9 @@ fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
         assert_eq!(forced.view.shards[0].senders, if survivor == 1 { nodes(&[1]) } else { vec![] });
         let (cluster, after, reason) = (ClusterId(7), ClusterId(6), "fire".into());
         let mut register = Register::default();
-        let entry = Entry::Force { cluster, after, layout: layout(), proposal: forced, reason };
+        let entry = Entry::Force { cluster, after, earlier: Vec::new(), layout: layout(), proposal: forced, reason };
         assert!(matches!(register.apply(entry), Applied::View(_)));
-        assert_eq!(register.began(), Some(Began { after, epoch: Epoch(2) }));
+        assert_eq!(register.began(), Some(&Began { after, epoch: Epoch(2), earlier: Vec::new() }));
     }
 }
 

@@ -12,7 +12,7 @@ use squall_fabric::{
     NodeId, Time,
     sim::{SimConfig, SimNet},
 };
-use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
+use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
 use squall_ordered::{Deliver, Message, Mode, Persisted, ShardConfig, SubmitRefused, Submitter};
 
 const THREADS: usize = 3;
@@ -103,6 +103,7 @@ fn submit(submitter: &Submitter, thread: usize, is_over: &AtomicBool) -> u32 {
 /// The view of one member, with one shard.
 fn alone(node: NodeId, shard: ShardId) -> View {
     View {
+        life: ClusterId(1),
         epoch: Epoch::FIRST,
         members: vec![Member::new(node, Incarnation(1))],
         shards: vec![ShardView::whole(shard, vec![node], vec![node])],

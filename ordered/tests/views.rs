@@ -17,7 +17,7 @@ use squall_fabric::{
     shm::{ShmConfig, ShmFabric},
     tcp::{TcpConfig, TcpFabric},
 };
-use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
+use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
 use squall_ordered::{Deliver, Deliverer, Message, Shard, ShardConfig, Submitter};
 use squall_sst::{Layout, Mesh, Table};
 
@@ -80,6 +80,7 @@ fn sockets(protected: bool) -> Vec<TcpFabric> {
 
 fn view(epoch: u64) -> View {
     View {
+        life: ClusterId(1),
         epoch: Epoch(epoch),
         members: nodes().into_iter().map(|node| Member::new(node, Incarnation(1))).collect(),
         shards: vec![ShardView::whole(SHARD, nodes(), nodes())],

@@ -114,21 +114,29 @@ pub struct ShardReport {
     pub rows: Vec<RowReport>,
 }
 
-/// A shard that starts empty, since an operator lets a node go on alone that does not hold its state.
+/// A shard that starts empty, or from an earlier place, since an operator lets a node go on alone that does not hold its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptiedShard {
     /// Its number.
     pub shard: u32,
     /// Its group's name.
     pub group: String,
+    /// The version from which it goes on: the last one in this node's log. 0 if it starts empty.
+    pub version: u64,
     /// The nodes that held its state last, as far as the view says. Some may still run, or have it on disk: it is not used any more.
     pub held_by: Vec<NodeId>,
 }
 
 impl fmt::Display for EmptiedShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EmptiedShard { shard, group, held_by } = self;
-        write!(f, "shard {shard} of {group:?} starts empty: this node did not hold its state")?;
+        let EmptiedShard { shard, group, version, held_by } = self;
+        match version {
+            0 => write!(f, "shard {shard} of {group:?} starts empty: this node did not hold its state")?,
+            _ => write!(
+                f,
+                "shard {shard} of {group:?} goes on from version {version}, the last in this node's log: it did not hold its state"
+            )?,
+        }
         match held_by.as_slice() {
             [] => Ok(()),
             held_by => write!(f, ", which {} held last", Nodes(held_by)),

@@ -87,7 +87,7 @@ impl Admin for Noted {
 }
 
 fn emptied() -> EmptiedShard {
-    EmptiedShard { shard: 3, group: "bank".into(), held_by: vec![NodeId(4), NodeId(5)] }
+    EmptiedShard { shard: 3, group: "bank".into(), version: 0, held_by: vec![NodeId(4), NodeId(5)] }
 }
 
 /// The node, and where it is.
@@ -122,6 +122,11 @@ fn a_node_does_what_it_is_told_and_says_why_not() {
     let sentence =
         "shard 3 of \"bank\" starts empty: this node did not hold its state, which node 4 and node 5 held last";
     assert_eq!(emptied().to_string(), sentence);
+    let earlier = EmptiedShard { version: 17, ..emptied() }.to_string();
+    assert!(
+        earlier.starts_with("shard 3 of \"bank\" goes on from version 17, the last in this node's log"),
+        "{earlier}"
+    );
     client.leave(PATIENCE).unwrap();
     assert_eq!(*noted.told.lock().unwrap(), ["suspect node 2", "by ann, since two hosts burnt", "leave", "left"]);
 }

@@ -29,7 +29,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use squall_membership::{End, Epoch, Seq, ShardId};
+use squall_membership::{ClusterId, End, Epoch, Seq, ShardId};
+use squall_ordered::log;
 
 use super::{
     Caller, Contact, ControlError, ControlStream, HangUp, Service, StreamReader, StreamWriter,
@@ -64,9 +65,26 @@ pub(crate) struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Want {
     /// The state as of some place in the order of this epoch; or, if that is less, what takes a log there that ends at `have`.
-    State { epoch: Epoch, have: Option<End> },
+    State { epoch: Epoch, have: Option<LogEnd> },
     /// The log's records that take it from one place to another.
     Records { from: End, to: End },
+}
+
+/// Where a log ends, and the life of the group that its last view is of: places of two lives have nothing in common from where
+/// an operator forced the later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogEnd {
+    /// The life. That of an empty log is 0.
+    pub(crate) life: ClusterId,
+    /// The place.
+    pub(crate) end: End,
+}
+
+impl LogEnd {
+    pub(crate) fn new(life: ClusterId, end: log::End) -> LogEnd {
+        let log::Position { epoch, seq } = end.position;
+        LogEnd { life, end: End { epoch, seq } }
+    }
 }
 
 /// What a source gives.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  0..8    "squallIm"
-//!  8..12   2, the format's version
+//!  8..12   3, the format's version
 //! 12..16   v, the length of the last view's record; 0 if there was none
 //! 16..24   that view's epoch
 //! 24..32   s, the length of the schema's text
@@ -27,7 +27,7 @@ use squall_ordered::log::{
 use crate::{disk::Disk, journal::DiskLog, schema, state::Snapshot};
 
 const MAGIC: &[u8; 8] = b"squallIm";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// More than any schema's text has.
 const MAX_SCHEMA_BYTES: u32 = 1 << 10;
 /// More than any view's record has.

@@ -6,12 +6,12 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use crossbeam::channel::bounded;
-use squall_membership as membership;
-use squall_ordered::log::{ChainValue, End, Position, ReadError, Reader};
+use squall_membership::{self as membership, ClusterId, Epoch};
+use squall_ordered::log::{Body, ChainValue, End, Position, ReadError, Reader, Record};
 
 use super::{place, position};
 use crate::{
-    control::transfer::{Captured, Cut, Gift, Want},
+    control::transfer::{Captured, Cut, Gift, LogEnd, Want},
     disk::Disk,
     group::GroupControl,
     journal::{DiskLog, Journal},
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// By a group's member, for one whose log ends at `have`, if it has any.
-    pub(crate) fn new(control: &dyn GroupControl, have: Option<membership::End>) -> Result<Plan, String> {
+    pub(crate) fn new(control: &dyn GroupControl, have: Option<LogEnd>) -> Result<Plan, String> {
         plan(control.journal(), have, control.history().retains())
     }
 
@@ -98,12 +98,8 @@ fn whole(journal: Option<&Arc<Journal>>, captured: state::Captured) -> Result<Ca
 }
 
 /// What a member whose log this is gives to one whose log ends at `have`, if it has any.
-pub(super) fn plan(
-    journal: Option<&Arc<Journal>>,
-    have: Option<membership::End>,
-    retains: u64,
-) -> Result<Plan, String> {
-    let common = journal.zip(have).map(|(journal, have)| common(journal, position(have))).transpose()?.flatten();
+pub(super) fn plan(journal: Option<&Arc<Journal>>, have: Option<LogEnd>, retains: u64) -> Result<Plan, String> {
+    let common = journal.zip(have).map(|(journal, have)| common(journal, have)).transpose()?.flatten();
     // Whatever the state's length: it is not captured in vain.
     let is_small = common.as_ref().is_some_and(|common| common.bytes <= worth(Some(0), retains));
     let wanted = if is_small { Wanted::Place } else { Wanted::State };
@@ -118,9 +114,16 @@ struct Common {
     bytes: u64,
 }
 
-/// What this log has in common with one that ends at `have`. None if it does not go back that far.
-fn common_with(log: &DiskLog, have: Position) -> Result<Option<(End, u64)>, ReadError> {
+/// What this log has in common with one that ends at `have`. None if it does not go back that far, or the other is of a life of
+/// the group that this one does not come from.
+fn common_with(log: &DiskLog, own: ClusterId, have: LogEnd) -> Result<Option<(End, u64)>, ReadError> {
+    let LogEnd { life, end } = have;
+    let have = position(end);
     if have < log.begin().position {
+        return Ok(None);
+    }
+    // A log whose last view is of this life has nothing of any other but what this life goes on from.
+    if have != Position::START && life != own && life_at(log, have.epoch)? != Some(life) {
         return Ok(None);
     }
     // Within an epoch, all logs are the beginnings of one order. Where that ends, a later view follows here, which was cut there.
@@ -130,12 +133,27 @@ fn common_with(log: &DiskLog, have: Position) -> Result<Option<(End, u64)>, Read
     Ok(Some((cut, bytes)))
 }
 
-fn common(journal: &Arc<Journal>, have: Position) -> Result<Option<Common>, String> {
+/// The life of the group that a log's view of an epoch is of, if it has a record of that.
+fn life_at(log: &DiskLog, epoch: Epoch) -> Result<Option<ClusterId>, ReadError> {
+    let before = Position::new(Epoch(epoch.0.saturating_sub(1)), membership::Seq(u64::MAX));
+    if before < log.begin().position {
+        return Ok(None);
+    }
+    let mut reader = log.read(before, Position::MAX)?;
+    Ok(match reader.next_record()? {
+        Some(Record { position, body: Body::View(view), .. }) if position.epoch == epoch => Some(view.life),
+        _ => None,
+    })
+}
+
+fn common(journal: &Arc<Journal>, have: LogEnd) -> Result<Option<Common>, String> {
     let ended = || "its log can't be read any more".to_owned();
-    let answers = journal.ask(move |log| (common_with(log, have), log.persisted()));
+    let own = journal.life();
+    let answers = journal.ask(move |log| (common_with(log, own, have), log.persisted()));
     let (common, end) = journal.wait(&answers).ok_or_else(ended)?;
-    if have.epoch >= end.position.epoch && have > end.position {
-        return Err(format!("its log ends at {}, and who asks has more: {have}", end.position));
+    let asks = position(have.end);
+    if have.life == own && asks.epoch >= end.position.epoch && asks > end.position {
+        return Err(format!("its log ends at {}, and who asks has more: {asks}", end.position));
     }
     match common {
         Ok(common) => Ok(common.map(|(cut, bytes)| Common { cut, bytes })),

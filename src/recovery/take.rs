@@ -9,7 +9,7 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall_membership::{self as membership, EndReason};
+use squall_membership::{self as membership, ClusterId, EndReason};
 use squall_ordered::{
     Message, Payload,
     log::{
@@ -26,10 +26,10 @@ use super::{
     suffix::BATCH_BYTES,
 };
 use crate::{
-    control::transfer::Cut,
+    control::transfer::{Cut, LogEnd},
     custody::{Custody, Held},
     disk::Disk,
-    journal::{DiskLog, Journal},
+    journal::{DiskLog, Journal, life_of},
     poison::Given,
     replicated::Logged,
     service::Service,
@@ -134,19 +134,18 @@ impl<S: Service> Taker<'_, S> {
     }
 
     /// Where this node's log ends, as far as its replica can be taken: it is there then. None if nothing of the log can be used.
-    pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<End>, RestoreError> {
-        if self.journal.is_foreign() {
-            return Ok(None);
-        }
+    pub(crate) fn prepare(&self, repair: Repair<'_>) -> Result<Option<LogEnd>, RestoreError> {
+        let whole = || LogEnd::new(self.journal.life(), self.journal.end());
         if !self.journal.is_stale() {
-            return Ok(Some(self.journal.end()));
+            return Ok(Some(whole()));
         }
         let held = self.borrow()?;
         // Who had it meanwhile may have taken a state.
         if !self.journal.is_stale() {
-            return Ok(Some(self.journal.end()));
+            return Ok(Some(whole()));
         }
-        Ok(self.rebuild_borrowed(held, repair)?.end)
+        let Rebuilt { end, view, .. } = self.rebuild_borrowed(held, repair)?;
+        Ok(end.map(|end| LogEnd::new(life_of(&view), end)))
     }
 
     /// Rebuilds a replica that nobody is to see again if its application panics.
@@ -239,7 +238,7 @@ impl<S: Service> Taker<'_, S> {
         let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         self.refuse_loss(at)?;
         // Before there is an image: of an own log that goes as far it would be taken for its own.
-        if !self.journal.is_foreign() {
+        if self.is_of_life(life_of(&view)) {
             let (own, end) = (self.journal.skips(), self.journal.end().position);
             // The group need not have what was never acknowledged: its own log may be without the record.
             let (acknowledged, _) = self.acknowledged()?;
@@ -273,6 +272,16 @@ impl<S: Service> Taker<'_, S> {
         self.journal.set_stale(false);
         self.transfer.restored(fetch, mark);
         Ok(())
+    }
+
+    /// Whether this node's log, which a state is to take the place of, is of the life of the group that the state is of. Else its
+    /// versions may name other commands than that life's.
+    fn is_of_life(&self, life: ClusterId) -> bool {
+        let (own, end) = (self.journal.life(), self.journal.end());
+        if end != End::START && own != life {
+            tracing::warn!(%end, ?own, ?life, "this node's log is of a life of the group that an operator ended: a state takes its place");
+        }
+        own == life
     }
 
     /// Appends what another member's log has behind a place of this one, and applies it. What this one has behind that place is

@@ -16,7 +16,7 @@ use squall_ordered::{
 
 use super::{RecoverError, Remembered, Taker, begin, held, open, rebuild::Rebuilt, repair, suffix, take::Repair};
 use crate::{
-    control::transfer::{Cut, Gift},
+    control::transfer::{Cut, Gift, LogEnd},
     custody::Custody,
     disk::Disk,
     journal::{DiskLog, Journal},
@@ -124,17 +124,24 @@ impl Node {
 
     /// A view that follows an order which ended there, of which this node is complete.
     fn view(&self, epoch: u64, ended: (u64, u64)) {
+        self.view_of(self.journal.life(), epoch, ended);
+    }
+
+    /// The same, of a life of the group.
+    fn view_of(&self, life: ClusterId, epoch: u64, ended: (u64, u64)) {
         let ended = Position::new(Epoch(ended.0), Seq(ended.1));
-        let view = ViewRecord { ended, complete: vec![ME], ..ViewRecord::default() };
+        let view = ViewRecord { life, ended, complete: vec![ME], ..ViewRecord::default() };
         self.journal.append().view(Epoch(epoch), &view).unwrap();
         self.replica.borrow().unwrap().view_changed(&ViewChange::of_record(Epoch(epoch), &view));
     }
 
-    /// Messages of these places of an epoch.
+    /// Messages of these places of an epoch. They differ from life to life of the group, and their times don't.
     fn messages(&self, epoch: u64, places: std::ops::Range<u64>) {
+        let life = self.journal.life().0 as u8;
         for place in places {
             assert!(self.journal.wait_for_room());
-            let (position, bytes) = (Position::new(Epoch(epoch), Seq(place)), [epoch as u8, place as u8].repeat(40));
+            let (position, bytes) =
+                (Position::new(Epoch(epoch), Seq(place)), [epoch as u8, place as u8 ^ life].repeat(40));
             let end =
                 self.journal.append().message(position, Hlc(1000 * epoch + place), ME, Payload::kept(&bytes)).unwrap();
             let message =
@@ -163,8 +170,7 @@ impl Node {
     }
 
     /// What this node gives to one whose log ends at `have`: a suffix, or a state.
-    fn give(&self, have: Option<End>) -> Result<(Gift, Vec<u8>), String> {
-        let have = have.map(|have| super::place(have.position));
+    fn give(&self, have: Option<LogEnd>) -> Result<(Gift, Vec<u8>), String> {
         let given = suffix::plan(Some(&self.journal), have, 0)?.give(self.captured())?;
         let mut bytes = Vec::new();
         (given.write)(&mut bytes).map_err(|error| error.to_string())?;
@@ -330,7 +336,7 @@ fn damage_ends_what_counts_until_another_member_repairs_it() {
     let held = node.held().expect("it has what is before");
     assert!(!held.complete && held.end < membership::End { epoch: Epoch(1), seq: Seq(60) }, "{held:?}");
     let have = node.taker().prepare(&mut |damage| peer.repairs(&node, damage)).unwrap();
-    assert_eq!((have, node.trail()), (Some(peer.journal.end()), whole.clone()));
+    assert_eq!((have, node.trail()), (Some(LogEnd::new(ClusterId::default(), peer.journal.end())), whole.clone()));
     assert!(!node.journal.is_stale());
     assert_eq!(start(&disk).trail(), whole, "for good");
 }
@@ -405,6 +411,54 @@ fn logs_that_differ_before_they_part_have_nothing_in_common() {
     assert_eq!(node.trail(), before);
     node.take(&peer.give(None).unwrap()).unwrap();
     assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+}
+
+/// A log of two epochs, of which the second is of this life, with so many messages in each.
+fn second_life(disk: &SimStorage, life: u64, places: [u64; 2]) -> Node {
+    let node = start(disk);
+    node.view(1, (0, 0));
+    node.messages(1, 0..places[0]);
+    node.view_of(ClusterId(life), 2, (1, places[0]));
+    node.messages(2, 0..places[1]);
+    node
+}
+
+#[test]
+fn a_log_of_a_life_that_was_ended_gets_a_state_though_it_seems_to_be_a_part_of_the_source_s() {
+    // The last one has more than the source in an epoch that both have.
+    for places in [[60, 0], [60, 40], [60, 50], [60, 70]] {
+        let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
+        let (node, peer) = (second_life(&disk, 1, places), second_life(&other, 2, [60, 50]));
+        peer.view(3, (2, 50));
+        assert!(matches!(node.join(&peer).unwrap(), Gift::State { .. }), "{places:?}");
+        assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+        assert_eq!(node.journal.life(), ClusterId(2));
+    }
+}
+
+#[test]
+fn a_log_that_ends_in_later_epochs_than_the_source_s_is_of_a_life_that_was_ended() {
+    let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
+    let (node, peer) = (second_life(&disk, 1, [60, 50]), second_life(&other, 2, [60, 50]));
+    node.view(9, (2, 50));
+    node.messages(9, 0..10);
+    assert!(matches!(node.join(&peer).unwrap(), Gift::State { .. }));
+    assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+}
+
+#[test]
+fn a_log_that_ends_before_a_life_was_forced_goes_on_with_that_life() {
+    // The first one has more than the node that was forced had.
+    for more in [70, 60, 40] {
+        let (disk, other) = (SimStorage::new(1), SimStorage::new(2));
+        let node = start(&disk);
+        node.view(1, (0, 0));
+        node.messages(1, 0..more);
+        let peer = second_life(&other, 2, [60, 50]);
+        let Gift::Suffix(Cut { at, .. }) = node.join(&peer).unwrap() else { panic!("they have much in common") };
+        assert_eq!(at, membership::End { epoch: Epoch(1), seq: Seq(more.min(60)) });
+        assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
+    }
 }
 
 #[test]
@@ -536,7 +590,7 @@ fn a_replica_beyond_a_cut_is_taken_back() {
     assert!(!held.complete);
     let mut repair = no_repair();
     let repair: Repair<'_> = &mut repair;
-    assert_eq!(node.taker().prepare(repair).unwrap(), Some(node.journal.end()));
+    assert_eq!(node.taker().prepare(repair).unwrap(), Some(LogEnd::new(ClusterId::default(), node.journal.end())));
     assert_eq!(node.trail().0, all.0[..72]);
     assert_eq!(node.journal.view().map(|(epoch, _)| epoch), Some(Epoch(2)));
 }

@@ -237,7 +237,7 @@ fn fetch(
     };
     let mut repair = |damage: &Damage| repair(caller, &contact, control, shard, damage);
     let have = control.prepare(&mut repair).map_err(|error| error.to_string())?;
-    let want = Want::State { epoch: view.epoch, have: have.map(|have| recovery::place(have.position)) };
+    let want = Want::State { epoch: view.epoch, have };
     let begin = |want, progress| {
         Fetch::begin(caller, &contact, Ask { shard, want }, progress).map_err(|error| error.to_string())
     };

@@ -36,7 +36,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     }
 
     fn stall(&self, stall: Stall, now: Time) -> StallReport {
-        let group = self.groups.get(&stall.shard).map(|group| group.control.name().to_owned()).unwrap_or_default();
+        let group = self.group_name(stall.shard);
         let for_ms = now.since(stall.since).as_millis() as u64;
         StallReport { node: stall.node, shard: stall.shard.0, group, waits_for: stall.waits_for, for_ms }
     }
@@ -138,8 +138,9 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     fn not_forced(&self) -> String {
         let log = self.monitor.status();
         let me = self.monitor.me().node;
-        let others: Vec<String> =
-            log.voters.iter().filter(|(node, _)| *node != me).map(|(node, _)| node.to_string()).collect();
+        let mut others: Vec<NodeId> = log.voters.iter().map(|(node, _)| *node).filter(|node| *node != me).collect();
+        others.sort_unstable();
+        let others: Vec<String> = others.iter().map(NodeId::to_string).collect();
         let (others, epoch) = (others.join(", "), log.epoch.map_or_else(String::new, |epoch| format!(" with {epoch}")));
         match self.core.view() {
             None => format!(
@@ -159,17 +160,38 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
+    /// Why this node is not forced to go on with what its disk has.
+    fn not_forced_from_disk(&self, last: Option<&Proposal>) -> String {
+        match last {
+            Some(last) if last.view.rank_of(self.monitor.me().node).is_none() => self.not_forced(),
+            _ => "it was started again, and its disk has nothing of the last view that it knows of: start those for whom it waits, or \
+                  force one that was a member of that view"
+                .into(),
+        }
+    }
+
     /// What an operator forces, the shards that start empty, and why it is done, for the record.
     fn forced(&self, mut reason: String) -> Result<(Proposal, Vec<EmptiedShard>, String), String> {
-        if self.stalled.is_none() {
-            return Err(self.not_forced());
+        let (log, membership) = (self.monitor.status(), self.core.membership());
+        let is_stuck = self.stalled.is_some() || self.core.view().is_none() && !log.waits_for.is_empty();
+        let (proposal, anew) = match self.core.view() {
+            _ if !is_stuck => return Err(self.not_forced()),
+            Some(_) => {
+                membership.forced().ok_or("what follows its view is decided meanwhile: nothing is to be forced")?
+            }
+            None => membership
+                .forced_from_disk(log.outside.as_ref())
+                .ok_or_else(|| self.not_forced_from_disk(log.outside.as_ref()))?,
+        };
+        if let Some(shard) = anew.iter().find(|shard| self.is_stale(**shard)) {
+            let (number, group) = (shard.0, self.group_name(*shard));
+            return Err(format!(
+                "its replica of shard {number} of {group:?} is not what its log says: end this node, repair the log or cut it \
+                 (`squall log repair --help`, `squall log cut --help`) if it is damaged, start the node again, and force it then"
+            ));
         }
-        if self.core.view().is_none() {
-            return Err("it was started again, and is in no view yet: start those for whom it waits, too".into());
-        }
-        let forced = self.core.membership().forced();
-        let (proposal, anew) = forced.ok_or("what follows its view is decided meanwhile: nothing is to be forced")?;
-        let emptied: Vec<EmptiedShard> = anew.into_iter().map(|shard| self.emptied(shard)).collect();
+        let emptied: Vec<EmptiedShard> =
+            anew.into_iter().map(|shard| self.emptied(shard, log.outside.as_ref())).collect();
         for shard in &emptied {
             tracing::warn!("{shard}");
             reason = format!("{reason}; {shard}");
@@ -177,14 +199,26 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         Ok((proposal, emptied, reason))
     }
 
-    /// A shard that starts empty, since this node does not hold its state.
-    fn emptied(&self, shard: ShardId) -> EmptiedShard {
-        let held_by = self.core.view().and_then(|view| view.shard(shard)).map(|view| match &view.state {
+    /// A shard that starts without what this node does not hold of it. `last` is the last view, if this node is in none.
+    fn emptied(&self, shard: ShardId, last: Option<&Proposal>) -> EmptiedShard {
+        let view = self.core.view().or(last.map(|last| &last.view));
+        let held_by = view.and_then(|view| view.shard(shard)).map(|view| match &view.state {
             ShardState::Suspended { .. } => view.waits_for(),
             ShardState::Active | ShardState::Inadequate => view.complete.clone(),
         });
-        let group = self.groups.get(&shard).map(|group| group.control.name().to_owned()).unwrap_or_default();
-        EmptiedShard { shard: shard.0, group, held_by: held_by.unwrap_or_default() }
+        let group = self.groups.get(&shard);
+        let version = group.and_then(|group| group.control.journal()).map_or(0, |journal| journal.end().version);
+        EmptiedShard { shard: shard.0, group: self.group_name(shard), version, held_by: held_by.unwrap_or_default() }
+    }
+
+    fn group_name(&self, shard: ShardId) -> String {
+        self.groups.get(&shard).map(|group| group.control.name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether a durable shard's replica is not the state at its log's end, so that nothing can go on from it.
+    fn is_stale(&self, shard: ShardId) -> bool {
+        let group = self.groups.get(&shard);
+        group.and_then(|group| group.control.journal()).is_some_and(|journal| journal.is_stale())
     }
 }
 

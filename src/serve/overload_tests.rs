@@ -13,7 +13,7 @@ use std::{
 };
 
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Epoch, Incarnation, Member, ShardId, ShardView, View};
+use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
 
 use super::{
     Clients, ServeOptions, Server, Station,
@@ -98,6 +98,7 @@ fn server() -> (Arc<Server>, Arc<Slow>) {
     let server = Server::new(NodeId(1), [(SHARD, station)], 2 * HALF);
     let node = vec![NodeId(1)];
     server.install(&View {
+        life: ClusterId(1),
         epoch: Epoch::FIRST,
         members: vec![Member::new(NodeId(1), Incarnation(1))],
         shards: vec![ShardView::whole(SHARD, node.clone(), node.clone())],

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, View};
+use squall_membership::{ClusterId, Epoch, View};
 
 /// An entry of a replica's log: the message that it applied there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,15 +103,16 @@ pub(super) fn order_of_clients(
     Ok(())
 }
 
-/// There is one view of each epoch.
+/// There is one view of each epoch of a life of the group.
 pub(super) fn one_view_per_epoch<'a>(
     decided: impl Iterator<Item = &'a Arc<View>>,
     installed: impl Iterator<Item = (NodeId, &'a Arc<View>)>,
 ) -> Result<(), String> {
-    let decided: BTreeMap<Epoch, &View> = decided.map(|view| (view.epoch, &**view)).collect();
+    let decided: BTreeMap<(ClusterId, Epoch), &View> = decided.map(|view| ((view.life, view.epoch), &**view)).collect();
     for (node, view) in installed {
-        if decided.get(&view.epoch) != Some(&&**view) {
-            return Err(format!("{node} installed {view:?}, and {:?} was decided", decided.get(&view.epoch)));
+        let known = decided.get(&(view.life, view.epoch));
+        if known != Some(&&**view) {
+            return Err(format!("{node} installed {view:?}, and {known:?} was decided"));
         }
     }
     Ok(())

@@ -263,6 +263,7 @@ impl Cluster {
             me,
             plan,
             view_log,
+            has_disk: self.options.view_log == Decider::RaftOnDisks,
             specs,
             desks,
             logs,

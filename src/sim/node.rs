@@ -95,6 +95,8 @@ pub(super) struct Node {
     pub(super) wall_ahead: i64,
     /// What its engine read from the clock just before it was paused.
     stale: Option<Time>,
+    /// Nothing can be decided here for now, as its operators are told.
+    pub(super) is_stalled: bool,
     /// Callers were told that it can't serve: it was dropped, leaves, or nothing could be decided.
     disturbed: bool,
 }
@@ -146,6 +148,8 @@ pub(super) struct Launch {
     pub(super) me: Member,
     pub(super) plan: Plan,
     pub(super) view_log: Box<dyn ViewLog>,
+    /// Whether its part of the view log is on a disk.
+    pub(super) has_disk: bool,
     /// In the order of the groups' names.
     pub(super) specs: Vec<Box<dyn GroupSpec>>,
     /// In the order of their names.
@@ -162,8 +166,8 @@ pub(super) fn true_time(now: Time) -> u64 {
 
 impl Node {
     pub(super) fn launch(launch: Launch) -> Node {
-        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, specs, desks, mut logs, server } =
-            launch;
+        let Launch { fabric, now, clock, wall_ahead, clock_limit, me, plan, view_log, .. } = launch;
+        let Launch { has_disk, specs, desks, mut logs, server, .. } = launch;
         let says = clock.at(now);
         let reads = Arc::new(AtomicU64::new(says.as_nanos()));
         let wall = Arc::new(AtomicU64::new(true_time(now).saturating_add_signed(wall_ahead)));
@@ -174,7 +178,6 @@ impl Node {
             Waker::new(move || poked.store(true, Ordering::Relaxed))
         };
         let mut held = BTreeMap::new();
-        let has_disk = !logs.is_empty();
         let attach = |(&shard, spec): (&ShardId, Box<dyn GroupSpec>)| {
             let logging = logs.remove(&shard).map(|found| {
                 held.extend(found.held.map(|held| (shard, held)));
@@ -227,6 +230,7 @@ impl Node {
             wall,
             wall_ahead,
             stale: None,
+            is_stalled: false,
             disturbed: false,
         }
     }
@@ -274,6 +278,7 @@ impl Node {
                     group.task.install(Installed { view, shard, submitter, deliverer, resubmit, fell_short });
                 }
                 CoreEffect::Installed(view) => {
+                    self.is_stalled = false;
                     self.views.push(Arc::clone(&view));
                     self.server.iter().for_each(|server| server.install(&view));
                     self.installed = Some(view);
@@ -284,7 +289,7 @@ impl Node {
                 CoreEffect::FreedBulk(shard) => self.groups[&shard].control.on_freed_bulk(),
                 CoreEffect::Stamps(shard) => self.groups[&shard].control.on_stamps(),
                 CoreEffect::Dropped => {
-                    (self.disturbed, self.installed) = (true, None);
+                    (self.disturbed, self.is_stalled, self.installed) = (true, false, None);
                     self.send_away("it was dropped from the group, and joins it again");
                 }
                 CoreEffect::Halt { shard, why } => self.groups[&shard].control.halt(&why),
@@ -312,9 +317,11 @@ impl Node {
                         self.core.hold(held, &mut Vec::new());
                     }
                 }
-                CoreEffect::WaitsFor(_) => self.disturbed = true,
+                CoreEffect::WaitsFor(nodes) => {
+                    (self.disturbed, self.is_stalled) = (true, self.is_stalled || !nodes.is_empty());
+                }
                 CoreEffect::Stalled(why) => {
-                    self.disturbed = true;
+                    (self.disturbed, self.is_stalled) = (true, true);
                     self.send_away(&why);
                     for group in self.groups.values_mut().filter(|group| !group.over) {
                         group.task.stalled();

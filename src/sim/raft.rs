@@ -9,8 +9,10 @@ use std::{
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time};
-use squall_membership::{Back, Epoch, Layout, Member, Parameters, Proposal, Report, View, ViewEvent, ViewLog};
-use squall_view_log::{Contact, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
+use squall_membership::{
+    Back, ClusterId, Epoch, Layout, Member, Parameters, Proposal, Report, ShardId, View, ViewEvent, ViewLog,
+};
+use squall_view_log::{Contact, NotForced, Settings, SimDisk, SimLog, Standing, Start, StartError, Timing};
 
 use super::{clock::Clock, cluster::Cluster, node::Act, options::Decider};
 use crate::{config::Config, view_log::end_reason};
@@ -25,6 +27,8 @@ pub(super) struct Raft {
     letters: BTreeMap<u64, Letter>,
     sent: u64,
     decided: Arc<Mutex<Decided>>,
+    /// By node, what came of the last force.
+    forces: BTreeMap<NodeId, Arc<Mutex<Option<Result<(), NotForced>>>>>,
 }
 
 struct Seat {
@@ -43,7 +47,8 @@ struct Letter {
 /// What any node was told of.
 #[derive(Default)]
 struct Decided {
-    history: BTreeMap<Epoch, Proposal>,
+    /// By the life of the group, and in it by epoch.
+    history: BTreeMap<(ClusterId, Epoch), Proposal>,
     /// What contradicts it, if anything ever did.
     contradiction: Option<String>,
 }
@@ -139,7 +144,7 @@ impl Raft {
         lock(&self.decided).history.values().cloned().collect()
     }
 
-    /// Two decisions on one epoch, if there ever were.
+    /// Two decisions on one epoch of a life, if there ever were.
     pub(super) fn contradiction(&self) -> Option<String> {
         lock(&self.decided).contradiction.clone()
     }
@@ -179,8 +184,8 @@ fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
         withdraw: scale(usual.withdraw),
         formation: Some(config.formation_timeout()),
     };
-    let parameters = Parameters::default();
-    Settings { cluster: config.cluster().to_owned(), me, layout, parameters, start, voters: None, timing }
+    let (parameters, voters) = (Parameters::default(), config.voters().map(<[NodeId]>::to_vec));
+    Settings { cluster: config.cluster().to_owned(), me, layout, parameters, start, voters, timing }
 }
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -216,7 +221,8 @@ impl ViewLog for Side {
         let event = lock(&self.log).event()?;
         if let ViewEvent::Committed(proposal) = &event {
             let Decided { history, contradiction } = &mut *lock(&self.decided);
-            let first = history.entry(proposal.view.epoch).or_insert_with(|| proposal.clone());
+            let place = (proposal.view.life, proposal.view.epoch);
+            let first = history.entry(place).or_insert_with(|| proposal.clone());
             if first != proposal {
                 contradiction.get_or_insert_with(|| format!("both {first:?} and {proposal:?} were decided"));
             }
@@ -258,14 +264,50 @@ impl Cluster {
         self.raft.went_back(node)
     }
 
-    /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns whether there is anything to force:
-    /// the node does not know what follows its view. What comes of it shows in its [view](Cluster::view), a second later.
-    pub fn recover(&mut self, node: NodeId, reason: &str) -> bool {
-        let forced = self.nodes.get(&node).and_then(|node| node.core.membership().forced());
-        let Some(((proposal, _), seat)) = forced.zip(self.raft.seats.get(&node)) else { return false };
-        lock(&seat.log).force(proposal, reason.to_owned(), |_| ());
-        self.schedule_log(node);
-        true
+    /// Lets an operator force a node to go on alone, as `squall recover --force` does. Returns the numbers of the shards that start
+    /// empty in the group's new life, or the reason for a refusal. What comes of it shows a second later, in
+    /// [`recovered`](Cluster::recovered) and the node's [view](Cluster::view).
+    pub fn recover(&mut self, id: NodeId, reason: &str) -> Result<Vec<u32>, String> {
+        let node = self.nodes.get(&id).ok_or_else(|| format!("{id} does not run"))?;
+        let seat = self.raft.seats.get(&id).ok_or("its views are decided by a script")?;
+        let (log, membership) = (lock(&seat.log).status(), node.core.membership());
+        let is_stuck = node.is_stalled || node.core.view().is_none() && !log.waits_for.is_empty();
+        let (proposal, anew) = match node.core.view() {
+            _ if !is_stuck => return Err(format!("{id} does not stand still")),
+            Some(_) => membership.forced().ok_or("what follows its view is decided meanwhile")?,
+            None => membership.forced_from_disk(log.outside.as_ref()).ok_or("it was no member of the last view")?,
+        };
+        let journal = |shard: &ShardId| node.groups.get(shard)?.control.journal();
+        if let Some(shard) = anew.iter().find(|shard| journal(shard).is_some_and(|journal| journal.is_stale())) {
+            return Err(format!("its replica of {shard} is not what its log says"));
+        }
+        let came = Arc::default();
+        self.raft.forces.insert(id, Arc::clone(&came));
+        lock(&seat.log).force(proposal, reason.to_owned(), move |result| *lock(&came) = Some(result));
+        self.schedule_log(id);
+        Ok(anew.into_iter().map(|ShardId(shard)| shard).collect())
+    }
+
+    /// The number of the group's life in which a node takes part, or did before its process ended.
+    pub fn life(&self, node: NodeId) -> Option<u64> {
+        lock(&self.raft.seats.get(&node)?.log).status().cluster.map(|ClusterId(life)| life)
+    }
+
+    /// What came of the last [force](Cluster::recover) of a node. None as long as it asks whether it may.
+    pub fn recovered(&self, node: NodeId) -> Option<Result<(), String>> {
+        let came = lock(self.raft.forces.get(&node)?).clone()?;
+        Some(came.map_err(|why| why.to_string()))
+    }
+
+    /// Whether nothing can be decided at a node for now, as it tells its operators.
+    pub fn is_stalled(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.is_stalled)
+    }
+
+    /// A node in another life of the group, that an operator has forced and that this node does not go over to by itself, as it tells
+    /// its operators.
+    pub fn other_life(&self, node: NodeId) -> Option<NodeId> {
+        lock(&self.raft.seats.get(&node)?.log).status().other_life
     }
 
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {

@@ -8,11 +8,11 @@ use std::{
 
 use squall_fabric::NodeId;
 use squall_membership::ShardId;
-use squall_ordered::log::{Damage, End};
+use squall_ordered::log::Damage;
 
 use super::{cluster::Cluster, flow::Flow, node::Act};
 use crate::{
-    control::transfer::{Captured, Want},
+    control::transfer::{Captured, LogEnd, Want},
     group::GroupControl,
     recovery,
     state::{CaptureError, RestoreError},
@@ -67,7 +67,7 @@ impl Cluster {
         let Some(from) = from else { return self.fetch_again(id, shard) };
         let Some(have) = self.prepare(id, source, shard) else { return self.fetch_again(id, shard) };
         // Sometimes a state, where the end of the log would do.
-        let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0).map(|have| recovery::place(have.position));
+        let have = have.filter(|_| !differs && self.rng.u8(0..3) > 0);
         let answered = Arc::clone(&answer);
         match recovery::Plan::new(&*from, have) {
             Err(why) => *answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Err(why)),
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Takes a replica to the end of its log, with the help of the source. What is there then; None if nothing can be.
-    fn prepare(&mut self, id: NodeId, source: NodeId, shard: ShardId) -> Option<Option<End>> {
+    fn prepare(&mut self, id: NodeId, source: NodeId, shard: ShardId) -> Option<Option<LogEnd>> {
         let control = |id| self.nodes.get(&id).and_then(|node| node.groups.get(&shard)).map(|group| &group.control);
         let (own, source) = (control(id)?, control(source)?);
         let mut repair = |damage: &Damage| {

@@ -220,20 +220,6 @@ fn what_was_safe_in_a_log_is_not_in_the_one_that_takes_its_place() {
 }
 
 #[test]
-fn a_log_of_an_epoch_that_has_not_begun_is_of_another_life() {
-    let (journal, mut log, _) = log();
-    journal.append().view(Epoch(7), &ViewRecord::default()).unwrap();
-    journal.append().message(Position::new(Epoch(7), Seq(1)), Hlc(0), NodeId(1), Payload::kept(b"old")).unwrap();
-    journal.joins(Epoch(8));
-    assert!(!journal.is_foreign());
-    journal.joins(Epoch(7));
-    assert!(journal.is_foreign(), "nothing of this epoch has come to the node");
-    let begun = journal.change_end(|log| log.begin_anew(squall_ordered::log::End::START).map(|_| None));
-    journal.write(&mut log);
-    assert!(begun.try_recv().is_ok() && !journal.is_foreign(), "it has another one now");
-}
-
-#[test]
 fn a_job_sees_all_that_was_appended_before_it_was_asked_for() {
     let mut solo = solo();
     solo.group.send(&Entry::Add(1)).wait().unwrap();

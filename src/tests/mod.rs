@@ -27,7 +27,7 @@ use squall_fabric::{
     Time, Token, Waker,
 };
 use squall_membership::{
-    End, EndReason, Epoch, Holder, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View, VoterId,
+    ClusterId, End, EndReason, Epoch, Holder, Incarnation, Member, Seq, ShardId, ShardState, ShardView, View, VoterId,
 };
 use squall_ordered::{BulkPath, Mode, Shard, ShardConfig, Undelivered, log::SimStorage};
 
@@ -165,6 +165,7 @@ fn config(set: impl FnOnce(&mut GroupBuilder<'_>)) -> Config {
 /// The first view of some members, all of whom hold the state.
 fn first_view(members: &[NodeId], senders: &[NodeId]) -> View {
     View {
+        life: ClusterId(1),
         epoch: Epoch::FIRST,
         members: members.iter().map(|&node| Member::new(node, Incarnation(1))).collect(),
         shards: vec![ShardView::whole(SHARD, members.to_vec(), senders.to_vec())],

@@ -89,7 +89,7 @@ impl Log {
         let proposal = proposal.clone();
         if proposal.view.epoch.0 as usize == self.decided.len() + 1 {
             self.register = Register::default();
-            self.apply(Entry::Force { cluster, after: ClusterId(1), layout, proposal, reason });
+            self.apply(Entry::Force { cluster, after: ClusterId(1), earlier: Vec::new(), layout, proposal, reason });
         }
     }
 

@@ -24,12 +24,13 @@ use openraft::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{
-    Applied, Back, Began, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Register, Report, View, ViewEvent,
+    Applied, Back, ClusterId, Entry, Epoch, Incarnation, Member, Proposal, Report, View, ViewEvent,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::{
-    asks::Asks, election::Election, formation::Formation, leadership::Leadership, returns::Returns, went_back::WentBack,
+    asks::Asks, election::Election, force::Move, formation::Formation, leadership::Leadership, returns::Returns,
+    went_back::WentBack,
 };
 pub(crate) use self::{force::Forcing, formation::Founders};
 use crate::{
@@ -103,8 +104,8 @@ pub(crate) struct Agent<C: Types> {
     forcing: Option<Forcing>,
     /// What an operator forces, until it is written.
     pub(crate) forced: Option<Entry>,
-    /// The life to go over to, and where it began if an operator forced it.
-    moves_to: Option<(ClusterId, Option<Began>)>,
+    /// The life to go over to.
+    moves_to: Option<Move>,
     /// Lives that it has left. It has forgotten how it voted there.
     left: BTreeSet<ClusterId>,
     /// Whom it knew in an earlier life.
@@ -221,8 +222,8 @@ impl<C: Types> Agent<C> {
             if self.has_handed_over() {
                 break;
             }
-            if let Some((cluster, began)) = self.moves_to.take() {
-                self.go_over(cluster, began).await;
+            if let Some(to) = self.moves_to.take() {
+                self.go_over(to).await;
             }
             self.stand();
             next_tick = self.started + self.next_tick();
@@ -412,12 +413,14 @@ impl<C: Types> Agent<C> {
             (Some(order), Body::Hello(hello)) if order.is_ne() => {
                 // A life in which nothing is decided yet may never be.
                 if self.last().is_some() && (order.is_gt() || !hello.decided) {
-                    let began = self.machine.read(Register::began);
+                    let began = self.machine.read(|register| register.began().cloned());
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
                 }
             }
             (Some(order), Body::Here(Here::OtherLife(began))) if order.is_ne() => {
-                if let Some(cluster) = cluster.filter(|_| order.is_lt() || self.last().is_none()) {
+                // One that it has left for this one, in which it has not been told of anything yet, is over.
+                let is_open = |life: &ClusterId| self.last().is_none() && !self.left.contains(life);
+                if let Some(cluster) = cluster.filter(|life| order.is_lt() || is_open(life)) {
                     self.on_other_life(sender, cluster, began);
                 }
             }
@@ -433,7 +436,7 @@ impl<C: Types> Agent<C> {
             }
             // Whoever tries to go on with a life that is over may have nobody else to ask.
             (Some(std::cmp::Ordering::Greater), Body::Call { .. }) => {
-                if let Some(began) = self.machine.read(Register::began) {
+                if let Some(began) = self.machine.read(|register| register.began().cloned()) {
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
                 }
             }

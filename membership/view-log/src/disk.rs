@@ -20,7 +20,7 @@ use crate::{
 /// The file's name, in the node's directory.
 const FILE: &str = "view-log.redb";
 /// The version of what the tables hold.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");

@@ -75,8 +75,14 @@ impl Network {
         self.lock().cluster
     }
 
+    /// From now on it takes part in this life of the group. In another one nothing was asked or said yet, also if this node leads by the
+    /// same vote.
     pub(crate) fn set_cluster(&self, cluster: Option<ClusterId>) {
-        self.lock().cluster = cluster;
+        let mut state = self.lock();
+        if state.cluster != cluster {
+            (state.calls, state.matched) = Default::default();
+        }
+        state.cluster = cluster;
     }
 
     pub(crate) fn me(&self) -> Member {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use squall_fabric::NodeId;
-use squall_membership::{ClusterId, Epoch, Member, ViewEvent, VoterId};
+use squall_membership::{ClusterId, Epoch, Member, Proposal, ViewEvent, VoterId};
 
 use crate::settings::Failure;
 
@@ -45,6 +45,8 @@ pub struct Status {
     pub waits_for: Vec<NodeId>,
     /// Sentences of nodes that know more of the group than the group does, since it goes on from old copies of storage.
     pub went_back: Vec<String>,
+    /// The last view that this node knows of, while it is in none.
+    pub outside: Option<Proposal>,
     /// Why nothing can be decided without an operator, and what to do, if that is so.
     pub stuck: Option<String>,
 }

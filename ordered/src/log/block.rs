@@ -13,10 +13,7 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 const COPIES: [usize; 2] = [0, 2048];
 
 /// The version of the formats of all files.
-pub(crate) const VERSION: u32 = 3;
-
-/// That of a manifest which names a list of commands that nobody applies: a program that knows of no such lists must not take the log.
-pub(crate) const SKIPPING_VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 const CHECKSUM_AT: usize = SECTOR_BYTES - 4;
 
@@ -30,12 +27,8 @@ pub(crate) struct Fields {
 impl Fields {
     /// Begins with what a file is, and the version.
     pub(crate) fn new(magic: [u8; 8]) -> Fields {
-        Fields::of_version(magic, VERSION)
-    }
-
-    pub(crate) fn of_version(magic: [u8; 8], version: u32) -> Fields {
         let fields = Fields { bytes: [0; SECTOR_BYTES], at: 0 };
-        fields.put(&magic).put(&version.to_le_bytes()).put(&[0; 4])
+        fields.put(&magic).put(&VERSION.to_le_bytes()).put(&[0; 4])
     }
 
     pub(crate) fn put(mut self, bytes: &[u8]) -> Fields {
@@ -137,7 +130,7 @@ pub(crate) fn read<S: Storage>(storage: &S, file: &S::File, magic: [u8; 8]) -> i
     let good = |copy: &[u8]| copy[..8] == magic && crc32c::crc32c(&copy[..CHECKSUM_AT]) == u32_at(copy, CHECKSUM_AT);
     let Some(copy) = copies.into_iter().find(|copy| good(copy)) else { return Ok(Block::Damaged) };
     let version = u32_at(copy, 8);
-    if !matches!(version, VERSION | SKIPPING_VERSION) {
+    if version != VERSION {
         return Ok(Block::Version(version));
     }
     let found = match copies.into_iter().find(|copy| !good(copy)) {

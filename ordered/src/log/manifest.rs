@@ -6,7 +6,7 @@ use squall_membership::{ClusterId, ShardId};
 
 use super::{
     End, SchemaText, Storage,
-    block::{self, Block, Fields, SKIPPING_VERSION, VERSION},
+    block::{self, Block, Fields},
 };
 
 const MAGIC: [u8; 8] = *b"squallLG";
@@ -106,8 +106,7 @@ impl Manifest {
             Some(Word::Trusted(at)) => (1, at),
             Some(Word::Doubtful) => (2, End::START),
         };
-        let version = if self.skips == 0 { VERSION } else { SKIPPING_VERSION };
-        let block = Fields::of_version(MAGIC, version)
+        let block = Fields::new(MAGIC)
             .word(self.cluster.0)
             .word(u64::from(self.shard.0))
             .word(self.generation)

@@ -1,7 +1,7 @@
 //! A record: what it says, and its bytes.
 
 use squall_fabric::NodeId;
-use squall_membership::{Epoch, MAX_MEMBERS, Seq};
+use squall_membership::{ClusterId, Epoch, MAX_MEMBERS, Seq};
 
 use super::{
     End, Hlc, Position,
@@ -63,6 +63,8 @@ pub enum Body<'a> {
 /// What a log keeps of a view: where it begins, and what replicas were told of it. All lists are by rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewRecord {
+    /// The life of the group that the view is of.
+    pub life: ClusterId,
     /// Where the order ended before it: the trim of the epoch before, or the end that a restart agreed on.
     pub ended: Position,
     /// The shard's members whose logs count in its epoch.
@@ -80,8 +82,8 @@ pub struct ViewRecord {
 /// How many lists of nodes a view's record has.
 const LISTS: usize = 5;
 
-/// What comes before their nodes: a position, and how many nodes each has.
-const VIEW_FIXED_BYTES: usize = 16 + 2 * LISTS;
+/// What comes before their nodes: a life, a position, and how many nodes each has.
+const VIEW_FIXED_BYTES: usize = 24 + 2 * LISTS;
 
 impl ViewRecord {
     fn lists(&self) -> [&Vec<NodeId>; LISTS] {
@@ -91,6 +93,7 @@ impl ViewRecord {
     /// Its bytes, as docs/log-format.md draws them.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(VIEW_FIXED_BYTES + 4 * MAX_MEMBERS);
+        bytes.extend_from_slice(&self.life.0.to_le_bytes());
         bytes.extend_from_slice(&self.ended.epoch.0.to_le_bytes());
         bytes.extend_from_slice(&self.ended.seq.0.to_le_bytes());
         self.lists().iter().for_each(|list| bytes.extend_from_slice(&(list.len() as u16).to_le_bytes()));
@@ -113,11 +116,12 @@ impl ViewRecord {
         let Some((fixed, nodes)) = bytes.split_at_checked(VIEW_FIXED_BYTES) else { return ViewRecord::default() };
         let mut nodes = nodes.chunks_exact(4).map(|node| NodeId(u32_at(node, 0)));
         let mut list = |index: usize| {
-            let count = u16::from_le_bytes([fixed[16 + 2 * index], fixed[17 + 2 * index]]);
+            let count = u16::from_le_bytes([fixed[24 + 2 * index], fixed[25 + 2 * index]]);
             nodes.by_ref().take(count.into()).collect()
         };
         ViewRecord {
-            ended: Position { epoch: Epoch(u64_at(fixed, 0)), seq: Seq(u64_at(fixed, 8)) },
+            life: ClusterId(u64_at(fixed, 0)),
+            ended: Position { epoch: Epoch(u64_at(fixed, 8)), seq: Seq(u64_at(fixed, 16)) },
             complete: list(0),
             members: list(1),
             senders: list(2),
@@ -352,6 +356,7 @@ mod tests {
         assert_eq!(bytes[..60], drawn);
         let (one, four) = (NodeId(1), NodeId(4));
         let view = ViewRecord {
+            life: ClusterId(0x0807_0605_0403_0201),
             ended: Position::new(Epoch(2), Seq(9)),
             complete: vec![one],
             members: vec![one, four],
@@ -359,7 +364,8 @@ mod tests {
             joined: vec![four],
             left: vec![],
         };
-        let mut bytes = vec![2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1, 0, 1, 0, 0, 0];
+        let mut bytes = vec![1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend_from_slice(&[1, 0, 2, 0, 1, 0, 1, 0, 0, 0]);
         bytes.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0]);
         assert_eq!(view.encode(), bytes);
         assert_eq!(ViewRecord::decode(&bytes), view);

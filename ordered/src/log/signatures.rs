@@ -394,7 +394,7 @@ mod tests {
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let end = words(&[1, 4, 3, 1000]);
         let block = header.encode();
-        assert_eq!(block[..12], *b"squallSI\x03\0\0\0");
+        assert_eq!(block[..12], *b"squallSI\x06\0\0\0");
         assert_eq!(block[16..56], words(&[7, 3, 2, 0x1234, 5]));
         assert_eq!(block[56..88], key.public_key().0);
         assert_eq!(

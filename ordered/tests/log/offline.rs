@@ -386,8 +386,6 @@ fn a_command_is_skipped_by_its_version_and_content_and_stays_in_the_log() {
         let done = skip(version, " why ").expect("the disk is well");
         assert_eq!((done.version, done.position, done.reason.as_str()), (version, chosen.position, "why"));
         assert!(matches!(skip(version, "again"), Err(OfflineError::AlreadySkipped { .. })));
-        let manifest = &storage.image()["log"];
-        assert_eq!(manifest[8], 5, "a program that knows of no lists does not take the log");
         skip(last.version, "another").expect("the disk is well");
         assert_eq!(readable(&storage), all, "the records are what they were");
 
@@ -409,7 +407,6 @@ fn a_command_is_skipped_by_its_version_and_content_and_stays_in_the_log() {
         assert_eq!(missing, None);
         let log = open(&storage, options).log;
         assert!(log.skips().is_empty());
-        assert_eq!(storage.image()["log"][8], 3);
         assert!(!storage.image().keys().any(|name| name.starts_with("skips-")));
     }
 }

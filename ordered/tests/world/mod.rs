@@ -15,7 +15,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use fastrand::Rng;
 use squall_fabric::{NodeId, Time, sim::SimNet};
-use squall_membership::{Epoch, Incarnation, Member as ViewMember, Rank, Seq, ShardId, ShardView, View};
+use squall_membership::{ClusterId, Epoch, Incarnation, Member as ViewMember, Rank, Seq, ShardId, ShardView, View};
 use squall_ordered::Undelivered;
 
 pub(crate) use disk::Disk;
@@ -71,6 +71,7 @@ fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete: &[usize]) 
     let nodes = |indices: &[usize]| indices.iter().map(|&index| node(index)).collect::<Vec<_>>();
     let shard = ShardView { complete: nodes(complete), ..ShardView::whole(SHARD, nodes(members), nodes(senders)) };
     View {
+        life: ClusterId(1),
         epoch,
         members: nodes(members).into_iter().map(|node| ViewMember::new(node, Incarnation(1))).collect(),
         shards: vec![shard],

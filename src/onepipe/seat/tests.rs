@@ -1,5 +1,5 @@
 use squall_fabric::sim::{SimConfig, SimFabric, SimNet};
-use squall_membership::{Epoch, Incarnation};
+use squall_membership::{Epoch, Incarnation, Layout};
 use squall_onepipe::{HostClock, Message, Mode, OnePipe};
 
 use super::*;
@@ -8,7 +8,8 @@ const SHARD: ShardId = ShardId(3);
 
 fn view(epoch: u64, nodes: &[u32]) -> Arc<View> {
     let members: Vec<Member> = nodes.iter().map(|&node| Member::new(NodeId(node), Incarnation(1))).collect();
-    Arc::new(View { epoch: Epoch(epoch), members, shards: Vec::new(), joined: Vec::new(), left: Vec::new() })
+    let first = View::first(members, &Layout::default());
+    Arc::new(View { epoch: Epoch(epoch), joined: Vec::new(), ..first })
 }
 
 /// A seat in view 5 of nodes 7, 8 and 9, and who drives the group.

@@ -3,7 +3,8 @@
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::Raft;
-use squall_membership::{Began, ClusterId, Entry, Epoch, Member, Proposal, Register};
+use squall_fabric::NodeId;
+use squall_membership::{Began, ClusterId, Entry, Epoch, Member, Proposal};
 
 use super::Agent;
 use crate::{
@@ -40,6 +41,16 @@ impl Forcing {
     pub(super) fn epoch(&self) -> Epoch {
         self.proposal.view.epoch
     }
+}
+
+/// Another life, to go over to.
+#[derive(Debug)]
+pub(super) struct Move {
+    cluster: ClusterId,
+    /// Where it began, if an operator forced it.
+    began: Option<Began>,
+    /// The node that says so, if the life that is left was forced beside it: this process ends then, and joins when it is started again.
+    rival: Option<NodeId>,
 }
 
 impl<C: Types> Agent<C> {
@@ -92,8 +103,10 @@ impl<C: Types> Agent<C> {
         // A later life has a greater number: the nodes of an earlier one are told by it that theirs is over.
         let cluster = ClusterId(after.0 + 1 + self.rng.u64(..1 << 32));
         let (layout, epoch) = (self.settings.layout.clone(), proposal.view.epoch);
+        let earlier = self.machine.read(|register| register.began().map(|began| began.lives().collect()));
+        let earlier = earlier.unwrap_or_default();
         tracing::warn!(?cluster, reason, "an operator forces the cluster to begin anew, from this node");
-        let force = Entry::Force { cluster, after, layout, proposal, reason };
+        let force = Entry::Force { cluster, after, earlier, layout, proposal, reason };
         self.begin_anew(cluster, Some(&force)).await.map_err(NotForced::Failed)?;
         self.tells_from.get_or_insert(epoch);
         self.resume_force().await;
@@ -156,33 +169,35 @@ impl<C: Types> Agent<C> {
             // decided as far as this node knows, is given up; a disk would have to remember that.
             if self.last().is_none() && self.forced.is_none() && !self.store.is_durable() {
                 self.former.push(Contact::from(&from));
-                self.moves_to = Some((cluster, None));
+                self.moves_to = Some(Move { cluster, began: None, rival: None });
             } else if self.wants.is_some() {
                 self.shared.fail(Failure::OtherLife { with });
             }
             return;
         };
         self.end_forcing(Err(NotForced::Begun { with }));
-        let is_rival = self.machine.read(Register::began).is_some_and(|mine| mine.after == began.after);
-        if is_rival && self.wants.is_none() {
-            self.shared.fail(Failure::Rival { with });
+        let is_forced = self.machine.read(|register| register.began().is_some());
+        let ended = self.network.cluster().and_then(|life| began.ended(life));
+        if is_forced && ended.is_none() && self.wants.is_none() {
+            self.moves_to = Some(Move { cluster, began: Some(began), rival: Some(with) });
             return;
         }
-        let is_later = self.view().is_none_or(|view| view.epoch < began.epoch);
+        let is_later = self.view().is_none_or(|view| ended.is_some_and(|ended| view.epoch < ended));
         let is_stuck = self.asks.is_waiting() || self.is_witness();
         // Who is in no view has nothing that could be lost. A member goes over if it can't go on, and what it knows to be decided is
-        // also known there.
+        // a part of the other life.
         if self.wants.is_some() || (is_stuck && is_later) {
             self.former.push(Contact::from(&from));
-            self.moves_to = Some((cluster, Some(began)));
+            self.moves_to = Some(Move { cluster, began: Some(began), rival: None });
         } else if self.other_life.replace(with) != Some(with) {
             tracing::warn!(%with, epoch = began.epoch.0, "an operator forced the group to begin anew elsewhere: this node stays");
         }
     }
 
     /// Goes over to another life, as one that is in no view of it.
-    pub(super) async fn go_over(&mut self, cluster: ClusterId, began: Option<Began>) {
-        match began {
+    pub(super) async fn go_over(&mut self, to: Move) {
+        let Move { cluster, began, rival } = to;
+        match &began {
             Some(_) => tracing::warn!(
                 ?cluster,
                 "an operator forced the group to begin anew elsewhere: this node goes over to it"
@@ -194,7 +209,10 @@ impl<C: Types> Agent<C> {
         }
         self.left.extend(self.network.cluster());
         if self.begin_anew(cluster, None).await.is_ok() {
-            (self.tells_from, self.told) = (began.map(|began| began.epoch), None);
+            if let Some(with) = rival {
+                return self.shared.fail(Failure::Rival { with });
+            }
+            (self.tells_from, self.told) = (began.as_ref().map(|began| began.epoch), None);
             let wants = if self.wants.is_some() { Wants::Join } else { Wants::News };
             self.contacts().iter().for_each(|contact| self.say_hello(contact, wants));
         }
@@ -202,7 +220,9 @@ impl<C: Types> Agent<C> {
 
     /// Asks those who are not in this life whether they have begun one too: of two that were forced at once one must end.
     pub(super) fn look_for_rivals(&mut self, contacts: &[Contact]) {
-        let Some(view) = self.view().filter(|_| self.machine.read(Register::began).is_some()) else { return };
+        let Some(view) = self.view().filter(|_| self.machine.read(|register| register.began().is_some())) else {
+            return;
+        };
         if self.now < self.next_look {
             return;
         }

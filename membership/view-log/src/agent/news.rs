@@ -5,7 +5,7 @@ use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
 
 use super::Agent;
 use crate::{
-    settings::{NotForced, forgotten},
+    settings::{Failure, NotForced, forgotten},
     shared::Status,
     types::Types,
 };
@@ -54,7 +54,7 @@ impl<C: Types> Agent<C> {
         if self.tells_from.is_none_or(|from| epoch < from) || self.told.is_some_and(|told| epoch <= told) {
             return;
         }
-        self.told = Some(epoch);
+        let is_first = self.told.replace(epoch).is_none();
         if self.forcing.as_ref().is_some_and(|forcing| forcing.epoch() <= epoch) {
             self.end_forcing(Err(NotForced::Decided));
         }
@@ -64,6 +64,10 @@ impl<C: Types> Agent<C> {
         self.decided_until(epoch);
         self.returned_until(epoch);
         self.shared.push(ViewEvent::Committed(proposal.clone()));
+        // A disk that comes back alone, and is forced, must know of a view of its group. Later ones are written when there is time.
+        if is_first && let Err(e) = self.store.settle() {
+            self.shared.fail(Failure::Storage(e.to_string()));
+        }
     }
 
     pub(super) fn tell_candidates(&mut self) {
@@ -102,6 +106,7 @@ impl<C: Types> Agent<C> {
             other_life: self.other_life,
             waits_for: self.waits_for(),
             went_back: self.went_back(),
+            outside: self.wants.is_some().then(|| self.last()).flatten(),
             stuck: self.forgot().map(|(_, nodes)| forgotten(&nodes)),
         };
         self.shared.lock().status = status;

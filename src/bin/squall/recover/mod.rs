@@ -20,13 +20,14 @@ Example:
 For when most of those who decide are lost FOR EVER, so that the rest can't go on. Everything else heals by itself: a node that is
 only down, or cut off, comes back with what it has.
 
-With --force, the node that is asked begins a new life of the group, of which it is the first member. Other survivors that can't go
-on either, and nodes that start again, join it by themselves and get its state; so force ONE of the survivors, whichever was in
-the latest view (`squall status`). Of two that are forced at the same time only one goes on, and the other one's operator is told. A
+With --force, the node that is asked begins a new life of the group, of which it is the first member: with what it holds, or with
+what its disk has if it was started again and waits for those that are lost. Other survivors that can't go on either, and nodes
+that start again, join it by themselves and get its state; so force ONE of the survivors, whichever was in the latest view
+(`squall status`). Of two that are forced at the same time only one goes on, and the other one's operator is told. A
 survivor that knows of a later view holds what the new life lacks: it stays as it is, and says so, until it is started again.
 
-What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, whoever else holds it: the
-command names these shards before it asks, and again when it is done. If most of them still run, there are TWO groups from then on, with different
+What only the lost ones had delivered is lost. A shard whose state the node does not hold starts EMPTY, or from where the node's own
+log of it ends, whoever else holds it: the command names these shards before it asks, if the node is a member, and when it is done. If most of them still run, there are TWO groups from then on, with different
 states, and nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and
 `squall status` shows it.";
 
@@ -56,7 +57,7 @@ impl RecoverArgs {
              processes first. What only they have delivered is lost."
         );
         for shard in without_state(&client.status().map_err(failed)?) {
-            eprintln!("squall: {shard}, and it would start empty");
+            eprintln!("squall: {shard}, and it would start empty, or from an earlier place");
         }
         if !self.yes && !confirmed()? {
             return Err(CommandError::Failed("nothing was done".into()));
