@@ -217,6 +217,7 @@ impl Config {
             node: net.node,
             security: &net.security,
             service: NO_SERVICE,
+            connect_timeout: timeout,
             timeout,
         };
         match dial_service(&dial) {

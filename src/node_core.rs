@@ -425,6 +425,9 @@ impl<F: Fabric + Learn> NodeCore<F> {
                 self.membership.on_completion(&mut self.fabric, completion, &mut self.effects);
             }
             Some(&Owner::Shard(shard)) => {
+                if matches!(completion, Completion::Connected { .. }) {
+                    self.membership.input(Input::Connected, &mut self.effects);
+                }
                 let lost = self.slots.on_completion(&mut self.fabric, shard, completion);
                 if let Some((node, reason)) = lost {
                     self.membership.input(Input::Broken(node, reason), &mut self.effects);

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use squall_fabric::{BreakReason, Fabric, NodeId, Time};
 
 use crate::{
+    board::Board,
     end::Cause,
     input::{Effect, Settings},
     stall::{Patience, Watched},
@@ -23,6 +24,48 @@ pub(crate) struct Doubt {
     since: Option<Time>,
 }
 
+/// The progress of a view's members towards each other.
+///
+/// On a host that has no time for all of them, connecting many members takes much longer than a failure timeout, and giving one up
+/// makes all begin anew. So no clock runs against those who are missing while endpoints come about: here, or at any member whose row
+/// says so. Each comes about once, so this has an end.
+#[derive(Debug, Default)]
+pub(crate) struct Coming {
+    /// The shards' endpoints that came about here.
+    shards: u64,
+    /// The most endpoints that have been there at this node.
+    here: u64,
+    /// All endpoints of which this node knew at its last look, and when there was one more.
+    known: u64,
+    since: Option<Time>,
+}
+
+impl Coming {
+    /// An endpoint of a shard has come about.
+    pub(crate) fn endpoint(&mut self) {
+        self.shards += 1;
+    }
+
+    /// The number of endpoints that have come about at this node, also of the view before: a host is busy with those, too.
+    pub(crate) fn endpoints_here(&mut self, board: &Board, previous: Option<&Board>) -> u64 {
+        let now = self.shards + board.reached() + previous.map_or(0, Board::reached);
+        self.here = self.here.max(now);
+        self.here
+    }
+
+    /// Nothing that was seen before counts.
+    pub(crate) fn wait_anew(&mut self, now: Time) {
+        self.since = Some(now);
+    }
+
+    fn look(&mut self, now: Time, board: &Board, previous: Option<&Board>) {
+        let known = self.endpoints_here(board, previous) + board.endpoints_elsewhere();
+        if known > self.known || self.since.is_none() {
+            (self.known, self.since) = (known, Some(now));
+        }
+    }
+}
+
 impl Tenure {
     /// Takes note that an endpoint of the view before broke.
     pub(crate) fn doubt(&mut self, node: NodeId, reason: BreakReason) {
@@ -35,8 +78,15 @@ impl Tenure {
     pub(crate) fn appear_by(&self, settings: &Settings) -> Time {
         let doubts = self.doubts.iter().map(|doubt| self.doubted_until(doubt, settings));
         let is_missing = (0..self.board.len()).any(|member| !self.is_coming(member));
-        let since = self.began.filter(|_| is_missing).or(self.reached);
-        doubts.chain(since.map(|since| since + settings.connect_timeout)).min().unwrap_or(Time::MAX)
+        let since = self.coming.since.filter(|_| is_missing || self.board.is_connected());
+        doubts.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
+    }
+
+    /// How long nothing may come about until those who are missing are given up. Who has reached nobody does not see what the others do,
+    /// and is more likely than all of them to be what is missing; connecting them takes the longer, the more they are.
+    fn patience_with_missing(&self, settings: &Settings) -> Duration {
+        let times = if self.board.reached() == 0 { self.board.len().max(2) as u32 } else { 2 };
+        settings.connect_timeout * times / 2
     }
 
     fn doubted_until(&self, doubt: &Doubt, settings: &Settings) -> Time {
@@ -63,25 +113,29 @@ impl Tenure {
             let node = self.board.node(member);
             self.suspect(node, Cause::Lost { node, reason }, out);
         }
-        let waited = settings.connect_timeout;
-        if self.began.is_some_and(|began| now >= began + waited) {
+        self.coming.look(now, &self.board, self.previous.as_ref());
+        let waited = self.patience_with_missing(settings);
+        let is_over = self.coming.since.is_some_and(|since| now >= since + waited);
+        if is_over {
             for member in (0..self.board.len()).filter(|&member| !self.is_coming(member)).collect::<Vec<_>>() {
                 let node = self.board.node(member);
                 self.suspect(node, Cause::Missing { node, waited }, out);
             }
         }
         self.give_up_lingering(now, settings, out);
-        if self.board.is_connected() && now >= *self.reached.get_or_insert(now) + waited && self.is_open() {
+        if is_over && self.board.is_connected() && self.is_open() {
             self.board.ask();
             self.wedge(Cause::NotConnected { waited }, out);
         }
     }
 
-    /// Gives up members that neither come from the view before nor say for what they wait there, as long as most have come.
+    /// Gives up members that neither come from the view before nor say for what they wait there, while nothing comes about and as long
+    /// as most have come.
     fn give_up_lingering(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         let Patience { disk, application } = settings.patience;
         let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
-        let limit = limits.max().unwrap_or(settings.connect_timeout);
+        // It has to come, and to be connected.
+        let limit = limits.max().unwrap_or_default() + self.patience_with_missing(settings);
         let rows = self.lingers().map(|watched| watched.rows).unwrap_or_default();
         let is_quiet = |node: NodeId| {
             let mut rows = rows.iter().filter(|(_, of, _)| *of == node).peekable();
@@ -90,7 +144,10 @@ impl Tenure {
         let quiet: Vec<usize> = (0..self.board.len()).filter(|&member| is_quiet(self.board.node(member))).collect();
         self.lingering.retain(|member, _| quiet.contains(member));
         quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
-        let is_late = |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since) >= limit);
+        // One that has cleaned up may be on its way to this node, like all others.
+        let coming = self.coming.since.unwrap_or(now);
+        let is_late =
+            |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since.max(coming)) >= limit);
         let late: Vec<usize> = quiet.into_iter().filter(is_late).collect();
         if 2 * late.len() > self.board.len() {
             return;

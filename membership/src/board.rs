@@ -32,6 +32,8 @@ pub(crate) struct Board {
     remote: Vec<Option<RegionKey>>,
     table: Table,
     heartbeat: Counter,
+    /// The number of endpoints of this view that have come about at the member.
+    endpoints: Counter,
     /// The member's wall clock: how far it has gone forward, and how far back, in nanoseconds. Two counters, since a clock may be
     /// set back, and a counter can't.
     clock: Counters,
@@ -66,6 +68,7 @@ impl Board {
         let nodes = view.nodes();
         let mut layout = Layout::builder();
         let heartbeat = layout.counter("heartbeat");
+        let endpoints = layout.counter("endpoints");
         let clock = layout.counters("clock", 2);
         let frozen = layout.counters("frozen", view.shards.len());
         let complete = layout.counters("complete", view.shards.len());
@@ -95,6 +98,7 @@ impl Board {
             remote,
             table,
             heartbeat,
+            endpoints,
             clock,
             frozen,
             complete,
@@ -153,6 +157,11 @@ impl Board {
         member == self.me() || self.remote[member].is_some()
     }
 
+    /// The number of other members that were reached.
+    pub(crate) fn reached(&self) -> u64 {
+        self.remote.iter().flatten().count() as u64
+    }
+
     pub(crate) fn is_connected(&self) -> bool {
         self.mesh.is_complete() && (0..self.len()).all(|member| self.was_reached(member))
     }
@@ -183,6 +192,17 @@ impl Board {
 
     pub(crate) fn heartbeat(&self, member: usize) -> u64 {
         self.table.get(member, self.heartbeat)
+    }
+
+    /// Sets in this node's row how many endpoints have come about at it.
+    pub(crate) fn tell_endpoints(&mut self, count: u64) {
+        self.table.set(self.endpoints, count);
+    }
+
+    /// The number of endpoints that have come about, at all other members whose rows say so.
+    pub(crate) fn endpoints_elsewhere(&self) -> u64 {
+        let others = (0..self.len()).filter(|&member| member != self.me());
+        others.fold(0, |sum, member| sum.saturating_add(self.table.get(member, self.endpoints)))
     }
 
     /// Sets this node's wall clock in its row, in nanoseconds since 1970.

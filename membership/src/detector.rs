@@ -11,8 +11,9 @@ use squall_fabric::Time;
 #[derive(Clone, Debug)]
 pub struct Detector {
     timeout: Duration,
-    /// The last look.
+    /// The last look, and whether this node had stood still before it.
     looked: Option<Time>,
+    has_stalled: bool,
     /// By member: its counter, and when that was first seen.
     seen: Vec<(u64, Time)>,
 }
@@ -20,7 +21,7 @@ pub struct Detector {
 impl Detector {
     /// Watches `members` members.
     pub fn new(members: usize, timeout: Duration) -> Detector {
-        Detector { timeout, looked: None, seen: vec![(0, Time::ZERO); members] }
+        Detector { timeout, looked: None, has_stalled: false, seen: vec![(0, Time::ZERO); members] }
     }
 
     /// How often to look, and how often a heartbeat must be raised: four times within the timeout.
@@ -33,11 +34,16 @@ impl Detector {
         self.seen[member].1
     }
 
+    /// Whether this node had stood still before its last look.
+    pub fn has_stalled(&self) -> bool {
+        self.has_stalled
+    }
+
     /// Looks at the counters, and returns the members whose counter stood still for the timeout.
     pub fn look(&mut self, now: Time, counter: impl Fn(usize) -> u64) -> Vec<usize> {
         // Two intervals without a look: this node stood still, not the others.
         let stalled = self.looked.is_none_or(|looked| now.since(looked) > 2 * self.interval());
-        self.looked = Some(now);
+        (self.looked, self.has_stalled) = (Some(now), stalled);
         let mut silent = Vec::new();
         for (member, (value, since)) in self.seen.iter_mut().enumerate() {
             let current = counter(member);

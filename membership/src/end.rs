@@ -78,7 +78,7 @@ pub enum Cause {
         timeout: Duration,
     },
     /// A member did not appear in the view.
-    #[error("{node} did not appear in the view within {waited:?}")]
+    #[error("{node} did not appear in the view, and nothing came about in it for {waited:?}")]
     Missing {
         /// The member.
         node: NodeId,

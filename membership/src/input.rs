@@ -26,7 +26,7 @@ pub struct Settings {
     pub layout: Layout,
     /// How long a heartbeat may stand still.
     pub failure_timeout: Duration,
-    /// How long a member may take to appear in a view that is installed.
+    /// How long a view that is installed may go without an endpoint that comes about, until who has not appeared is given up.
     pub connect_timeout: Duration,
     /// The longest that a member of a shard may read after another has vouched for it.
     pub read_lease: Duration,
@@ -66,6 +66,8 @@ pub enum Input {
     Ended(ShardId),
     /// The view log has something to say.
     ViewLog(ViewEvent),
+    /// An endpoint of a shard has come about.
+    Connected,
     /// The endpoints of all shards are connected.
     ShardsConnected,
     /// This node holds a shard's whole state now, and its disk has that, too, with all that was delivered before the view. Once it

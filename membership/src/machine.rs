@@ -244,6 +244,7 @@ impl Membership {
             (Input::Suspect(node), Some(tenure)) => tenure.suspect(node, Cause::Operator { node }, out),
             (Input::Frozen { shard, count, leased }, Some(tenure)) => tenure.on_frozen(shard, count, &leased),
             (Input::Complete(shard), Some(tenure)) => tenure.on_complete(shard),
+            (Input::Connected, Some(tenure)) => tenure.coming.endpoint(),
             (Input::ShardsConnected, Some(tenure)) => tenure.on_connected(),
             (Input::CleansUp(waits), Some(tenure)) => tenure.cleans_up(&waits),
             (Input::Ended(shard), Some(tenure)) => {

@@ -9,7 +9,7 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appear::Doubt,
+    appear::{Coming, Doubt},
     board::{Board, BoardEvent},
     clocks::Clocks,
     decide::Decider,
@@ -54,8 +54,7 @@ pub(crate) struct Tenure {
     pub(crate) phase: Phase,
     /// The first step.
     pub(crate) began: Option<Time>,
-    /// When all members were first found to be reached.
-    pub(crate) reached: Option<Time>,
+    pub(crate) coming: Coming,
     detector: Detector,
     next_beat: Time,
     pub(crate) clocks: Clocks,
@@ -99,7 +98,7 @@ impl Tenure {
             lingering: BTreeMap::new(),
             phase: Phase::Connecting,
             began: None,
-            reached: None,
+            coming: Coming::default(),
             detector: Detector::new(members, settings.failure_timeout),
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
@@ -380,19 +379,28 @@ impl Tenure {
     fn beat(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         self.next_beat = now + self.detector.interval();
         self.board.beat();
+        self.board.tell_endpoints(self.coming.endpoints_here(&self.board, self.previous.as_ref()));
         if let Some(previous) = &mut self.previous {
             previous.beat();
         }
         let (board, previous) = (&self.board, &self.previous);
         let before = |member| previous.as_ref().and_then(|p| Some((p, p.rank_of(board.node(member))?)));
+        let was_reached =
+            |member| before(member).is_some_and(|(previous, rank): (&Board, usize)| previous.was_reached(rank));
         // Any sign of life counts: while a member is not here yet, its heartbeat in the view before.
         let signs = |member| {
             let earlier = before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
-            board.heartbeat(member) + earlier + u64::from(board.was_reached(member))
+            let reached =
+                [board.was_reached(member), was_reached(member)].into_iter().filter(|reached| *reached).count();
+            board.heartbeat(member) + earlier + reached as u64
         };
         let mut silent = self.detector.look(now, signs);
+        if self.detector.has_stalled() {
+            self.coming.wait_anew(now);
+        }
         let joined = &self.view.joined;
-        silent.retain(|&m| board.was_reached(m) || before(m).is_some() && !joined.contains(&board.node(m)));
+        // No clock runs against one that has never been heard.
+        silent.retain(|&m| board.was_reached(m) || was_reached(m) && !joined.contains(&board.node(m)));
         for member in silent {
             let (node, timeout) = (self.board.node(member), settings.failure_timeout);
             self.suspect(node, Cause::Silent { node, timeout }, out);

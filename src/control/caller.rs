@@ -74,6 +74,17 @@ impl Caller {
         service: Service,
         timeout: Duration,
     ) -> Result<ControlStream, ControlError> {
+        self.dial_within(to, service, timeout, timeout)
+    }
+
+    /// As [`dial`](Caller::dial). A node that is not there is not waited for longer than `connect_timeout`.
+    pub(crate) fn dial_within(
+        &self,
+        to: &Contact,
+        service: Service,
+        connect_timeout: Duration,
+        timeout: Duration,
+    ) -> Result<ControlStream, ControlError> {
         let cluster = &self.cluster;
         check_name(cluster).map_err(|rule| ControlError::Name { cluster: cluster.clone(), rule })?;
         let cut = |cause| ControlError::Cut { node: to.node, cause };
@@ -87,6 +98,7 @@ impl Caller {
                 node: self.node,
                 security,
                 service: ServiceId(service as u32),
+                connect_timeout,
                 timeout,
             })?),
         };

@@ -20,8 +20,10 @@ const STALE: Duration = Duration::from_secs(1);
 /// come back carries a new stream at once, and an old one only when it is tried again, up to minutes later.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long a call may take.
-const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a peer may take to accept a call, and how long the whole may take: one that has accepted is there, and a host that has little
+/// time takes long for the handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a peer may take none of what is written.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -176,7 +178,7 @@ impl Peer {
 
     /// Dials it.
     pub(super) fn dial(&self, caller: &Caller, contact: &Contact) -> Result<ControlStream, ControlError> {
-        let dialed = caller.dial(contact, Service::ViewLog, DIAL_TIMEOUT);
+        let dialed = caller.dial_within(contact, Service::ViewLog, CONNECT_TIMEOUT, DIAL_TIMEOUT);
         let mut state = self.lock();
         if dialed.is_ok() {
             (state.back_off, state.dial_at) = (BACK_OFF[0], None);

@@ -186,12 +186,25 @@ impl Cluster {
         seat
     }
 
-    /// Starts all members of the configuration, and runs until each has installed the first view.
+    /// Starts all members and witnesses of the configuration, and runs until each member has installed the first view.
     pub fn start(&mut self) -> Result<(), NotStarted> {
-        let members = self.config.members().to_vec();
-        for &node in &members {
+        self.launch_all()?;
+        self.wait_formed()
+    }
+
+    /// Starts all members and witnesses of the configuration.
+    pub(super) fn launch_all(&mut self) -> Result<(), NotStarted> {
+        for node in self.config.members().to_vec() {
             self.launch(node)?;
         }
+        if self.options.view_log != Decider::Scripted {
+            self.config.witnesses().to_vec().into_iter().for_each(|witness| self.launch_witness(witness));
+        }
+        Ok(())
+    }
+
+    /// Runs until each member that runs has installed a view.
+    pub(super) fn wait_formed(&mut self) -> Result<(), NotStarted> {
         let limit = self.config.formation_timeout() + Duration::from_secs(1);
         let came = |node: &Node| node.installed.is_some() && node.core.bound().is_known() || node.ended.is_some();
         let formed = self.run_until(limit, |cluster| cluster.nodes.values().all(came));
@@ -291,6 +304,27 @@ impl Cluster {
         let by_name: BTreeMap<&str, ShardId> = shards.map(|(spec, &shard)| (spec.name(), shard)).collect();
         let stations = stations.into_iter().map(|station| (by_name[station.name.as_str()], station));
         Some(Arc::new(Server::new(id, stations, self.config.client_bytes())))
+    }
+
+    /// Starts a witness of the configuration: for the first time, or again after it [crashed](Cluster::crash_witness).
+    pub(super) fn launch_witness(&mut self, id: NodeId) {
+        let now = self.net.now();
+        let clock = Clock::random(self.options.clock_drift, &mut self.rng);
+        let me = Member { voter: VoterId(self.rng.u64(1..)), ..Member::new(id, Incarnation(now.as_nanos() + 1)) };
+        let decider = (self.options.view_log, clock, now);
+        // It has no engine, so nobody needs its side of the log.
+        drop(self.raft.start(&self.config, Layout::default(), me, decider, &mut self.rng));
+        self.schedule_log(id);
+    }
+
+    /// Ends a witness's process at once.
+    pub(super) fn crash_witness(&mut self, id: NodeId) {
+        self.raft.crash(id);
+    }
+
+    /// Whether a node is a witness, and runs.
+    pub(super) fn is_witness_up(&self, node: NodeId) -> bool {
+        self.config.witnesses().contains(&node) && self.raft.is_up(node)
     }
 
     fn script(&mut self, layout: Layout) -> &mut Script {
@@ -398,7 +432,10 @@ impl Cluster {
 
     /// Whether two nodes run, and what they send reaches each other.
     pub(super) fn reach(&self, a: NodeId, b: NodeId) -> bool {
-        let runs = |node| self.nodes.get(&node).is_some_and(|node| node.state == State::Running);
+        let runs = |node| {
+            let acts = self.nodes.get(&node).is_some_and(|node| node.state == State::Running);
+            acts || self.is_witness_up(node)
+        };
         runs(a) && runs(b) && !self.net.is_cut(a, b) && !self.net.is_cut(b, a)
     }
 
@@ -559,6 +596,11 @@ impl Cluster {
         }
         if let Act::Client(number) = act {
             return self.client_turn(number);
+        }
+        match act {
+            Act::Log if self.is_witness_up(id) => return self.run_log(id),
+            Act::Letter(number) if self.is_witness_up(id) => return self.take_letter(id, number),
+            _ => {}
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if node.state == State::Paused {

@@ -48,6 +48,17 @@ impl Cluster {
         leaders.into_iter().map(|(_, standing)| standing).max_by_key(Standing::last)
     }
 
+    /// Whether the configuration says who votes.
+    pub(super) fn has_fixed_voters(&self) -> bool {
+        self.config.voters().is_some()
+    }
+
+    /// How many vote in the first view.
+    pub(super) fn count_of_voters(&self) -> usize {
+        let members = self.config.members().len().min(5);
+        self.config.voters().map_or(members - usize::from(members.is_multiple_of(2)), <[_]>::len)
+    }
+
     /// Two decisions on one epoch, if there ever were.
     pub(super) fn contradiction(&self) -> Option<String> {
         self.raft.contradiction()
@@ -64,7 +75,10 @@ impl Cluster {
     /// Whether a node can't find the group, having nothing of its log: nor has any of those that it was configured with and that
     /// run. A script finds everybody.
     pub(super) fn is_adrift(&self, node: NodeId) -> bool {
-        let knows = |node: NodeId| self.is_up(node) && self.raft.has_part(node);
-        self.script.is_none() && !knows(node) && !self.founders().iter().any(|&founder| knows(founder))
+        let knows = |node: NodeId| (self.is_up(node) || self.is_witness_up(node)) && self.raft.has_part(node);
+        // Only those of the list were configured with the witnesses.
+        let witnesses = if self.founders().contains(&node) { self.config.witnesses() } else { &[] };
+        let mut asked = self.founders().iter().chain(witnesses);
+        self.script.is_none() && !knows(node) && !asked.any(|&other| knows(other))
     }
 }

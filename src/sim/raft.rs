@@ -78,6 +78,11 @@ impl Raft {
         Ok((me, Box::new(side)))
     }
 
+    /// Whether a node's part runs.
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.seats.contains_key(&node)
+    }
+
     /// A node's process has ended.
     pub(super) fn crash(&mut self, node: NodeId) {
         // The power fails first: a log that is dropped in order would still write to its disk.
@@ -166,12 +171,16 @@ impl Raft {
 
 /// What a part is started with. It keeps time by the failure timeout: as the default settings do by the default one.
 fn settings(config: &Config, layout: Layout, me: Member) -> Settings {
-    let contacts: Vec<Contact> =
-        config.members().iter().map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect();
+    let contacts = |nodes: &[NodeId]| -> Vec<Contact> {
+        nodes.iter().map(|&node| Contact { node: Some(node), addresses: Vec::new() }).collect()
+    };
+    let (members, witnesses) = (contacts(config.members()), contacts(config.witnesses()));
     let start = if config.members().contains(&me.node) {
-        Start::List { members: contacts, witnesses: Vec::new() }
+        Start::List { members, witnesses }
+    } else if config.witnesses().contains(&me.node) {
+        Start::Witness { contacts: members }
     } else {
-        Start::Join { contacts }
+        Start::Join { contacts: members }
     };
     let usual = Timing::default();
     let scale = |time: Duration| (time * config.failure_timeout().as_micros() as u32 / 1_000_000).max(MILLI);
@@ -312,7 +321,7 @@ impl Cluster {
 
     fn mail(&mut self, from: NodeId, to: NodeId, message: Vec<u8>) {
         let delay = self.net.latency(from, to) + self.random(self.options.log_delay);
-        if self.net.is_cut(from, to) || !self.nodes.contains_key(&to) {
+        if self.net.is_cut(from, to) || !self.raft.is_up(to) {
             return;
         }
         self.raft.sent += 1;

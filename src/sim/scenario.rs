@@ -13,6 +13,9 @@
 //! - whatever waits gets an answer;
 //! - once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
 //!
+//! Some groups have a witness, or fixed voters; in some, a member or the witness dies while the first view forms; on some hosts
+//! connections take so long that a view needs several failure timeouts until it is connected.
+//!
 //! About half of the ordered groups are durable. Then all nodes also lose power at once, in the midst of writes too, and come back in
 //! any order, some late, some never; and one disk fills up, fails a sync, rots, or is replaced. After that:
 //!
@@ -23,6 +26,7 @@
 mod client;
 mod disks;
 mod faults;
+mod forming;
 mod ledger;
 mod verify;
 
@@ -172,10 +176,18 @@ struct Scenario<'a> {
     sizes: Sizes,
     teller: Teller<'a>,
     digest: squall_sst::Fingerprint,
+    /// What is drawn for the group's formation and its witness, apart from all else.
+    forming: Rng,
 }
 
 /// Of a seed, whether its group is durable.
 const DURABLE: u64 = 0xd1_5c00_0000;
+
+/// Of a seed, how its group forms, and who votes.
+const FORMING: u64 = 0xf0_4e00_0000;
+
+/// The node that votes and is no member, where there is one.
+const WITNESS: NodeId = NodeId(100);
 
 /// The one group's shard.
 const SHARD: ShardId = ShardId(0);
@@ -225,12 +237,32 @@ impl<'a> Scenario<'a> {
         let view_log = if durable { Decider::RaftOnDisks } else { view_log };
         // Even the smallest batch takes all views of a run.
         let (segment_bytes, batch_bytes) = (8192 << apart.u32(0..4), 4096 << apart.u32(0..5));
+        let mut forming = Rng::with_seed(seed ^ FORMING);
+        if forming.u8(0..8) == 0 {
+            net.connect_time = Duration::from_micros(forming.u64(0..=10_000));
+        }
         let options = Options { net, view_log, segment_bytes, batch_bytes, ..Options::default() };
         // Images are taken as often as may be, or never; and take most of the log with them, or none.
         let images = [64 << 10, 256 << 20][usize::from(apart.u8(0..3) == 0)];
         let retain = [None, Some(0), Some(64 << 10)][apart.usize(0..3)];
-        let config = Config::builder("scenario", 1)
-            .members(ids.iter().copied())
+        let has_log = view_log != Decider::Scripted;
+        let (with_witness, with_voters) = (has_log && forming.u8(0..4) == 0, has_log && forming.u8(0..4) == 0);
+        let mut config = Config::builder("scenario", 1).members(ids.iter().copied());
+        if with_witness {
+            config = config.witnesses([WITNESS.0]);
+        }
+        if with_voters {
+            let count = [1, 3, 5][forming.usize(0..3)];
+            let mut voters: Vec<u32> = ids.iter().copied().chain(with_witness.then_some(WITNESS.0)).collect();
+            forming.shuffle(&mut voters);
+            voters.truncate(count.min(voters.len() - usize::from(voters.len().is_multiple_of(2))));
+            // The first of the list begins the log, and must vote.
+            if !voters.contains(&1) {
+                voters[0] = 1;
+            }
+            config = config.voters(voters);
+        }
+        let config = config
             .failure_timeout(Duration::from_millis(20))
             .read_lease(Duration::from_micros(lease))
             .restart_wait(if durable { RESTART_WAIT } else { PATIENCE * 2 })
@@ -289,6 +321,7 @@ impl<'a> Scenario<'a> {
             sizes,
             teller: Teller { trace, network: events },
             digest: squall_sst::Fingerprint::default(),
+            forming,
         }
     }
 
@@ -305,13 +338,14 @@ impl<'a> Scenario<'a> {
     }
 
     fn play(&mut self) -> Result<Report, String> {
-        self.cluster.start().map_err(|error| format!("the cluster did not start: {error}"))?;
+        self.form()?;
         let (members, senders) = (self.peers.len(), self.senders.len());
         self.tell(|| format!("{members} members have formed a view; {senders} nodes may send"));
         let rounds = self.rng.usize(100..=400);
         // From members that are mostly idle to members that are always busy.
         let (slice, burst) = (self.rng.u64(1_000..=20_000), self.rng.usize(1..=members));
         self.plan_faults(Duration::from_nanos(slice / 2 * rounds as u64));
+        self.plan_faults_of_the_witness(Duration::from_nanos(slice / 2 * rounds as u64));
         for _ in 0..rounds {
             let slice = Duration::from_nanos(self.rng.u64(100..=slice));
             self.cluster.run_for(slice);
@@ -434,7 +468,8 @@ impl<'a> Scenario<'a> {
             && self.living().all(is_in)
             && (lens.len() <= 1 || !self.ordered)
             && (!self.durable || self.living().all(|peer| self.cluster.is_written(peer.node)))
-            && self.cluster.log_leader().is_none_or(|leader| voters_follow(&leader, &last))
+            && (self.cluster.has_fixed_voters()
+                || self.cluster.log_leader().is_none_or(|leader| voters_follow(&leader, &last)))
     }
 
     /// Asks every node for one thing more, until each has served.

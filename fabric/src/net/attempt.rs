@@ -1,6 +1,9 @@
 //! What becomes of a connection that was dialed, until the other end bids it welcome.
 
-use std::{net::SocketAddr, time::Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use rustix::io::Errno;
 
@@ -36,7 +39,24 @@ pub(super) struct Attempt {
     nonce: Nonce,
     /// What the other end asked to repeat.
     challenge: Option<Nonce>,
+    /// When it last came a step further.
+    stepped: Instant,
     pub(super) deadline: Instant,
+}
+
+/// An attempt that has come no further for so long leaves its place to others: the peer may not be there.
+const STUCK_AFTER: Duration = Duration::from_millis(250);
+
+impl Attempt {
+    /// How far it has come: connected, protected, asked who this node is.
+    fn step(&self) -> (bool, bool, bool) {
+        (!self.connecting, !self.channel.pipe.is_shaking(), self.challenge.is_some())
+    }
+
+    /// Until when it is taken for one that goes on.
+    pub(super) fn goes_on_until(&self) -> Instant {
+        self.stepped + STUCK_AFTER
+    }
 }
 
 impl Thread {
@@ -69,10 +89,11 @@ impl Thread {
         };
         let nonce = super::random().ok()?;
         let id = self.new_id();
-        let deadline = now + self.config.handshake_timeout;
+        let deadline = self.connects_until(now);
         let channel = Channel::new(socket, pipe);
-        self.attempts
-            .insert(id, Attempt { peer, address, goal, channel, connecting: true, nonce, challenge: None, deadline });
+        let attempt =
+            Attempt { peer, address, goal, channel, connecting: true, nonce, challenge: None, stepped: now, deadline };
+        self.attempts.insert(id, attempt);
         Some(id)
     }
 
@@ -91,8 +112,17 @@ impl Thread {
         }
     }
 
-    /// Hears what a dialed node answers.
+    /// Hears what a dialed node answers. One that comes a step further has the time for the next: there are three, so a peer can't
+    /// keep an attempt for long.
     pub(super) fn hear_attempt(&mut self, id: u64) {
+        let before = self.attempts.get(&id).map(Attempt::step);
+        self.take_answer(id);
+        let now = Instant::now();
+        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| Some(attempt.step()) != before) else { return };
+        (attempt.stepped, attempt.deadline) = (now, now + self.config.handshake_timeout);
+    }
+
+    fn take_answer(&mut self, id: u64) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if attempt.connecting {
             match socket::dialed(&attempt.channel.socket) {
@@ -216,6 +246,12 @@ impl Thread {
                 let sentence =
                     format!("another node than {peer} listens at {address}: correct the addresses of {peer}");
                 self.refused(id, sentence);
+            }
+            Greeting::Refuse { why: Refusal::NoEndpoint, .. } => {
+                if let Goal::Data(endpoint) = attempt.goal {
+                    self.doubt_data_dial(endpoint);
+                }
+                self.attempt_failed(id, "it has no such endpoint");
             }
             Greeting::Refuse { why, .. } => self.attempt_failed(id, &format!("it refuses: {why:?}")),
             _ => {

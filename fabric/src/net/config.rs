@@ -68,8 +68,8 @@ impl NetConfig {
             peers: BTreeMap::new(),
             security: Security::LoopbackOnly,
             failure_timeout: Duration::from_secs(1),
-            handshake_timeout: Duration::from_secs(2),
-            max_strangers: 64,
+            handshake_timeout: Duration::from_secs(8),
+            max_strangers: 256,
             protocol: PROTOCOL,
         }
     }

@@ -28,6 +28,13 @@ const MAX_ADDRESSES: usize = 16;
 /// How many data connections with one peer are dialed at a time, so that it does not take them for strangers' work.
 const DATA_DIALS: usize = 4;
 
+/// How many connections are set up at a time. All at once would wait for each other at their ends until some are given up, and what
+/// was done for those was in vain.
+const DIALS: usize = 16;
+
+/// How long an address may take to accept a connection. Beyond that the system would try again too seldom.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
+
 /// How long what a name stands for is taken for granted, while nobody answers there.
 const NAME_AGE: Duration = Duration::from_secs(5);
 
@@ -62,7 +69,9 @@ impl Peer {
 pub(super) struct DataDial {
     next: Instant,
     backoff: Duration,
-    until: Instant,
+    /// Until when the peer may say that it has no such endpoint. It says so where it closed it, which the link tells, too; or where it has
+    /// bid an earlier connection welcome that this side has given up.
+    until: Option<Instant>,
     attempt: Option<u64>,
 }
 
@@ -102,21 +111,25 @@ impl Thread {
         self.attempts.retain(|_, attempt| attempt.peer != node || attempt.goal != Goal::Link);
     }
 
-    /// Dials who is due, and gives up on who does not answer.
-    pub(super) fn dial_due(&mut self, now: Instant) {
+    /// Gives up on who does not answer.
+    pub(super) fn expire_attempts(&mut self, now: Instant) {
         let late: Vec<u64> =
             self.attempts.iter().filter(|(_, attempt)| attempt.deadline <= now).map(|(id, _)| *id).collect();
         for id in late {
             self.attempt_failed(id, "it did not answer in time");
         }
+    }
+
+    /// Dials who is due.
+    pub(super) fn dial_due(&mut self, now: Instant) {
+        self.dial_at = None;
         let mut wanted = self.unlinked_peers();
         // The smaller id dials, and who can't be dialed.
         wanted.retain(|peer| *peer > self.config.node || self.listeners.is_empty());
         self.attempts.retain(|_, attempt| attempt.goal != Goal::Link || wanted.contains(&attempt.peer));
-        self.dial_at = None;
         for node in wanted {
             if let Some(at) = self.dial_peer(node, now) {
-                self.dial_at = Some(self.dial_at.map_or(at, |other| other.min(at)));
+                self.dial_by(at);
             }
         }
         let due: Vec<EndpointId> = self.data_dials.keys().copied().collect();
@@ -125,10 +138,26 @@ impl Thread {
         }
     }
 
+    fn dial_by(&mut self, at: Instant) {
+        self.dial_at = Some(self.dial_at.map_or(at, |other| other.min(at)));
+    }
+
+    /// When another connection may be set up, if not now.
+    fn room_at(&self, now: Instant) -> Option<Instant> {
+        let going = self.attempts.values().map(Attempt::goes_on_until).filter(|until| *until > now);
+        // One that ends earlier makes room, too.
+        if going.clone().count() < DIALS { None } else { going.min() }
+    }
+
+    /// The pause behind an attempt that came to nothing: at random, so that those who wait for the same don't come again together.
+    fn pause(&mut self, backoff: Duration) -> Duration {
+        backoff.mul_f64(self.rng.f64().mul_add(0.5, 0.5))
+    }
+
     /// Goes on to look for a peer, and says when that is to be done next.
     fn dial_peer(&mut self, node: NodeId, now: Instant) -> Option<Instant> {
         loop {
-            let trying = self.is_dialing(node);
+            let (trying, room_at) = (self.is_dialing(node), self.room_at(now));
             let peer = self.peers.get_mut(&node).filter(|peer| !peer.texts.is_empty())?;
             match &mut peer.round {
                 None if peer.next > now => return Some(peer.next),
@@ -151,12 +180,16 @@ impl Thread {
                 Some((queue, at)) => {
                     if queue.is_empty() && !trying {
                         peer.round = None;
-                        peer.next = now + peer.backoff;
-                        peer.backoff = (peer.backoff * 3 / 2).min(LAST_BACKOFF);
+                        let backoff = peer.backoff;
+                        peer.backoff = (backoff * 3 / 2).min(LAST_BACKOFF);
+                        let next = now + self.pause(backoff);
+                        self.peers.get_mut(&node)?.next = next;
                     } else if queue.is_empty() {
                         return None;
                     } else if *at > now && trying {
                         return Some(*at);
+                    } else if room_at.is_some() {
+                        return room_at;
                     } else if let Some(address) = queue.pop_front() {
                         *at = now + NEXT_ADDRESS;
                         self.attempt(node, address, Goal::Link, now);
@@ -188,14 +221,13 @@ impl Thread {
 
     /// Dials an endpoint's data connection, if it is time.
     pub(super) fn dial_data(&mut self, endpoint: EndpointId, now: Instant) {
-        let until = now + self.config.failure_timeout.max(self.config.handshake_timeout);
         let dial = self.data_dials.entry(endpoint).or_insert(DataDial {
             next: now,
             backoff: FIRST_BACKOFF,
-            until,
+            until: None,
             attempt: None,
         });
-        let (due, late) = (dial.attempt.is_none() && dial.next <= now, dial.until <= now);
+        let (due, late) = (dial.attempt.is_none() && dial.next <= now, dial.until.is_some_and(|until| until <= now));
         let Some((link, _)) = self.data_of(endpoint) else {
             self.data_dials.remove(&endpoint);
             return;
@@ -206,7 +238,13 @@ impl Thread {
             return self.break_both(endpoint, BreakReason::Lost(text));
         }
         let is_data = |attempt: &&Attempt| attempt.peer == peer && attempt.goal != Goal::Link;
-        if due && self.attempts.values().filter(is_data).count() < DATA_DIALS {
+        if !due {
+            return;
+        }
+        let room_at = self.room_at(now);
+        if room_at.is_some() || self.attempts.values().filter(is_data).count() >= DATA_DIALS {
+            room_at.into_iter().for_each(|at| self.dial_by(at));
+        } else {
             let attempt = self.attempt(peer, address, Goal::Data(endpoint), now);
             if let Some(dial) = self.data_dials.get_mut(&endpoint) {
                 dial.attempt = attempt;
@@ -217,12 +255,25 @@ impl Thread {
         }
     }
 
+    /// The peer says that it has no such endpoint as a data connection is for.
+    pub(super) fn doubt_data_dial(&mut self, endpoint: EndpointId) {
+        let until = Instant::now() + self.config.failure_timeout.max(CONNECTS_WITHIN);
+        if let Some(dial) = self.data_dials.get_mut(&endpoint) {
+            dial.until.get_or_insert(until);
+        }
+    }
+
+    /// Until when a connection may take to be accepted.
+    pub(super) fn connects_until(&self, now: Instant) -> Instant {
+        now + self.config.handshake_timeout.min(CONNECTS_WITHIN)
+    }
+
     /// An attempt has failed.
     pub(super) fn retry_data_dial(&mut self, endpoint: EndpointId) {
+        let Some(backoff) = self.data_dials.get(&endpoint).map(|dial| dial.backoff) else { return };
+        let next = Instant::now() + self.pause(backoff);
         if let Some(dial) = self.data_dials.get_mut(&endpoint) {
-            dial.attempt = None;
-            dial.next = Instant::now() + dial.backoff;
-            dial.backoff = (dial.backoff * 2).min(LAST_BACKOFF);
+            (dial.attempt, dial.next, dial.backoff) = (None, next, (backoff * 2).min(LAST_BACKOFF));
         }
     }
 
@@ -240,8 +291,7 @@ impl Thread {
         let attempts = self.attempts.values().map(|attempt| attempt.deadline);
         let now = Instant::now();
         // One that is due and waits for others to be done goes on when those are.
-        let data =
-            self.data_dials.values().map(|dial| if dial.next > now { dial.next.min(dial.until) } else { dial.until });
-        attempts.chain(data).chain(self.dial_at).min()
+        let data = self.data_dials.values().flat_map(|dial| [Some(dial.next).filter(|next| *next > now), dial.until]);
+        attempts.chain(data.flatten()).chain(self.dial_at).min()
     }
 }

@@ -165,8 +165,8 @@ impl Thread {
 
     /// Closes connections that took too long.
     pub(super) fn expire_guests(&mut self, now: Instant) {
-        while self.guests.first().is_some_and(|guest| guest.deadline <= now) {
-            let guest = self.guests.remove(0);
+        while let Some(late) = self.guests.iter().position(|guest| guest.deadline <= now) {
+            let guest = self.guests.remove(late);
             self.refuse_stranger(guest.from, Stranger::TooSlow, "it did not say in time who it is");
         }
     }
@@ -175,11 +175,18 @@ impl Thread {
     pub(super) fn hear_guest(&mut self, id: u64) {
         let Some(index) = self.guests.iter().position(|guest| guest.id == id) else { return };
         let channel = &mut self.guests[index].channel;
+        let was_shaking = channel.pipe.is_shaking();
         let heard = channel.read().map(|_| channel.pipe.next_frame(GREETING_BYTES).map_err(ChannelError::Pipe));
         // Also what an error leaves to be said.
         let flushed = channel.flush();
         let frame = match heard.and_then(|frame| frame) {
-            Ok(None) if flushed.is_ok() => return,
+            Ok(None) if flushed.is_ok() => {
+                if was_shaking && !channel.pipe.is_shaking() {
+                    // A node of the cluster, that has the time for its next step.
+                    self.guests[index].deadline = Instant::now() + self.config.handshake_timeout;
+                }
+                return;
+            }
             Ok(Some(frame)) => frame,
             Ok(None) => {
                 let from = self.guests.remove(index).from;

@@ -55,6 +55,11 @@ impl Pipe {
         Pipe { protection: Protection::Shaking(Box::new(handshake)), out, ..Pipe::plain() }
     }
 
+    /// Whether the two sides don't know each other yet.
+    pub(super) fn is_shaking(&self) -> bool {
+        matches!(self.protection, Protection::Shaking(_))
+    }
+
     pub(super) fn session(&self) -> Option<&Session> {
         match &self.protection {
             Protection::Sealed(session) => Some(session),

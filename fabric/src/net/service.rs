@@ -251,6 +251,8 @@ pub struct ServiceDial<'a> {
     pub security: &'a Security,
     /// The service.
     pub service: ServiceId,
+    /// How long an address may take to accept a connection, of that time.
+    pub connect_timeout: Duration,
     /// How long it may take, handshakes included. (Looking up a name takes as long as the system's resolver does.)
     pub timeout: Duration,
 }
@@ -356,7 +358,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         return Err(Failure::Other(UNPROTECTED.into()));
     }
     let until = Instant::now() + timeout;
-    let mut socket = TcpStream::connect_timeout(&address, timeout)?;
+    let mut socket = TcpStream::connect_timeout(&address, timeout.min(dial.connect_timeout))?;
     socket.set_nodelay(true)?;
     let mut pipe = match dial.security {
         Security::Tls(identity) => {

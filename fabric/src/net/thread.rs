@@ -36,6 +36,10 @@ const FAREWELL: Duration = Duration::from_millis(50);
 /// How many orders are carried out before sockets have their turn.
 const ORDERS_PER_TURN: usize = 1024;
 
+/// How many connections whose ends don't know each other yet are heard before links have their turn again, of those that were dialed and
+/// of those that came. Each may cost some signatures, and heartbeats must not wait for those of many.
+const HANDSHAKES_PER_TURN: usize = 4;
+
 /// The ends of the channels with other threads.
 pub(super) struct Ends {
     pub(super) to_thread: Receiver<Order>,
@@ -68,6 +72,7 @@ pub(super) struct Thread {
     pub(super) by_node: BTreeMap<NodeId, LinkId>,
     pub(super) locals: Locals,
     next_id: u64,
+    pub(super) rng: fastrand::Rng,
     /// There may be orders left from the turn before.
     backlog: bool,
     stopping: bool,
@@ -122,6 +127,7 @@ impl Thread {
             by_node: BTreeMap::new(),
             locals: Locals::default(),
             next_id: 0,
+            rng: fastrand::Rng::new(),
             backlog: false,
             stopping: false,
         }
@@ -138,13 +144,30 @@ impl Thread {
         let span = tracing::info_span!("net", node = self.config.node.0);
         let _entered = span.enter();
         while !self.stopping {
+            let (mut attempts, mut guests) = (0, 0);
             for (ready, flags) in self.sleep() {
-                self.serve(ready, flags);
+                let count = match ready {
+                    Ready::Attempt(_) => &mut attempts,
+                    Ready::Guest(_) => &mut guests,
+                    Ready::Orders | Ready::Listener(_) | Ready::Link(_) => &mut 0,
+                };
+                *count += 1;
+                // Those that are left over are ready in the next turn.
+                if *count <= HANDSHAKES_PER_TURN {
+                    self.serve(ready, flags);
+                }
             }
+            // Nobody is late who was not heard.
+            let (attempts_heard, guests_heard) = (attempts <= HANDSHAKES_PER_TURN, guests <= HANDSHAKES_PER_TURN);
             self.take_orders();
             let now = Instant::now();
             self.accept_again = self.accept_again.filter(|at| *at > now);
-            self.expire_guests(now);
+            if guests_heard {
+                self.expire_guests(now);
+            }
+            if attempts_heard {
+                self.expire_attempts(now);
+            }
             self.dial_due(now);
             self.keep_links(now);
             self.drop_failed();
@@ -234,7 +257,7 @@ impl Thread {
         if self.backlog {
             return Some(Instant::now());
         }
-        let guests = self.guests.first().map(|guest| guest.deadline);
+        let guests = self.guests.iter().map(|guest| guest.deadline).min();
         guests.into_iter().chain(self.accept_again).chain(self.dials_due()).chain(self.links_due()).min()
     }
 

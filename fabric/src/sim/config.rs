@@ -35,6 +35,9 @@ pub struct SimConfig {
     pub recv_depth: usize,
     /// An endpoint whose peer can't be reached, or is dead, breaks within this time.
     pub failure_timeout: Duration,
+    /// The time that a node takes for each connection that it sets up, one after the other: what handshakes cost on a host that has
+    /// little of it.
+    pub connect_time: Duration,
     /// How often the bytes of one operation land in two to four pieces, in random order.
     pub split_chance: f64,
     /// The time between two pieces: random, up to this.
@@ -87,6 +90,7 @@ impl SimConfig {
             queue_depth: 64,
             recv_depth: 1024,
             failure_timeout: Duration::from_millis(20),
+            connect_time: Duration::ZERO,
             split_chance: 0.1,
             split_gap: Duration::from_micros(2),
             lazy_chance: 0.1,

@@ -7,7 +7,7 @@ use super::{
     trace::TraceEvent,
     world::World,
 };
-use crate::{BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region};
+use crate::{BreakReason, Completion, EndpointId, GroupTag, HELLO_BYTES, NodeId, Region, Time};
 
 impl World {
     pub(super) fn connect(
@@ -94,6 +94,12 @@ impl World {
         if self.network.is_parted(id, peer_node).is_some() {
             return;
         }
+        let begins = [ix, peer_ix].map(|ix| self.node(ix).connects_until).into_iter().fold(self.now, Time::max);
+        if begins > self.now {
+            return self.queue.at(begins, Event::Meet(a));
+        }
+        let connected = self.now + self.config.connect_time;
+        [ix, peer_ix].into_iter().for_each(|ix| self.node(ix).connects_until = connected);
         for (mine, other, other_ix) in [(a, b, peer_ix), (b, a, ix)] {
             let mut remote: Vec<_> =
                 self.side(other).map(|o| o.exposed.iter().map(Region::describe).collect()).unwrap_or_default();
@@ -104,7 +110,7 @@ impl World {
             if self.sabotaged(Sabotage::NoHello) {
                 hello.clear();
             }
-            let at = self.one_way();
+            let at = self.one_way() + self.config.connect_time;
             if let Some(side) = self.side(mine) {
                 side.state = State::Met;
                 side.peer = Some(other);

@@ -49,6 +49,8 @@ pub(super) struct Node {
     ready: bool,
     notice_scheduled: bool,
     pub(super) sides: BTreeSet<EndpointId>,
+    /// Until when it sets up connections that have met.
+    pub(super) connects_until: Time,
     /// Endpoints with connects or posts that wait for the next poll.
     pub(super) unsent: Vec<EndpointId>,
     /// What the next poll reports.
@@ -94,6 +96,7 @@ impl World {
             ready: false,
             notice_scheduled: false,
             sides: BTreeSet::new(),
+            connects_until: Time::ZERO,
             unsent: Vec::new(),
             completions: Vec::new(),
             graphs: Executor::default(),

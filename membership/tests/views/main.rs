@@ -1,5 +1,6 @@
 //! Members that go through views together, on the simulated network.
 
+mod connecting;
 mod faults;
 mod protocol;
 mod restarts;

@@ -51,6 +51,14 @@ pub enum Start {
 }
 
 impl Start {
+    /// The node that begins the log, where there is a list.
+    pub(crate) fn founder(&self) -> Option<NodeId> {
+        match self {
+            Start::List { members, .. } => members.first()?.node,
+            Start::Join { .. } | Start::Witness { .. } => None,
+        }
+    }
+
     pub(crate) fn contacts(&self) -> impl Iterator<Item = &Contact> {
         let (first, second): (&[Contact], &[Contact]) = match self {
             Start::List { members, witnesses } => (members, witnesses),

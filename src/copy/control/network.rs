@@ -80,6 +80,7 @@ impl Caller {
             node: self.node,
             security: &self.security,
             service: COPIES,
+            connect_timeout: PATIENCE,
             timeout: PATIENCE,
         })?;
         Ok((call.peer(), call.into()))

@@ -6,7 +6,7 @@ use squall_fabric::{NodeId, Time, sim::Link};
 
 use super::{
     super::cluster::Cluster,
-    Peer, Scenario,
+    Peer, Scenario, WITNESS,
     disks::DiskFault,
     ledger::{Ledger, Log},
 };
@@ -42,6 +42,8 @@ pub(super) enum Fault {
     /// The process of a node ends, if it has left.
     Exit(NodeId),
     Disk(DiskFault),
+    CrashWitness,
+    LaunchWitness,
 }
 
 /// The faults of a scenario.
@@ -291,6 +293,12 @@ impl Scenario<'_> {
                 }
             }
             Fault::Launch(node) => self.launch(node)?,
+            Fault::CrashWitness => self.cluster.crash_witness(WITNESS),
+            Fault::LaunchWitness => {
+                if !self.cluster.is_witness_up(WITNESS) {
+                    self.cluster.launch_witness(WITNESS);
+                }
+            }
             Fault::Disk(fault) => self.carry_out_on_disk(fault),
             Fault::Exit(node) => {
                 if self.cluster.end_reason(node).is_some() {
@@ -337,6 +345,11 @@ impl Scenario<'_> {
         if self.cluster.is_up(node) || self.would_found_anew(node) {
             return Ok(());
         }
+        self.start_again(node)
+    }
+
+    /// Starts a node that does not run.
+    pub(super) fn start_again(&mut self, node: NodeId) -> Result<(), String> {
         let durable = self.durable;
         let declare = |cluster: &mut Cluster| {
             let log = Log::new(durable);

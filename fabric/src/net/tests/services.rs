@@ -8,6 +8,7 @@ fn dial<'a>(addresses: &'a [String], node: u32, security: &'a Security) -> Servi
         node: NodeId(node),
         security,
         service: ServiceId(5),
+        connect_timeout: PATIENCE,
         timeout: PATIENCE,
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -34,7 +35,21 @@ pub(super) struct Formation {
     forgot: Option<(NodeId, Vec<NodeId>)>,
     /// Of whom that was said in this node's log.
     named: Vec<NodeId>,
+    /// When somebody last said where the group is, or that it forms.
+    answered: Option<Duration>,
+    /// Of many contacts, how many are asked next, and whose turn it is.
+    width: usize,
+    next: usize,
+    /// How often this node has asked since it was answered.
+    asked: usize,
 }
+
+/// So many contacts are all asked at once. Of more, those who form the group are, and some of the others in turns: each stream costs
+/// both sides a handshake, and all with all would cost a large group's host more than its formation.
+const FEW: usize = 8;
+
+/// Those others may know of a group that those who form one do not: while these answer, every so many times one of the others is asked.
+const SELDOM: usize = 10;
 
 impl Formation {
     pub(super) fn new(returns_to_log: bool) -> Formation {
@@ -55,7 +70,7 @@ impl<C: Types> Agent<C> {
     pub(crate) async fn found(&mut self) {
         let Start::List { members, witnesses } = &self.settings.start else { return };
         let me = self.network.me();
-        let is_founder = members.first().and_then(|first| first.node) == Some(me.node);
+        let is_founder = self.settings.start.founder() == Some(me.node);
         // A cluster's number that was stored without a log is of one that was never begun: the node died in between.
         if !is_founder || !self.is_free() || !self.store.is_empty() {
             return;
@@ -161,8 +176,45 @@ impl<C: Types> Agent<C> {
             Some(leader) if leader.node != me.node && self.hears_leader(self.settings.timing.election.1) => {
                 self.say_hello(&Contact::from(&leader), wants);
             }
-            _ => contacts.iter().for_each(|contact| self.say_hello(contact, wants)),
+            _ => self.ask_around(&contacts, wants),
         }
+    }
+
+    /// Asks all contacts, if they are few; else those who form the group, and others in turns, twice as many each time until somebody
+    /// answers.
+    fn ask_around(&mut self, contacts: &[Contact], wants: Wants) {
+        let (peers, voters) = self.peers();
+        let votes = |node| peers.iter().any(|(voter, peer)| voters.contains(voter) && peer.member.node == node);
+        let forms = |contact: &&Contact| match (&self.settings.start, contact.node) {
+            (Start::List { members, witnesses }, Some(node)) => {
+                members.first().into_iter().chain(witnesses).any(|first| first.node == Some(node)) || votes(node)
+            }
+            (_, node) => node.is_some_and(votes),
+        };
+        let (first, others): (Vec<_>, Vec<_>) = contacts.iter().partition(forms);
+        first.iter().for_each(|contact| self.say_hello(contact, wants));
+        self.formation.asked += 1;
+        let width = match (others.len(), self.is_answered()) {
+            (0..=FEW, _) => others.len(),
+            (_, true) => {
+                self.formation.width = 1;
+                usize::from(self.formation.asked.is_multiple_of(SELDOM))
+            }
+            (many, false) => {
+                let width = self.formation.width.clamp(1, many);
+                self.formation.width = 2 * width;
+                width
+            }
+        };
+        for turn in 0..width {
+            self.say_hello(others[(self.formation.next + turn) % others.len()], wants);
+        }
+        self.formation.next += width;
+    }
+
+    /// Whether somebody has said a moment ago where the group is, or that it forms.
+    fn is_answered(&self) -> bool {
+        self.formation.answered.is_some_and(|at| self.now - at <= self.settings.timing.hello * 10)
     }
 
     pub(super) fn say_hello(&self, to: &Contact, wants: Wants) {
@@ -269,6 +321,11 @@ impl<C: Types> Agent<C> {
     }
 
     pub(crate) fn on_here(&mut self, from: &Member, here: Here) {
+        let (me, founder) = (self.network.me().node, self.settings.start.founder());
+        let knows = founder.is_some_and(|founder| founder == from.node || founder == me);
+        if matches!(here, Here::Forming { .. }) && knows || matches!(here, Here::Group { .. }) {
+            self.formation.answered = Some(self.now);
+        }
         match here {
             Here::Forming { missing } => self.on_forming(from.node, missing),
             Here::OtherLife(_) => {}
@@ -364,14 +421,18 @@ impl<C: Types> Agent<C> {
     /// The group that this node asks for is being formed.
     fn on_forming(&mut self, from: NodeId, missing: Vec<NodeId>) {
         let joins = matches!(self.settings.start, Start::Join { .. });
-        if !joins
+        // Who is one of many hears of most others only through the founder.
+        let is_told = self.settings.start.founder() == Some(from) && self.settings.start.contacts().count() > FEW;
+        if !joins && !is_told
             || self.wants.is_none()
             || self.tells_from.is_some()
             || self.formation.missing.as_ref() == Some(&missing)
         {
             return;
         }
-        tracing::info!(by = %from, ?missing, "the group has no first view yet: this node waits for it");
+        if joins {
+            tracing::info!(by = %from, ?missing, "the group has no first view yet: this node waits for it");
+        }
         self.formation.missing = Some(missing);
     }
 
@@ -442,8 +503,9 @@ impl<C: Types> Agent<C> {
             let silent = view.nodes().into_iter().filter(is_silent).collect();
             return self.shared.fail(Failure::NotAdmitted { waited_ms, epoch: view.epoch.0, silent });
         }
+        let joins = matches!(self.settings.start, Start::Join { .. });
         let missing = match &self.formation.missing {
-            Some(missing) if !missing.is_empty() => missing.clone(),
+            Some(missing) if !missing.is_empty() && (joins || self.is_answered()) => missing.clone(),
             _ => self.absent(),
         };
         self.shared.fail(Failure::NotFormed { waited_ms, missing });
