@@ -70,7 +70,7 @@ fn a_short_benchmark_of_real_processes_gives_plausible_figures() {
 
 #[test]
 fn an_open_loop_keeps_its_rate_and_times_every_message() {
-    let figures = figures("bench ordered --nodes 2 --senders one --size 1 --rate 200 --seconds 0.5 --json");
+    let figures = figures("bench ordered --bare --nodes 2 --senders one --size 1 --rate 200 --seconds 0.5 --json");
     let row = figures.iter().find(|figure| figure["bench"] == "ordered").expect("a row");
     assert_eq!((&row["senders"], number(row, "rate")), (&"one".into(), 200.0));
     let rate = number(row, "messages_per_second");
@@ -83,19 +83,19 @@ fn callers_are_answered_and_reads_under_a_lease_wake_nobody() {
     let rows = |line: &str| -> Vec<_> {
         figures(line).into_iter().filter(|figure| figure["bench"] == "calls").collect::<Vec<_>>()
     };
-    let mixed = rows("bench calls --nodes 2 --callers 1,3 --in-flight 4 --reads 50 --seconds 0.3 --json");
+    let mixed = rows("bench calls --bare --nodes 2 --callers 1,3 --in-flight 4 --reads 50 --seconds 0.3 --json");
     assert_eq!(mixed.len(), 2);
     for row in &mixed {
         assert!(row["calls_per_second"].as_f64() > Some(100.0), "{row}");
         assert!(row["latency_p50_us"].as_f64() > Some(0.0), "{row}");
     }
-    let reads = rows("bench calls --nodes 2 --reads 100 --seconds 0.3 --json");
+    let reads = rows("bench calls --bare --nodes 2 --reads 100 --seconds 0.3 --json");
     assert!(reads[0]["switches_per_call"].as_f64() < Some(0.1), "{}", reads[0]);
 }
 
 /// The rows of a bulk benchmark.
 fn moved(arguments: &str) -> Vec<Value> {
-    let figures = figures(&format!("bench bulk {arguments} --json"));
+    let figures = figures(&format!("bench bulk --bare {arguments} --json"));
     figures.into_iter().filter(|figure| figure["bench"] == "bulk").collect()
 }
 

@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> String {
 /// The rows of a benchmark.
 fn rows(bench: &str, options: &str) -> Vec<Value> {
     let arguments: Vec<&str> =
-        ["bench", bench].into_iter().chain(options.split_whitespace()).chain(["--json"]).collect();
+        ["bench", bench, "--bare"].into_iter().chain(options.split_whitespace()).chain(["--json"]).collect();
     let output = squall(&arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     let figures =
@@ -71,7 +71,7 @@ fn over_sockets_bulk_data_goes_by_the_pipeline() {
 #[test]
 fn nodes_can_be_started_through_a_command() {
     // `env` starts what follows, as `ip netns exec NAME` does, which only root may.
-    let arguments = "bench ordered --nodes 2 --seconds 0.2 --fabric tcp --json --wrap";
+    let arguments = "bench ordered --bare --nodes 2 --seconds 0.2 --fabric tcp --json --wrap";
     let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
     arguments.push("env SQUALL_HOST={host}");
     let output = squall(&arguments);

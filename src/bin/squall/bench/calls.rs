@@ -11,8 +11,7 @@ use super::{
     latency,
     ordered::default_bulk_threshold,
     places::{Place, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::{CallsRow, Report},
-    yardsticks,
+    report::{CallsRow, Printing},
 };
 use crate::CommandError;
 
@@ -66,9 +65,8 @@ pub(crate) struct CallsArgs {
     /// How a node with nothing to do waits
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    printing: Printing,
 }
 
 /// The default, of which no option makes another.
@@ -82,8 +80,7 @@ impl CallsArgs {
             return Err(CommandError::Usage(problem));
         }
         self.places.check(self.nodes).map_err(CommandError::Usage)?;
-        let mut report = Report::new(self.json);
-        yardsticks::run(&mut report)?;
+        let mut report = self.printing.begin()?;
         for calls in self.all_calls() {
             let cluster = fresh_cluster();
             let places = self.places.find(&cluster, self.nodes).map_err(CommandError::Failed)?;

@@ -12,8 +12,7 @@ use super::{
     latency,
     log::{DiskArgs, appends},
     places::{FabricKind, Place, PlaceArgs, Places, fabric_of, fresh_cluster},
-    report::{OrderedRow, Report},
-    yardsticks,
+    report::{OrderedRow, Printing, Report},
 };
 use crate::CommandError;
 
@@ -91,9 +90,8 @@ pub(crate) struct OrderedArgs {
     /// What each node reserves for each sender's bulk messages, in bytes: the largest message
     #[arg(long, value_name = "BYTES", default_value = "268435456")]
     bulk_reserve: usize,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    printing: Printing,
 }
 
 /// What a message's answer waits for.
@@ -108,11 +106,10 @@ enum Delivery {
 impl OrderedArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
-        let mut report = Report::new(self.json);
         if self.delivery == Delivery::Durable {
-            return self.run_durable(&mut report);
+            return self.run_durable(&mut Report::new(self.printing.json));
         }
-        yardsticks::run(&mut report)?;
+        let mut report = self.printing.begin()?;
         for &nodes in &self.nodes {
             for &size in &self.size {
                 let cluster = fresh_cluster();

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use bytesize::ByteSize;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{
@@ -13,9 +13,31 @@ use super::{
     job::{Senders, Spinning},
     onepipe::Order,
     places::FabricKind,
-    yardsticks::Yardstick,
+    yardsticks::{self, Yardstick},
 };
 use crate::CommandError;
+
+/// What is printed besides the figures of a benchmark, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Printing {
+    /// Leave out what the machine itself can do, for many short runs
+    #[arg(long)]
+    bare: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Printing {
+    /// Begins a report, with the yardsticks if they are wanted.
+    pub(crate) fn begin(&self) -> Result<Report, CommandError> {
+        let mut report = Report::new(self.json);
+        if !self.bare {
+            yardsticks::run(&mut report)?;
+        }
+        Ok(report)
+    }
+}
 
 /// What one run of `bench ordered` came to.
 #[derive(Clone, Debug, Serialize)]

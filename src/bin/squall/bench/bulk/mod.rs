@@ -24,8 +24,7 @@ use super::{
     cluster,
     job::{Senders, Spinning},
     places::{FabricKind, PlaceArgs, Places, fresh_cluster},
-    report::Report,
-    yardsticks,
+    report::Printing,
 };
 use crate::CommandError;
 
@@ -111,9 +110,8 @@ pub(crate) struct BulkArgs {
     /// What receivers do with each message once all have it
     #[arg(long, value_enum, default_value = "none")]
     touch: Touch,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    printing: Printing,
 }
 
 /// Options that say how copies are made, or of how many messages at a time.
@@ -135,8 +133,7 @@ fn size(text: &str) -> Result<usize, String> {
 impl BulkArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
-        let mut report = Report::new(self.json);
-        yardsticks::run(&mut report)?;
+        let mut report = self.printing.begin()?;
         for &nodes in &self.nodes {
             for &size in &self.size {
                 for way in self.ways() {

@@ -14,8 +14,7 @@ use super::{
     cluster,
     job::Spinning,
     places::{PlaceArgs, Places, fresh_cluster},
-    report::{CollectivesRow, Report},
-    yardsticks,
+    report::{CollectivesRow, Printing},
 };
 use crate::CommandError;
 
@@ -68,12 +67,8 @@ pub(crate) struct CollectivesArgs {
     /// How a node that waits for others does so
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
-    /// Leave out what the machine itself can do, for many short runs
-    #[arg(long)]
-    bare: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    printing: Printing,
 }
 
 /// Bounds what all nodes of a run have in memory.
@@ -90,10 +85,7 @@ fn size(text: &str) -> Result<usize, String> {
 impl CollectivesArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
-        let mut report = Report::new(self.json);
-        if !self.bare {
-            yardsticks::run(&mut report)?;
-        }
+        let mut report = self.printing.begin()?;
         for (operation, algorithm, size_bytes) in self.cases() {
             for &nodes in &self.nodes {
                 let cluster = fresh_cluster();

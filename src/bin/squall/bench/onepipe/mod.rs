@@ -15,8 +15,7 @@ pub(crate) use self::{
 use super::{
     cluster, latency,
     places::{PlaceArgs, Places, fresh_cluster},
-    report::{OnePipeRow, Report},
-    yardsticks,
+    report::{OnePipeRow, Printing},
 };
 use crate::CommandError;
 
@@ -74,12 +73,8 @@ pub(crate) struct OnePipeArgs {
     /// The ring from each node to each other, in bytes, a power of two (a group has 256 KiB if nothing else is said)
     #[arg(long, value_name = "BYTES", default_value = "524288")]
     ring_bytes: usize,
-    /// Leave out what the machine itself can do, for many short runs
-    #[arg(long)]
-    bare: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    printing: Printing,
 }
 
 /// The most nodes.
@@ -103,10 +98,7 @@ struct Case {
 impl OnePipeArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         self.check().map_err(CommandError::Usage)?;
-        let mut report = Report::new(self.json);
-        if !self.bare {
-            yardsticks::run(&mut report)?;
-        }
+        let mut report = self.printing.begin()?;
         for case in self.cases() {
             let cluster = fresh_cluster();
             let places = self.places.find(&cluster, case.nodes).map_err(CommandError::Failed)?;
