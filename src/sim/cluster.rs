@@ -378,6 +378,30 @@ impl Cluster {
         }
     }
 
+    /// Lets a node's clock, which nobody sets, run at another rate from now on, in millionths of the true one. At 0 it stands still,
+    /// while the network goes on: as in a virtual machine whose host stops its clock, or the machine and its clock
+    /// ([`pause`](Cluster::pause)).
+    pub fn run_clock(&mut self, id: NodeId, millionths: u64) {
+        let now = self.net.now();
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.clock = node.clock.at_rate(now, millionths);
+        let clock = node.clock;
+        if let Some(script) = &self.script {
+            script.set_clock(id, clock);
+        }
+        self.raft.set_clock(id, clock);
+        // What is due by the clock is so at another time.
+        self.schedule_log(id);
+        self.schedule_deliveries(id);
+        self.step_within(id, self.options.step_delay);
+    }
+
+    /// Lets a node's clock run at a random rate within the bound of the fault model.
+    pub(super) fn drift_clock(&mut self, id: NodeId) {
+        let millionths = Clock::rate(self.options.clock_drift, &mut self.rng);
+        self.run_clock(id, millionths);
+    }
+
     /// The true time of day.
     pub fn true_time(&self) -> Hlc {
         Hlc(true_time(self.net.now()))

@@ -83,6 +83,13 @@ impl Raft {
         self.seats.contains_key(&node)
     }
 
+    /// A node's clock runs otherwise from now on.
+    pub(super) fn set_clock(&mut self, node: NodeId, clock: Clock) {
+        if let Some(seat) = self.seats.get_mut(&node) {
+            (seat.clock, seat.runs_at) = (clock, Time::MAX);
+        }
+    }
+
     /// A node's process has ended.
     pub(super) fn crash(&mut self, node: NodeId) {
         // The power fails first: a log that is dropped in order would still write to its disk.

@@ -14,7 +14,8 @@
 //! - once the faults are over, a group that has a quorum and its state serves again, in bounded virtual time.
 //!
 //! Some groups have a witness, or fixed voters; in some, a member or the witness dies while the first view forms; on some hosts
-//! connections take so long that a view needs several failure timeouts until it is connected.
+//! connections take so long that a view needs several failure timeouts until it is connected. Clocks run at other rates from random
+//! moments on; where nobody reads under a lease, they also stand still for a while.
 //!
 //! About half of the ordered groups are durable. Then all nodes also lose power at once, in the midst of writes too, and come back in
 //! any order, some late, some never; and one disk fills up, fails a sync, rots, or is replaced. After that:
@@ -152,6 +153,8 @@ struct Scenario<'a> {
     senders: Vec<NodeId>,
     /// The group keeps a log on disk.
     durable: bool,
+    /// Members read under leases, so their clocks must run.
+    leases: bool,
     /// In ordered mode; else each sender's messages have only their own order, there are no reads, and nobody joins.
     ordered: bool,
     /// By sender and client: the next number.
@@ -305,6 +308,7 @@ impl<'a> Scenario<'a> {
             past: Vec::new(),
             senders: senders.into_iter().map(NodeId).collect(),
             durable,
+            leases: lease > 0,
             ordered,
             numbers: BTreeMap::new(),
             waiting: Vec::new(),

@@ -133,6 +133,13 @@ impl Script {
         Box::new(ScriptedLog { node, shared: Arc::clone(&self.shared) })
     }
 
+    /// A node's clock runs otherwise from now on.
+    pub(super) fn set_clock(&self, node: NodeId, clock: Clock) {
+        if let Some(seat) = lock(&self.shared).seats.get_mut(&node) {
+            seat.clock = clock;
+        }
+    }
+
     /// A node's process is gone.
     pub(super) fn crash(&self, node: NodeId) {
         lock(&self.shared).seats.remove(&node);

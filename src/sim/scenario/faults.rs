@@ -38,6 +38,10 @@ pub(super) enum Fault {
     LaunchAll,
     /// A node that is down loses its disk.
     Wipe(NodeId),
+    /// A node's clock runs at another rate from then on.
+    Drift(NodeId),
+    /// A node's clock stands still, while the network and its threads go on.
+    StopClock(NodeId),
     Leave(NodeId),
     /// The process of a node ends, if it has left.
     Exit(NodeId),
@@ -162,6 +166,26 @@ impl Scenario<'_> {
         if self.durable {
             self.plan_disk_faults(begin, lasts);
         }
+        self.plan_clocks(begin, lasts);
+    }
+
+    /// Clocks run at other rates from some moment on; or, where no reads depend on them, stand still for a while, some with their
+    /// nodes' threads.
+    fn plan_clocks(&mut self, begin: Time, lasts: Duration) {
+        for _ in 0..self.rng.usize(0..=4) {
+            let (node, at) = (self.any_node(), begin + self.within(lasts));
+            self.faults.plan(at, Fault::Drift(node));
+        }
+        for _ in 0..if self.leases { 0 } else { self.rng.usize(0..=2) } {
+            let (node, at) = (self.any_node(), begin + self.within(lasts));
+            let over = at + self.millis(0, 60);
+            self.faults.plan(at, Fault::StopClock(node));
+            if self.rng.bool() {
+                self.faults.plan(at, Fault::Pause(node));
+                self.faults.plan(over, Fault::Resume(node));
+            }
+            self.faults.plan(over, Fault::Drift(node));
+        }
     }
 
     /// One leader after the other, as each takes over.
@@ -229,7 +253,7 @@ impl Scenario<'_> {
         due.sort_by_key(|(at, _)| *at);
         for (_, fault) in due {
             self.tell(|| format!("{fault:?}"));
-            self.faults.injected += usize::from(!matches!(fault, Fault::Resume(_) | Fault::Heal(_)));
+            self.faults.injected += usize::from(!matches!(fault, Fault::Resume(_) | Fault::Heal(_) | Fault::Drift(_)));
             self.carry_out(fault)?;
         }
         Ok(())
@@ -253,6 +277,12 @@ impl Scenario<'_> {
                     peer.is_paused = false;
                 }
                 self.cluster.resume(node);
+            }
+            // Within the fault model's bound, so nobody may come to harm.
+            Fault::Drift(node) => self.cluster.drift_clock(node),
+            Fault::StopClock(node) => {
+                self.faults.met.insert(node);
+                self.cluster.run_clock(node, 0);
             }
             Fault::Suspect(by, gone) => {
                 self.faults.met.extend([by, gone]);
