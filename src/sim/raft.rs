@@ -28,8 +28,11 @@ pub(super) struct Raft {
     sent: u64,
     decided: Arc<Mutex<Decided>>,
     /// By node, what came of the last force.
-    forces: BTreeMap<NodeId, Arc<Mutex<Option<Result<(), NotForced>>>>>,
+    forces: BTreeMap<NodeId, Came>,
 }
+
+/// What came of a force, once that is known.
+type Came = Arc<Mutex<Option<Result<(), NotForced>>>>;
 
 struct Seat {
     log: Arc<Mutex<SimLog>>,
@@ -297,7 +300,7 @@ impl Cluster {
         if let Some(shard) = anew.iter().find(|shard| journal(shard).is_some_and(|journal| journal.is_stale())) {
             return Err(format!("its replica of {shard} is not what its log says"));
         }
-        let came = Arc::default();
+        let came = Came::default();
         self.raft.forces.insert(id, Arc::clone(&came));
         lock(&seat.log).force(proposal, reason.to_owned(), move |result| *lock(&came) = Some(result));
         self.schedule_log(id);
