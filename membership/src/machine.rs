@@ -299,6 +299,9 @@ impl Membership {
         let Some(tenure) = &mut self.tenure else { return };
         self.closing |= tenure.closes;
         self.leaving |= self.closing;
+        if self.leaving && tenure.is_deserted() {
+            return self.end(EndReason::Left, out);
+        }
         if self.closing {
             tenure.board.close();
         } else if !self.leaving || !tenure.may_leave() {

@@ -76,6 +76,8 @@ pub(crate) struct Tenure {
     pub(crate) closes: bool,
     /// Until when it waits for others that leave, too.
     parts_by: Option<Time>,
+    /// Members that closed their endpoints in an orderly way, or whose processes are gone.
+    departed: BTreeSet<usize>,
     /// Broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
@@ -115,6 +117,7 @@ impl Tenure {
             cleaning: BTreeMap::new(),
             closes: false,
             parts_by: None,
+            departed: BTreeSet::new(),
             lost: Vec::new(),
             backs: Vec::new(),
             expects: false,
@@ -216,6 +219,12 @@ impl Tenure {
         }
     }
 
+    /// Whether all other members have ended, or gone on, and nobody tells this one how: they may have ended the group while a view was
+    /// decided that only this one heard of.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.decider.is_stalled() && self.departed.len() + 1 == self.board.len()
+    }
+
     /// Whether what follows is known.
     pub(crate) fn is_decided(&self) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Parting | Phase::Over)
@@ -229,6 +238,9 @@ impl Tenure {
         let Some(member) = self.board.rank_of(node).filter(|&member| member != self.me) else { return };
         if self.is_decided() {
             return;
+        }
+        if let Cause::Lost { reason: BreakReason::PeerClosed | BreakReason::ProcessGone, .. } = cause {
+            self.departed.insert(member);
         }
         let accused = self.board.accused_by(self.me).count();
         let (is_known, keeps_half) =
