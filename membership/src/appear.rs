@@ -59,7 +59,7 @@ impl Coming {
     }
 
     fn look(&mut self, now: Time, board: &Board, previous: Option<&Board>) {
-        let known = self.endpoints_here(board, previous) + board.endpoints_elsewhere();
+        let known = self.endpoints_here(board, previous).saturating_add(board.endpoints_elsewhere());
         if known > self.known || self.since.is_none() {
             (self.known, self.since) = (known, Some(now));
         }
@@ -82,7 +82,7 @@ impl Tenure {
         doubts.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
     }
 
-    /// How long nothing may come about until those who are missing are given up. Who has reached nobody does not see what the others do,
+    /// The time for which nothing may come about until those who are missing are given up. Who has reached nobody does not see what the others do,
     /// and is more likely than all of them to be what is missing; connecting them takes the longer, the more they are.
     fn patience_with_missing(&self, settings: &Settings) -> Duration {
         let times = if self.board.reached() == 0 { self.board.len().max(2) as u32 } else { 2 };

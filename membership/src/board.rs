@@ -32,7 +32,7 @@ pub(crate) struct Board {
     remote: Vec<Option<RegionKey>>,
     table: Table,
     heartbeat: Counter,
-    /// The number of endpoints of this view that have come about at the member.
+    /// The number of endpoints that have come about at the member, of this view and the one before.
     endpoints: Counter,
     /// The member's wall clock: how far it has gone forward, and how far back, in nanoseconds. Two counters, since a clock may be
     /// set back, and a counter can't.

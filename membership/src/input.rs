@@ -26,7 +26,7 @@ pub struct Settings {
     pub layout: Layout,
     /// How long a heartbeat may stand still.
     pub failure_timeout: Duration,
-    /// How long a view that is installed may go without an endpoint that comes about, until who has not appeared is given up.
+    /// The time for which no endpoint of an installed view may come about until those who have not appeared are given up.
     pub connect_timeout: Duration,
     /// The longest that a member of a shard may read after another has vouched for it.
     pub read_lease: Duration,

@@ -170,7 +170,7 @@ impl Returning {
         self.back_from_disk(me, &self.last.as_ref()?.view)
     }
 
-    /// What this node's disk has, if an earlier life of the node was a member of a view.
+    /// The report of this node's disk, if an earlier life of the node was a member of a view.
     fn back_from_disk(&self, me: &Member, view: &View) -> Option<Back> {
         let held = self.held.clone()?;
         let is_earlier =
@@ -179,7 +179,7 @@ impl Returning {
         was_member.then(|| Back { member: me.clone(), epoch: view.epoch, goes_on: false, held })
     }
 
-    /// What this node goes on with alone from its disk. `last` is the last view, if no decision was heard of.
+    /// The view in which this node goes on alone from its disk. `last` is the last view, if no decision was heard of.
     pub(crate) fn forced(
         &self,
         me: &Member,

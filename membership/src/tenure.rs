@@ -24,9 +24,6 @@ use crate::{
     view_log::{Final, Proposal, Trims},
 };
 
-/// So many failure timeouts a member of a group that has ended waits for those of whom it is not known whether they know it.
-const PARTS_WITHIN: u32 = 4;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Not all endpoints are up.
@@ -516,14 +513,10 @@ impl Tenure {
         if goes_on { Phase::Over } else { Phase::Parting }
     }
 
-    /// Goes once all others know that all leave, or are gone: who does not know it would wait for this member. One that can't be reached
-    /// may hear of it yet, from the view log, as long as somebody is there to tell.
+    /// Goes once all others know that all leave, or are gone: who does not know it would wait for this member.
     fn part(&mut self, now: Time, settings: &Settings) {
-        let by = *self.parts_by.get_or_insert(now + settings.failure_timeout * PARTS_WITHIN);
-        let is_gone = |member| {
-            let node = self.board.node(member);
-            self.lost.iter().any(|(lost, reason)| *lost == node && *reason == BreakReason::ProcessGone)
-        };
+        let by = *self.parts_by.get_or_insert(now + settings.failure_timeout);
+        let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.board.node(member));
         let knows = |member| member == self.me || self.board.has_decided(member) || is_gone(member);
         if now >= by || (0..self.board.len()).all(knows) {
             self.phase = Phase::Over;

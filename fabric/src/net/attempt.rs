@@ -48,7 +48,7 @@ pub(super) struct Attempt {
 const STUCK_AFTER: Duration = Duration::from_millis(250);
 
 impl Attempt {
-    /// How far it has come: connected, protected, asked who this node is.
+    /// The steps that it has taken: connected, protected, asked who this node is.
     fn step(&self) -> (bool, bool, bool) {
         (!self.connecting, !self.channel.pipe.is_shaking(), self.challenge.is_some())
     }

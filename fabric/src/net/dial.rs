@@ -28,11 +28,11 @@ const MAX_ADDRESSES: usize = 16;
 /// How many data connections with one peer are dialed at a time, so that it does not take them for strangers' work.
 const DATA_DIALS: usize = 4;
 
-/// How many connections are set up at a time. All at once would wait for each other at their ends until some are given up, and what
+/// The number of connections that are set up at a time. All at once would wait for each other at their ends until some are given up, and what
 /// was done for those was in vain.
 const DIALS: usize = 16;
 
-/// How long an address may take to accept a connection. Beyond that the system would try again too seldom.
+/// The time that an address may take to accept a connection. Beyond that the system would try again too seldom.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long what a name stands for is taken for granted, while nobody answers there.

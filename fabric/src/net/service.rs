@@ -251,7 +251,7 @@ pub struct ServiceDial<'a> {
     pub security: &'a Security,
     /// The service.
     pub service: ServiceId,
-    /// How long an address may take to accept a connection, of that time.
+    /// The part of `timeout` that an address may take to accept a connection.
     pub connect_timeout: Duration,
     /// How long it may take, handshakes included. (Looking up a name takes as long as the system's resolver does.)
     pub timeout: Duration,

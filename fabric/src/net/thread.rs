@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_millis(50);
 /// How many orders are carried out before sockets have their turn.
 const ORDERS_PER_TURN: usize = 1024;
 
-/// How many connections whose ends don't know each other yet are heard before links have their turn again, of those that were dialed and
+/// The number of connections whose ends don't know each other yet that are heard before links have their turn again, of those that were dialed and
 /// of those that came. Each may cost some signatures, and heartbeats must not wait for those of many.
 const HANDSHAKES_PER_TURN: usize = 4;
 
@@ -157,17 +157,17 @@ impl Thread {
                     self.serve(ready, flags);
                 }
             }
-            // Nobody is late who was not heard.
-            let (attempts_heard, guests_heard) = (attempts <= HANDSHAKES_PER_TURN, guests <= HANDSHAKES_PER_TURN);
             self.take_orders();
             let now = Instant::now();
             self.accept_again = self.accept_again.filter(|at| *at > now);
-            if guests_heard {
-                self.expire_guests(now);
-            }
-            if attempts_heard {
-                self.expire_attempts(now);
-            }
+            // Nobody is late who was not heard; but strangers who always have something to say must not keep their places by that.
+            let late = |ready| {
+                let spared = if ready > HANDSHAKES_PER_TURN { self.config.handshake_timeout } else { Duration::ZERO };
+                now.checked_sub(spared)
+            };
+            let (guests_late, attempts_late) = (late(guests), late(attempts));
+            guests_late.into_iter().for_each(|before| self.expire_guests(before));
+            attempts_late.into_iter().for_each(|before| self.expire_attempts(before));
             self.dial_due(now);
             self.keep_links(now);
             self.drop_failed();

@@ -82,7 +82,7 @@ pub struct ViewRecord {
 /// How many lists of nodes a view's record has.
 const LISTS: usize = 5;
 
-/// What comes before their nodes: a life, a position, and how many nodes each has.
+/// The part before their nodes: a life, a position, and how many nodes each has.
 const VIEW_FIXED_BYTES: usize = 24 + 2 * LISTS;
 
 impl ViewRecord {

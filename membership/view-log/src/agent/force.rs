@@ -47,7 +47,7 @@ impl Forcing {
 #[derive(Debug)]
 pub(super) struct Move {
     cluster: ClusterId,
-    /// Where it began, if an operator forced it.
+    /// The place where it began, if an operator forced it.
     began: Option<Began>,
     /// The node that says so, if the life that is left was forced beside it: this process ends then, and joins when it is started again.
     rival: Option<NodeId>,

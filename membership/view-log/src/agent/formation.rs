@@ -40,7 +40,7 @@ pub(super) struct Formation {
     /// Of many contacts, how many are asked next, and whose turn it is.
     width: usize,
     next: usize,
-    /// How often this node has asked since it was answered.
+    /// The number of times that this node has asked.
     asked: usize,
 }
 
