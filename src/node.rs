@@ -327,7 +327,8 @@ impl Node {
     /// leave, in whatever order, the group ends ([`EndReason::Dissolved`]), as by [`shutdown_group`](Node::shutdown_group).
     ///
     /// Returns whether it has left. If not, nobody else can go on with the state that it has, or too few of those who decide
-    /// can be reached; it is still a member then, and goes on trying.
+    /// can be reached: perhaps all others ended while this node was cut off from them. It is still a member then, and goes on trying; a
+    /// process that is to end calls [`shutdown`](Node::shutdown) next, whatever the answer.
     pub fn leave(&self, limit: Duration) -> bool {
         self.operator.tell(Request::Leave);
         self.operator.wait_left(Some(limit)).is_some()

@@ -9,7 +9,7 @@ use crate::{
     end::Cause,
     input::{Effect, Settings},
     stall::{Patience, Watched},
-    tenure::{Phase, Tenure},
+    tenure::{Phase, Tenure, has_departed},
 };
 
 /// A member that was in order when the view was decided, and of which bad news came before it appeared in it, has this part of
@@ -72,6 +72,11 @@ impl Tenure {
         // A new life of it has nothing to do with what became of the old one.
         let member = self.board.rank_of(node).filter(|_| !self.view.joined.contains(&node));
         self.doubts.extend(member.map(|member| Doubt { member, reason, since: None }));
+    }
+
+    /// Whether a member has closed the view before, and nothing more is known of it.
+    pub(crate) fn is_doubted(&self, member: usize) -> bool {
+        self.doubts.iter().any(|doubt| doubt.member == member && has_departed(&doubt.reason))
     }
 
     /// When something is to be done about members that have not appeared.

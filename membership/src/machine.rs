@@ -49,6 +49,8 @@ pub struct Membership {
     /// All members are to leave.
     closing: bool,
     ended: bool,
+    /// When its endpoints are closed, once it has ended; after that [`Time::MAX`].
+    closes_at: Option<Time>,
 }
 
 impl Membership {
@@ -67,6 +69,7 @@ impl Membership {
             leaving: false,
             closing: false,
             ended: false,
+            closes_at: None,
         }
     }
 
@@ -165,7 +168,7 @@ impl Membership {
     pub fn deadline(&self) -> Time {
         let due = match &self.tenure {
             _ if !self.retired.is_empty() => return Time::ZERO,
-            _ if self.ended => return Time::MAX,
+            _ if self.ended => return self.closes_at.unwrap_or(Time::ZERO),
             Some(tenure) => tenure.deadline(&self.settings),
             None => self.damping.deadline(),
         };
@@ -263,15 +266,16 @@ impl Membership {
         }
         if !self.ended {
             self.returning.step(now, &self.settings, &self.me, self.tenure.as_ref(), out);
-        }
-        // What waited until the view was installed.
-        if self.installing.is_none() {
-            for next in std::mem::take(&mut self.later) {
-                self.on_committed(next, out);
+            // What waited until the view was installed.
+            if self.installing.is_none() {
+                for next in std::mem::take(&mut self.later) {
+                    self.on_committed(next, out);
+                }
+                self.leave(out);
             }
-            self.leave(out);
         }
         if self.ended {
+            self.close(fabric, now);
             return false;
         }
         let Some(tenure) = self.tenure.as_mut() else {
@@ -291,6 +295,15 @@ impl Membership {
     pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
         for tenure in self.tenure.iter_mut().chain(&mut self.retired) {
             tenure.disconnect(fabric);
+        }
+    }
+
+    /// Closes the endpoints of a node that has ended, once the others have had time to read its row: whoever owns it may keep it for long,
+    /// and who still waits for it is to know that it has gone.
+    fn close(&mut self, fabric: &mut impl Fabric, now: Time) {
+        if now >= *self.closes_at.get_or_insert(now + self.settings.failure_timeout) {
+            self.disconnect(fabric);
+            self.closes_at = Some(Time::MAX);
         }
     }
 

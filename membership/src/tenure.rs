@@ -217,9 +217,14 @@ impl Tenure {
     }
 
     /// Whether all other members have ended, or gone on, and nobody tells this one how: they may have ended the group while a view was
-    /// decided that only this one heard of.
+    /// decided that only this one heard of; or they end, of whom each waited in another view.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.decider.is_stalled() && self.departed.len() + 1 == self.board.len()
+        let has_gone = |member: usize| {
+            member == self.me
+                || self.departed.contains(&member)
+                || !self.board.was_reached(member) && self.is_doubted(member)
+        };
+        self.decider.is_stalled() && (0..self.board.len()).all(has_gone)
     }
 
     /// Whether what follows is known.
@@ -236,7 +241,7 @@ impl Tenure {
         if self.is_decided() {
             return;
         }
-        if let Cause::Lost { reason: BreakReason::PeerClosed | BreakReason::ProcessGone, .. } = cause {
+        if matches!(&cause, Cause::Lost { reason, .. } if has_departed(reason)) {
             self.departed.insert(member);
         }
         let accused = self.board.accused_by(self.me).count();
@@ -522,4 +527,9 @@ impl Tenure {
             self.phase = Phase::Over;
         }
     }
+}
+
+/// Whether an endpoint that broke so tells that the process has gone, or has gone on to another view.
+pub(crate) fn has_departed(reason: &BreakReason) -> bool {
+    matches!(reason, BreakReason::PeerClosed | BreakReason::ProcessGone)
 }
