@@ -177,9 +177,10 @@ impl Trial {
         last.map(|view| view.shards[0].complete.clone()).unwrap_or_default()
     }
 
-    /// Whether all of these come to have the state.
+    /// Whether all of these come to have the state, and know it: one that has not installed its first view refuses to be read.
     fn come_to_hold(&mut self, nodes: &[NodeId]) -> bool {
-        let hold = |trial: &Trial| nodes.iter().all(|node| trial.holders().contains(node));
+        let is_in = |trial: &Trial, node| trial.cluster.view(node).is_some();
+        let hold = |trial: &Trial| nodes.iter().all(|&node| trial.holders().contains(&node) && is_in(trial, node));
         for _ in 0..PATIENCE.as_millis() / 10 {
             if hold(self) {
                 break;

@@ -14,7 +14,7 @@ use std::{
 
 use squall::{
     Config, ConfigBuilder, Node, NodeId, Sharded,
-    admin::{AdminClient, Standing, Target},
+    admin::{AdminClient, ShardCondition, Standing, Target},
 };
 
 use process::PATIENCE;
@@ -150,4 +150,48 @@ fn a_node_that_was_started_again_goes_on_with_its_disk_when_the_others_are_lost(
     let mut others = [2, 3].map(|id| cluster.launch(id));
     others.iter_mut().for_each(process::Process::ready);
     assert_eq!(others.iter_mut().map(process::Process::serves).collect::<Vec<_>>(), [6, 6]);
+}
+
+/// All processes of a group in memory end, and come back with their parts of the view log alone. The state is lost, and that is said.
+#[test]
+fn a_shard_in_memory_that_no_process_has_any_more_is_said_to_be_lost_and_begins_anew_by_force() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let launch = |id: u32| {
+        let config = Config::builder(cluster("lost"), id).members(1..=3).restart_wait(Duration::from_millis(200));
+        let config: ConfigBuilder = config.storage(directory.path().join(id.to_string())).group("sums", |_| {});
+        let mut node = Node::builder(config.build().expect("the configuration is valid"));
+        let group = node.sharded("sums", |_| Sum::default());
+        (node.start().expect("it starts"), group)
+    };
+    let launch_all = |ids: &[u32]| -> Vec<_> {
+        thread::scope(|scope| {
+            let starting: Vec<_> = ids.iter().map(|&id| scope.spawn(move || launch(id))).collect();
+            starting.into_iter().map(|node| node.join().expect("no panic")).collect()
+        })
+    };
+    let started = launch_all(&[1, 2, 3]);
+    assert_eq!(started[0].1[0].submit(&5).wait(), Ok(5));
+    end(started);
+    let back = launch_all(&[1, 2, 3]);
+    until("all are back, and none has the state", || {
+        let report = ask("lost", 2).status().expect("it answers");
+        let is_lost = matches!(report.shards[0].condition, ShardCondition::Suspended { all_back: true, .. });
+        is_lost && report.members.len() == 3
+    });
+    assert!(back[0].1[0].submit(&1).deadline(Duration::from_secs(1)).wait().is_err());
+    end(back);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| launch(1));
+        let target = Target::on_host(cluster("lost"), 1);
+        until("it waits for the others", || {
+            let status = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
+            matches!(status.map(|report| report.standing), Ok(Standing::Stalled(_)))
+        });
+        let output = recover(&cluster("lost"), 1);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let first = first.join().expect("no panic");
+        let others = launch_all(&[2, 3]);
+        until("all take work", || others[1].1[0].submit(&1).deadline(PATIENCE).wait().is_ok_and(|sum| sum < 5));
+        end(others.into_iter().chain([first]));
+    });
 }

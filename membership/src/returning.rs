@@ -207,6 +207,20 @@ impl Returning {
         for why in back.held.keys().filter_map(|&shard| back.falls_short(&tenure.view, shard, &backs)) {
             tracing::warn!(epoch = epoch.0, why, "a suspended shard does not go on with this node's copy");
         }
+        let view = &tenure.view;
+        let has_copy = |shard: &ShardView| back.held.contains_key(&shard.shard) || self.kept.contains_key(&shard.shard);
+        for shard in view.shards.iter().filter(|shard| shard.may_reopen(tenure.member()) && !has_copy(shard)) {
+            let (shard, others) = (
+                shard.shard,
+                match shard.are_all_back(&view.members) {
+                    true => {
+                        "so are all others: if none of them has it, it is lost, and the shard does not go on by itself"
+                    }
+                    false => "the others have not all come back",
+                },
+            );
+            tracing::warn!(epoch = epoch.0, %shard, others, "this node, which held a suspended shard's state, is back without it");
+        }
     }
 
     /// This node's report on suspended shards, if it has any.

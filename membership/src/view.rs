@@ -213,6 +213,14 @@ impl ShardView {
         nodes
     }
 
+    /// Whether the shard is suspended and all copies with which it may go on are those of these members. If it does not go on soon, none of
+    /// them has its state any more: that is lost.
+    pub fn are_all_back(&self, members: &[Member]) -> bool {
+        let ShardState::Suspended { last_holders, .. } = &self.state else { return false };
+        let mut holders = last_holders.iter().chain(self.former.iter().map(|one| &one.holder));
+        holders.all(|holder| members.iter().any(|member| holder.is(member)))
+    }
+
     /// The last epoch in which the shard was held, in a view of this one.
     pub(crate) fn held_until(&self, epoch: Epoch) -> Epoch {
         match self.state {

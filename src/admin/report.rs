@@ -158,6 +158,8 @@ pub enum ShardCondition {
         last_holders: Vec<NodeId>,
         /// The version up to which messages were acknowledged, as far as the logs say of those who are back; 0 if they say nothing.
         acknowledged: u64,
+        /// All of these are members. If it does not go on within seconds, none of them has its state any more.
+        all_back: bool,
     },
 }
 

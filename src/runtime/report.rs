@@ -30,7 +30,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         (report.joined, report.left) = (view.joined.clone(), view.left.clone());
         report.clock = self.core.bound().warning(Now::Boot.wall(), now);
         let is_of_group = |shard: &&ShardView| self.groups.contains_key(&shard.shard);
-        report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard)).collect();
+        report.shards = view.shards.iter().filter(is_of_group).map(|shard| self.shard(shard, view)).collect();
         report.stalls = self.core.stalls(now).into_iter().map(|stall| self.stall(stall, now)).collect();
         report
     }
@@ -90,7 +90,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
         }
     }
 
-    fn shard(&self, shard: &ShardView) -> ShardReport {
+    fn shard(&self, shard: &ShardView, view: &View) -> ShardReport {
         let slot = self.groups.get(&shard.shard);
         let log = slot.and_then(|group| group.control.history().status());
         let row = |&node: &NodeId| {
@@ -112,7 +112,8 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             ShardState::Active => ShardCondition::Active,
             ShardState::Inadequate => ShardCondition::Inadequate,
             ShardState::Suspended { acknowledged, .. } => {
-                ShardCondition::Suspended { last_holders: shard.waits_for(), acknowledged: *acknowledged }
+                let (last_holders, all_back) = (shard.waits_for(), shard.are_all_back(&view.members));
+                ShardCondition::Suspended { last_holders, acknowledged: *acknowledged, all_back }
             }
         };
         let rows = shard.members.iter().map(row).collect();

@@ -92,9 +92,16 @@ fn condition(condition: &ShardCondition) -> String {
     match condition {
         ShardCondition::Active => "active".into(),
         ShardCondition::Inadequate => "refuses work: too few members hold its state".into(),
-        ShardCondition::Suspended { last_holders, acknowledged } => {
+        ShardCondition::Suspended { last_holders, acknowledged, all_back } => {
             let holders = ids(last_holders);
-            let waits = format!("suspended: it goes on when one who held its state is back ({holders})");
+            let waits = match all_back {
+                false => format!("suspended: it goes on when one who held its state is back ({holders})"),
+                true => format!(
+                    "suspended: all who held its state are back ({holders}), and it goes on as soon as one of them says that it has it. If \
+                     that takes longer than seconds, it is lost: end all nodes, start one of these and let it begin anew with `squall \
+                     recover --force`, then start the others"
+                ),
+            };
             match acknowledged {
                 0 => waits,
                 version => format!(
