@@ -2,6 +2,7 @@
 //! lose power: nothing acknowledged is lost while a disk has it, and a shard goes on when its last holders are back.
 
 mod numbers;
+mod seeds;
 mod shards;
 
 use std::time::Duration;
@@ -126,5 +127,5 @@ impl Run {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_every_shard_goes_on() {
-    numbers::run_all(&numbers::seeds(SEEDS), |seed| Run::new(seed).play());
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).play());
 }

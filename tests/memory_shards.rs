@@ -19,6 +19,7 @@
 //!   reopens it alone and is killed takes it along: as the only member it has acknowledged more than its sibling knows.
 
 mod numbers;
+mod seeds;
 mod shards;
 
 use std::collections::BTreeMap;
@@ -159,5 +160,5 @@ impl Run {
 
 #[test]
 fn a_shard_goes_on_from_the_memory_of_a_last_holder_and_nothing_acknowledged_is_lost() {
-    numbers::run_all(&numbers::seeds(SEEDS), |seed| Run::new(seed).play());
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).play());
 }

@@ -2,6 +2,8 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
+mod seeds;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -265,21 +267,9 @@ impl World {
     }
 }
 
-fn seeds() -> Vec<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    match (std::env::var("SQUALL_SEED"), std::env::var("SQUALL_SEEDS")) {
-        (Ok(seed), _) => vec![number(&seed)],
-        (_, Ok(range)) => {
-            let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-            (number(from)..number(to)).collect()
-        }
-        _ => (0..SEEDS).collect(),
-    }
-}
-
 /// Runs a test on each seed, and says which fails.
 fn on_seeds(test: impl Fn(&mut World)) {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut World::formed(seed))));
         if let Err(payload) = run {
             let text = payload.downcast_ref::<String>().map(String::as_str);

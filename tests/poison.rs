@@ -4,6 +4,8 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
+mod seeds;
+
 use std::{
     io,
     pin::Pin,
@@ -222,15 +224,6 @@ fn refused(launched: Result<(), NotStarted>) -> String {
     }
 }
 
-fn seeds() -> Vec<u64> {
-    if let Ok(seed) = std::env::var("SQUALL_SEED") {
-        return vec![seed.parse().expect("SQUALL_SEED is a number")];
-    }
-    let Ok(range) = std::env::var("SQUALL_SEEDS") else { return (0..SEEDS).collect() };
-    let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-    (from.parse().expect("a number")..to.parse().expect("a number")).collect()
-}
-
 fn each(play: fn(&mut Trial)) {
     // A trial's panics are many, and as they should be.
     std::panic::set_hook(Box::new(|info| {
@@ -239,7 +232,7 @@ fn each(play: fn(&mut Trial)) {
             eprintln!("{said}");
         }
     }));
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let Err(panic) = std::panic::catch_unwind(|| play(&mut Trial::new(seed))) else { continue };
         let what = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         panic!("seed {seed}: {}", what.unwrap_or("it panicked"));

@@ -1,9 +1,11 @@
 //! Damage by disks while their nodes run: simulated members find it by reading their logs again, and replace it by each other's
 //! records, while the group goes on.
 //!
-//! `SQUALL_SEEDS=FROM..TO` runs other seeds than usual.
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
-use std::{io, ops::Range, time::Duration};
+mod seeds;
+
+use std::{io, time::Duration};
 
 use fastrand::Rng;
 use rkyv::Archived;
@@ -11,6 +13,9 @@ use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
     sim::{Cluster, Decider, Options},
 };
+
+/// The number of seeds that run here.
+const SEEDS: u64 = 50;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -71,16 +76,10 @@ fn work(cluster: &mut Cluster, groups: &[Group<Count>], rng: &mut Rng, count: us
     }
 }
 
-fn seeds() -> Range<u64> {
-    let Ok(range) = std::env::var("SQUALL_SEEDS") else { return 0..50 };
-    let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-    from.parse().expect("a number")..to.parse().expect("a number")
-}
-
 #[test]
 fn what_a_disk_damages_while_its_node_runs_is_found_and_repaired_from_another_member() {
     let mut repaired = 0;
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut rng = Rng::with_seed(seed);
         let (mut cluster, groups) = cluster(3, seed);
         work(&mut cluster, &groups, &mut rng, 150);
@@ -101,12 +100,12 @@ fn what_a_disk_damages_while_its_node_runs_is_found_and_repaired_from_another_me
         work(&mut cluster, &groups, &mut rng, 5);
         assert!(nodes.iter().all(|&node| cluster.end_reason(node).is_none()), "seed {seed}");
     }
-    assert!(repaired > 0 || seeds().is_empty());
+    assert!(repaired > 0 || seeds::seeds(SEEDS).is_empty());
 }
 
 #[test]
 fn a_member_without_others_says_what_is_damaged_and_goes_on() {
-    for seed in seeds().take(5) {
+    for seed in seeds::seeds(SEEDS).take(5) {
         let mut rng = Rng::with_seed(seed);
         let (mut cluster, groups) = cluster(1, seed);
         work(&mut cluster, &groups, &mut rng, 60);

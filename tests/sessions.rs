@@ -4,6 +4,7 @@
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 mod numbers;
+mod seeds;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -289,5 +290,5 @@ impl Run {
 
 #[test]
 fn each_command_of_a_client_is_applied_once_and_what_it_is_told_is_true() {
-    numbers::run_all(&numbers::seeds(SEEDS), |seed| Run::new(seed).play());
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).play());
 }

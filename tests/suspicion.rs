@@ -2,9 +2,10 @@
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
+mod seeds;
 mod sum;
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use squall::{
@@ -53,24 +54,9 @@ fn break_a_link(seed: u64) -> ([NodeId; 2], BTreeMap<u64, Vec<NodeId>>) {
     (ends, left)
 }
 
-/// The seeds that run.
-fn seeds() -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    if let Ok(seed) = std::env::var("SQUALL_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    match std::env::var("SQUALL_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-            number(from)..number(to)
-        }
-        Err(_) => 0..SEEDS,
-    }
-}
-
 #[test]
 fn a_broken_link_costs_one_of_its_two_ends_and_nobody_else() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let (ends, left) = break_a_link(seed);
         assert!(!left.is_empty(), "seed {seed}: the link between {ends:?} broke, and nobody was dropped");
         let costs_one = |left: &Vec<NodeId>| left.len() <= 1 && left.iter().all(|node| ends.contains(node));

@@ -1,15 +1,20 @@
 //! Storage directories that are not what their nodes take them for: those of other nodes, and old copies. Simulated members say which
 //! it is, and nothing acknowledged is given up that a disk that is there still has.
 //!
-//! `SQUALL_SEEDS=FROM..TO` runs other seeds than usual.
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
-use std::{io, ops::Range, time::Duration};
+mod seeds;
+
+use std::{io, time::Duration};
 
 use rkyv::Archived;
 use squall::{
     Applied, Config, Group, Mode, NodeId, Replicated, Snapshot,
     sim::{Cluster, Decider, DiskCopy, NotStarted, Options},
 };
+
+/// The number of seeds that run here.
+const SEEDS: u64 = 10;
 
 /// Within this time a group serves, or says why not.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -129,15 +134,9 @@ impl World {
     }
 }
 
-fn seeds() -> Range<u64> {
-    let Ok(range) = std::env::var("SQUALL_SEEDS") else { return 0..10 };
-    let (from, to) = range.split_once("..").expect("SQUALL_SEEDS is FROM..TO");
-    from.parse().expect("a number")..to.parse().expect("a number")
-}
-
 #[test]
 fn directories_that_were_exchanged_are_refused_and_serve_again_in_their_places() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut world = World::new(seed);
         world.work(NodeId(1), 20);
         world.kill_all();
@@ -159,7 +158,7 @@ fn directories_that_were_exchanged_are_refused_and_serve_again_in_their_places()
 
 #[test]
 fn a_copy_of_another_node_s_directory_is_refused_while_the_others_go_on() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut world = World::new(seed);
         world.work(NodeId(1), 20);
         world.cluster.kill(NodeId(3));
@@ -177,7 +176,7 @@ fn a_copy_of_another_node_s_directory_is_refused_while_the_others_go_on() {
 
 #[test]
 fn an_old_copy_of_one_directory_ends_its_node_and_the_others_serve_all_that_was_acknowledged() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut world = World::new(seed);
         let node = NODES[seed as usize % 3];
         let others: Vec<NodeId> = NODES.into_iter().filter(|other| *other != node).collect();
@@ -234,7 +233,7 @@ fn third_comes_late(world: &mut World, late: NodeId, old: &[(NodeId, DiskCopy)])
 
 #[test]
 fn old_copies_of_two_do_not_roll_back_the_third_that_comes_late() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut world = World::new(seed);
         let late = NODES[seed as usize % 3];
         let others: Vec<NodeId> = NODES.into_iter().filter(|other| *other != late).collect();
@@ -255,7 +254,7 @@ fn old_copies_of_two_do_not_roll_back_the_third_that_comes_late() {
 /// Nothing was started meanwhile, and no view changed: only what was acknowledged tells them apart.
 #[test]
 fn copies_of_two_running_nodes_do_not_roll_back_the_third_that_comes_late() {
-    for seed in seeds() {
+    for seed in seeds::seeds(SEEDS) {
         let mut world = World::new(seed);
         let late = NODES[seed as usize % 3];
         let others: Vec<NodeId> = NODES.into_iter().filter(|other| *other != late).collect();
