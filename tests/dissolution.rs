@@ -1,5 +1,5 @@
 //! All members of a simulated durable group leave at once, in the midst of work and of trouble: crashes, pauses, cut links and slow
-//! disks. All who run end, in bounded time; and when they are started again, the group goes on with all that was acknowledged.
+//! disks. All who run end, in bounded time, but for a few that can't know that nobody is left; and when they are started again, the group goes on with all that was acknowledged.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -29,7 +29,7 @@ const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Once nothing goes wrong any more, all have ended within this time, and all serve again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often a node was left behind.
+/// The number of times that a node was left behind.
 static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 
 /// A submit that has no answer yet.
@@ -368,5 +368,6 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
     let seeds = seeds::seeds(SEEDS);
     seeds::run_all(seeds.clone(), |seed| Run::new(seed).play());
     let (seeds, left) = (seeds.count(), LEFT_BEHIND.load(Ordering::Relaxed));
-    assert!(left <= 1 + seeds / 200, "a node is left behind in {left} of {seeds} seeds");
+    // None of those that run usually; and one that runs alone shows it.
+    assert!(left <= seeds / 500, "a node is left behind in {left} of {seeds} seeds");
 }

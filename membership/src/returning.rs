@@ -210,15 +210,11 @@ impl Returning {
         let view = &tenure.view;
         let has_copy = |shard: &ShardView| back.held.contains_key(&shard.shard) || self.kept.contains_key(&shard.shard);
         for shard in view.shards.iter().filter(|shard| shard.may_reopen(tenure.member()) && !has_copy(shard)) {
-            let (shard, others) = (
-                shard.shard,
-                match shard.are_all_back(&view.members) {
-                    true => {
-                        "so are all others: if none of them has it, it is lost, and the shard does not go on by itself"
-                    }
-                    false => "the others have not all come back",
-                },
-            );
+            let others = match shard.are_all_back(&view.members) {
+                true => "all are back, too: if none of them has it, it is lost, and the shard does not go on by itself",
+                false => "not all are back",
+            };
+            let shard = shard.shard;
             tracing::warn!(epoch = epoch.0, %shard, others, "this node, which held a suspended shard's state, is back without it");
         }
     }

@@ -216,8 +216,8 @@ impl Tenure {
         }
     }
 
-    /// Whether all other members have ended, or gone on, and nobody tells this one how: they may have ended the group while a view was
-    /// decided that only this one heard of; or they end, of whom each waited in another view.
+    /// Whether all other members have ended, or gone on, and nobody tells this one how. They may have ended the group while a view was
+    /// decided that only this one heard of. Or one ended in the view before, and never came to this one.
     pub(crate) fn is_deserted(&self) -> bool {
         let has_gone = |member: usize| {
             member == self.me
