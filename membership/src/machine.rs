@@ -244,7 +244,7 @@ impl Membership {
             (Input::Broken(node, reason), Some(tenure)) => tenure.broken(node, reason, out),
             (Input::Faulty(node, why), Some(tenure)) => tenure.suspect(node, Cause::Faulty { node, why }, out),
             (Input::Late { stall, waited }, Some(tenure)) => tenure.late(stall, waited, out),
-            (Input::Suspect(node), Some(tenure)) => tenure.suspect(node, Cause::Operator { node }, out),
+            (Input::Suspect(node), Some(tenure)) => tenure.suspect_as_told(node, out),
             (Input::Frozen { shard, count, leased }, Some(tenure)) => tenure.on_frozen(shard, count, &leased),
             (Input::Complete(shard), Some(tenure)) => tenure.on_complete(shard),
             (Input::Connected, Some(tenure)) => tenure.coming.endpoint(),

@@ -60,6 +60,8 @@ pub(crate) struct Tenure {
     pub(crate) clocks: Clocks,
     pub(crate) shards_connected: bool,
     pub(crate) doubts: Vec<Doubt>,
+    /// Members that an operator suspects: if a view was decided with them meanwhile, they are suspected in that.
+    to_suspect: BTreeSet<NodeId>,
     pub(crate) cause: Option<Cause>,
     /// The own final counts.
     pub(crate) frozen: BTreeMap<ShardId, Seq>,
@@ -91,7 +93,9 @@ impl Tenure {
     pub(crate) fn new(view: Arc<View>, board: Board, before: Option<Tenure>, settings: &Settings) -> Tenure {
         let (me, members) = (board.me(), board.len());
         let shards_before = before.iter().flat_map(|before| &before.view.shards).map(|shard| shard.shard).collect();
-        let (previous, lost) = before.map_or((None, Vec::new()), |before| (Some(before.board), before.lost));
+        let (previous, lost, mut to_suspect) =
+            before.map(|before| (Some(before.board), before.lost, before.to_suspect)).unwrap_or_default();
+        to_suspect.retain(|&node| board.rank_of(node).is_some() && !view.joined.contains(&node));
         let mut tenure = Tenure {
             me,
             board,
@@ -106,6 +110,7 @@ impl Tenure {
             clocks: Clocks::new(members),
             shards_connected: false,
             doubts: Vec::new(),
+            to_suspect,
             cause: None,
             frozen: BTreeMap::new(),
             leases: Leases::new(members, settings.read_lease),
@@ -232,6 +237,12 @@ impl Tenure {
         matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Parting | Phase::Over)
     }
 
+    /// Suspects a member since an operator says so, here and in the views that follow until one is without it.
+    pub(crate) fn suspect_as_told(&mut self, node: NodeId, out: &mut Vec<Effect>) {
+        self.to_suspect.insert(node);
+        self.suspect(node, Cause::Operator { node }, out);
+    }
+
     /// Suspects a member, on this node's own evidence, and wedges.
     ///
     /// Who would leave itself less than half of the view accuses nobody: it is itself what is cut off.
@@ -347,7 +358,10 @@ impl Tenure {
         if signal && !self.closes && self.board.is_closing() {
             (self.closes, self.touched) = (true, true);
         }
-        self.began.get_or_insert(now);
+        if self.began.is_none() {
+            self.began = Some(now);
+            self.to_suspect.clone().into_iter().for_each(|node| self.suspect(node, Cause::Operator { node }, out));
+        }
         // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
         if self.is_frozen() {
             self.leases.ceased(now);

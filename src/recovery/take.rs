@@ -1,7 +1,7 @@
 //! Taking what another member gives: its state in place of this node's log, or what is behind this log's end.
 
 use std::{
-    io::{self, Read},
+    io::{self, ErrorKind, Read},
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{Arc, mpsc},
@@ -246,9 +246,7 @@ impl<S: Service> Taker<'_, S> {
             self.compare_skips(&own.before(end).only(counts), &skips.before(end))?;
         }
         let remote = Remote::of(self.journal)?;
-        let mut image = remote.shelf.begin(at, view.as_ref())?;
-        io::copy(from, &mut image)?;
-        image.finish()?;
+        self.write_image(&remote.shelf, at, &view, from)?;
         let mut held = self.borrow()?;
         let Some(fetch) = self.transfer.begin_restoring() else {
             let (begin, end) = ask(self.journal, |log| (log.begin(), log.persisted()))?;
@@ -272,6 +270,24 @@ impl<S: Service> Taker<'_, S> {
         self.journal.set_stale(false);
         self.transfer.restored(fetch, mark);
         Ok(())
+    }
+
+    /// Writes what comes as an image. A disk that does not take it has no room for the log either, and fails it: asking for the state
+    /// again would not help.
+    fn write_image(&self, shelf: &Shelf, at: End, view: &LastView, from: &mut dyn Read) -> Result<(), RestoreError> {
+        let mut from = Incoming { from, failed: false };
+        let written = shelf.begin(at, view.as_ref()).and_then(|mut image| {
+            io::copy(&mut from, &mut image).map_err(ImageError::Write)?;
+            image.finish()
+        });
+        written.map_err(|error| match error {
+            ImageError::Write(error) if from.failed => RestoreError::Failed(error),
+            error => {
+                let why = format!("the group's state, which this node gets from another, can't be kept: {error}");
+                self.journal.fail(why.clone());
+                RestoreError::NotKept(why)
+            }
+        })
     }
 
     /// Whether this node's log, which a state is to take the place of, is of the life of the group that the state is of. Else its
@@ -446,6 +462,20 @@ impl<S: Service> Taker<'_, S> {
     }
 }
 
+/// What comes from another member. It tells its own errors from those of what it is copied to.
+struct Incoming<'a> {
+    from: &'a mut dyn Read,
+    failed: bool,
+}
+
+impl Read for Incoming<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into);
+        self.failed |= read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Interrupted);
+        read
+    }
+}
+
 /// Commands that are skipped, in words.
 fn named(skips: &Skips) -> String {
     if skips.is_empty() {
@@ -470,14 +500,14 @@ pub(super) fn read_batch(from: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
     if length.is_empty() {
         return Ok(None);
     }
-    let length = <[u8; 4]>::try_from(length).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+    let length = <[u8; 4]>::try_from(length).map_err(|_| ErrorKind::UnexpectedEof)?;
     let bytes = u64::from(u32::from_le_bytes(length));
     if bytes > (BATCH_BYTES + 2 * MAX_PAYLOAD_BYTES) as u64 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a batch of records is longer than any"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "a batch of records is longer than any"));
     }
     let mut batch = Vec::new();
     if from.take(bytes).read_to_end(&mut batch)? as u64 != bytes {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(Some(batch))
 }

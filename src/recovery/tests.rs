@@ -537,6 +537,34 @@ fn a_crash_while_a_state_is_taken_leaves_the_old_one_or_the_new_one() {
 }
 
 #[test]
+fn a_state_for_which_the_disk_has_no_room_fails_the_log_and_a_state_that_breaks_off_does_not() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    let state = history(&SimStorage::new(1000)).give(None).unwrap();
+    let half = &state.1[..state.1.len() / 2];
+    for room in [0, 100, state.1.len() as u64 - 1] {
+        let disk = SimStorage::new(room);
+        let node = start(&disk);
+        let cut = node.taker().take_state(None, &mut half.chain(Broken));
+        assert!(matches!(cut, Err(RestoreError::Failed(_))), "{cut:?}");
+        assert_eq!(node.journal.failure(), None, "another member may have it");
+        disk.limit(disk.used() + room);
+        assert!(matches!(node.take(&state), Err(RestoreError::NotKept(_))));
+        let failure = node.journal.failure().expect("the node ends");
+        assert!(failure.contains("the simulated disk is full"), "{failure}");
+        drop(node);
+        disk.limit(u64::MAX / 2);
+        let back = start(&disk);
+        assert_eq!(back.trail(), Trail::default());
+        back.take(&state).expect("there is room again");
+    }
+}
+
+#[test]
 fn a_crash_while_a_suffix_is_taken_leaves_a_beginning_of_the_source_s_log() {
     let peer = start(&SimStorage::new(1000));
     peer.view(1, (0, 0));

@@ -72,6 +72,24 @@ fn a_member_that_stands_still_is_dropped_after_the_timeout_and_comes_back_by_its
     }
 }
 
+/// The view that is being decided at that moment may have it, since who decides has not heard of it.
+#[test]
+fn a_member_that_an_operator_suspects_is_dropped_whatever_is_decided_meanwhile() {
+    for seed in 0..200 {
+        let mut world = World::formed(seed, 3);
+        world.join(4);
+        let a_moment = Duration::from_secs_f64(world.rng.f64() * 0.01);
+        world.run_for(a_moment);
+        let by = world.rng.u32(1..=2);
+        world.process(by).input(Input::Suspect(NodeId(3)));
+        world.run_until("it is dropped, and back", ms(500), |world| {
+            world.processes[&NodeId(3)].dropped == 1 && world.is_settled()
+        });
+        assert!(world.log.view().nodes().contains(&NodeId(4)));
+        world.check();
+    }
+}
+
 /// Cuts a node off from all others for a while, and heals.
 fn flap(world: &mut World, node: u32) {
     let others: Vec<NodeId> = world.processes.keys().copied().filter(|other| other.0 != node).collect();
