@@ -4,6 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
+use squall_ordered::{Message, log::Hlc};
 
 use crate::{state::Mark, view_change::NewView};
 
@@ -16,7 +17,7 @@ const OVERHEAD: usize = 64;
 /// Something that a replica must be told once it has its state.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    Message { epoch: Epoch, seq: Seq, sender: NodeId, payload: Box<[u8]> },
+    Message { epoch: Epoch, seq: Seq, sender: NodeId, time: Hlc, payload: Box<[u8]> },
     View(Arc<NewView>),
 }
 
@@ -40,10 +41,13 @@ impl Backlog {
     }
 
     /// Keeps a message. False if that is too much, and all were dropped.
-    pub(crate) fn push(&mut self, epoch: Epoch, seq: Seq, sender: NodeId, payload: Box<[u8]>) -> bool {
+    pub(crate) fn push(&mut self, message: &Message<'_>) -> bool {
+        let &Message { epoch, seq, sender, time, .. } = message;
+        let mut payload = vec![0; message.payload.len()].into_boxed_slice();
+        message.payload.read(&mut payload);
         self.to.pass(seq);
         self.bytes += payload.len() + OVERHEAD;
-        self.entries.push_back(Entry::Message { epoch, seq, sender, payload });
+        self.entries.push_back(Entry::Message { epoch, seq, sender, time, payload });
         let fits = self.bytes <= self.max_bytes;
         if !fits {
             self.from = self.to.clone();
@@ -102,7 +106,7 @@ impl Backlog {
 #[cfg(all(test, not(squall_loom)))]
 mod tests {
     use squall_membership::ClusterId;
-    use squall_ordered::log::Position;
+    use squall_ordered::{Payload, log::Position};
 
     use super::*;
     use crate::view_change::ViewChange;
@@ -119,14 +123,19 @@ mod tests {
         Arc::new(NewView { change, life: ClusterId(1), ended: Position::START, complete: Vec::new() })
     }
 
+    fn message(epoch: u64, seq: u64, bytes: &[u8]) -> Message<'_> {
+        let (epoch, seq, payload) = (Epoch(epoch), Seq(seq), Payload::kept(bytes));
+        Message { epoch, seq, sender: NODE, time: Hlc(0), payload, ticket: 0 }
+    }
+
     /// Places 0, 1 and 4 of view 3, and place 1 of view 4, of two senders.
     fn backlog(max_bytes: usize) -> Backlog {
         let mut backlog = Backlog::new(Epoch(3), 2, max_bytes);
         for seq in [0, 1, 4] {
-            backlog.push(Epoch(3), Seq(seq), NODE, Box::new([seq as u8]));
+            backlog.push(&message(3, seq, &[seq as u8]));
         }
         backlog.push_view(view(4));
-        backlog.push(Epoch(4), Seq(1), NODE, Box::new([11]));
+        backlog.push(&message(4, 1, &[11]));
         backlog
     }
 

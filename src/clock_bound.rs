@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Condvar, Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -31,6 +31,8 @@ pub(crate) struct ClockBound {
     limit: Duration,
     /// The largest offset that this node's wall clock may have, in nanoseconds.
     most: AtomicI64,
+    /// A reading of the wall clock before which none is too far ahead, by that.
+    allowed: AtomicU64,
     seen: Mutex<Seen>,
     /// Rings once the others' clocks are known.
     known: Condvar,
@@ -66,6 +68,7 @@ impl Default for ClockBound {
         ClockBound {
             limit: Duration::MAX,
             most: AtomicI64::new(UNBOUNDED),
+            allowed: AtomicU64::new(0),
             seen: Mutex::default(),
             known: Condvar::new(),
         }
@@ -75,15 +78,31 @@ impl Default for ClockBound {
 impl ClockBound {
     /// A bound that allows nothing until the other members' clocks are known.
     pub(crate) fn new(limit: Duration) -> ClockBound {
-        ClockBound { limit, most: AtomicI64::new(UNKNOWN), seen: Mutex::default(), known: Condvar::new() }
+        let (most, allowed) = (AtomicI64::new(UNKNOWN), AtomicU64::new(0));
+        ClockBound { limit, most, allowed, seen: Mutex::default(), known: Condvar::new() }
     }
 
-    /// Whether a message may carry this reading of the wall clock at this reading of the boot clock.
-    pub(crate) fn judge(&self, wall: Hlc, now: Time) -> Verdict {
-        match self.most.load(Ordering::Relaxed) {
+    /// Whether a message may carry this reading of the wall clock. The boot clock is seldom read for that.
+    #[inline]
+    pub(crate) fn judge(&self, wall: Hlc, now: impl FnOnce() -> Time) -> Verdict {
+        if wall.0 < self.allowed.load(Ordering::Relaxed) { Verdict::Allowed } else { self.look(wall, now()) }
+    }
+
+    #[cold]
+    fn look(&self, wall: Hlc, now: Time) -> Verdict {
+        match self.most.load(Ordering::SeqCst) {
             UNKNOWN => Verdict::Unknown,
             most if offset(wall, now) > most => Verdict::Ahead,
-            _ => Verdict::Allowed,
+            most => {
+                // The boot clock does not go back, so this holds until another bound is set.
+                let until = i128::from(now.as_nanos()) + i128::from(most);
+                self.allowed
+                    .store(u64::try_from(until).unwrap_or(if until > 0 { u64::MAX } else { 0 }), Ordering::SeqCst);
+                if self.most.load(Ordering::SeqCst) != most {
+                    self.allowed.store(0, Ordering::SeqCst);
+                }
+                Verdict::Allowed
+            }
         }
     }
 
@@ -113,7 +132,9 @@ impl ClockBound {
                 None => tracing::info!("this node's clock agrees with the other members' again"),
             }
         }
-        let is_new = self.most.swap(most, Ordering::Relaxed) == UNKNOWN;
+        let is_new = self.most.swap(most, Ordering::SeqCst) == UNKNOWN;
+        // Behind that, so that who looks at the same time leaves nothing of the bound before.
+        self.allowed.store(0, Ordering::SeqCst);
         if is_new {
             self.known.notify_all();
         }
@@ -165,8 +186,7 @@ impl Seen {
         let by = self.distance(own).as_secs_f64();
         Some(match self.wrong? {
             Wrong::Ahead => format!(
-                "this node's clock is {by:.1} s ahead of those of most other members: it submits nothing to groups that have \
-                 times until it is set right (with chrony: `chronyc makestep`)"
+                "this node's clock is {by:.1} s ahead of those of most other members: it submits nothing until it is set right (with chrony: `chronyc makestep`)"
             ),
             Wrong::Behind => format!(
                 "this node's clock is {by:.1} s behind those of most other members: what it submits has the time of the message \
@@ -190,14 +210,14 @@ mod tests {
 
     fn bound(others: &[i64]) -> ClockBound {
         let bound = ClockBound::new(Duration::from_secs(5));
-        assert_eq!(bound.judge(Hlc(0), Time::ZERO), Verdict::Unknown);
+        assert_eq!(bound.judge(Hlc(0), || Time::ZERO), Verdict::Unknown);
         let others = others.iter().zip(2..).map(|(&seconds, node)| (NodeId(node), (1000 + seconds) * SECOND));
         assert!(bound.set(others, Hlc(1000 * SECOND as u64), Time::ZERO));
         bound
     }
 
     fn judge(bound: &ClockBound, seconds: u64) -> Verdict {
-        bound.judge(Hlc((1000 + seconds) * SECOND as u64), Time::ZERO)
+        bound.judge(Hlc((1000 + seconds) * SECOND as u64), || Time::ZERO)
     }
 
     #[test]

@@ -15,7 +15,10 @@ use std::{
 use rkyv::util::AlignedVec;
 use squall_fabric::{NodeId, Time};
 use squall_membership::{EndReason, Epoch, Seq, ShardId, View};
-use squall_ordered::{DeliverError, Deliverer, Mode, Ran, Submitter, Undelivered, log::Position};
+use squall_ordered::{
+    DeliverError, Deliverer, Mode, Ran, Submitter, Tag, Undelivered,
+    log::{Hlc, Position},
+};
 
 use self::{
     desk::{AtDesk, Desk, Keeping, Skipping, Wakers},
@@ -162,6 +165,8 @@ impl<S: Service> Delivery<S> {
             held: journal.map(Held::new),
             incoming: AlignedVec::new(),
             scratch: AlignedVec::new(),
+            in_order: mode.is_ordered(),
+            time: Hlc(0),
             jobs: Vec::new(),
             wakers: Wakers::new(),
             applied: 0,
@@ -232,7 +237,7 @@ impl<S: Service> Delivery<S> {
         }
         for (wanted, reply) in errands.captures.drain(..) {
             let logged = desk.held.as_ref().map(|held| held.journal.place());
-            reply(capture(part.as_ref(), service, wanted, logged));
+            reply(capture(part.as_ref(), service, wanted, desk.time, logged));
         }
         if desk.reads.any_peeks() {
             desk.answer_peeks(service);
@@ -246,7 +251,7 @@ impl<S: Service> Delivery<S> {
         let Desk { shared, wakers, .. } = &mut self.desk;
         let epoch = Epoch(part.epoch.0 - 1);
         self.resubmission.send(&shared.intake, &part.submitter, |message| {
-            fail(shared, wakers, message.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
+            fail(shared, wakers, message.tag.ticket, SubmitError::ViewEnded { epoch, outcome: Outcome::NotDelivered });
         });
         if self.resubmission.is_empty() {
             self.open();
@@ -263,7 +268,7 @@ impl<S: Service> Delivery<S> {
             return self.resubmission.prepend(undelivered.into());
         }
         let Desk { shared, wakers, .. } = &mut self.desk;
-        for Undelivered { ticket, held_by, .. } in undelivered {
+        for Undelivered { tag: Tag { ticket, .. }, held_by, .. } in undelivered {
             let error = SubmitError::ViewEnded { epoch: before.epoch, outcome: Outcome::of_holders(held_by) };
             fail(shared, wakers, ticket, error);
         }
@@ -488,7 +493,7 @@ impl<S: Service> Task for Delivery<S> {
             fail(shared, wakers, ticket, error(outcome));
         }
         for message in self.resubmission.drain(&shared.intake) {
-            fail(shared, wakers, message.ticket, error(Outcome::NotDelivered));
+            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
         shared.replies.go_on();
         transfer.forget();
@@ -539,7 +544,7 @@ impl<S: Service> Task for Delivery<S> {
         }
         // These lie beyond what an earlier view delivered.
         for message in self.resubmission.drain(&shared.intake) {
-            fail(shared, wakers, message.ticket, error(Outcome::NotDelivered));
+            fail(shared, wakers, message.tag.ticket, error(Outcome::NotDelivered));
         }
         // Then all that still waits. A thread that passed the check of the reason before, and whose message is accepted only
         // now, is not forgotten: `close` and `Replies::poll` see to it that one of the two notices the other.

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 use rkyv::{api::high::to_bytes_in, rancor, util::AlignedVec};
-use squall_ordered::log::Hlc;
 
 use crate::{error::SubmitError, replicated::Command, session::Trailer};
 
@@ -37,31 +36,10 @@ impl Encoded {
         self
     }
 
-    /// With the time at which it was submitted behind it.
-    pub(crate) fn with_time(mut self, time: Hlc) -> Encoded {
-        self.0.extend_from_slice(&time.0.to_le_bytes());
-        self
-    }
-
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.0
     }
 }
-
-/// Parts a message of a durable group into what its log keeps and the time at which it was submitted.
-pub(crate) fn split_time(message: &[u8]) -> (&[u8], Hlc) {
-    match message.split_last_chunk() {
-        // A faulty sender's clock shall leave room for the times of those behind it.
-        Some((kept, time)) => (kept, Hlc(u64::from_le_bytes(*time).min(LATEST))),
-        None => (message, Hlc(0)),
-    }
-}
-
-/// What a message of a durable group has behind what its log keeps.
-pub(crate) const TIME_BYTES: usize = size_of::<u64>();
-
-/// In the year 2262.
-const LATEST: u64 = u64::MAX / 2;
 
 impl Drop for Encoded {
     fn drop(&mut self) {

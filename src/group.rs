@@ -478,7 +478,7 @@ impl<S: Service> GroupControl for Control<S> {
             self.shared.intake.wake();
             return taken;
         }
-        let Head { mark, .. } = state::read_head(from)?;
+        let Head { reached, .. } = state::read_head(from)?;
         let replica = self.reads.replica();
         let mut held = loop {
             if replica.is_broken() {
@@ -495,7 +495,7 @@ impl<S: Service> GroupControl for Control<S> {
         let restored = catch_unwind(AssertUnwindSafe(move || {
             let fetch = transfer.begin_restoring().ok_or(RestoreError::NotNeeded)?;
             held.restore(from)?;
-            transfer.restored(fetch, mark);
+            transfer.restored(fetch, reached);
             Ok(())
         }));
         // For what was restored, and for whoever wants the replica.

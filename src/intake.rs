@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll},
     time::Instant,
@@ -14,7 +14,7 @@ use event_listener::{Event, EventListener, IntoNotification, Listener, listener}
 use squall_fabric::Waker;
 use squall_membership::EndReason;
 use squall_ordered::{
-    SubmitRefused, Submitter,
+    Submitter, Tag,
     log::{Hlc, MAX_PAYLOAD_BYTES},
 };
 
@@ -24,7 +24,7 @@ use crate::{
     clock::Now,
     clock_bound::{ClockBound, Verdict},
     current::{Current, Using},
-    encode::{Encoded, TIME_BYTES},
+    encode::Encoded,
     error::{Outcome, SubmitError, Unavailable},
 };
 
@@ -34,8 +34,7 @@ pub(crate) struct Intake {
     pub(crate) name: String,
     pub(crate) patience: Patience,
     pub(crate) alarms: Alarms,
-    /// Of a durable group: the time of the last record that this node knows of.
-    latest: Option<AtomicU64>,
+    durable: bool,
     around: OnceLock<Around>,
     /// Replaced by the delivering thread alone.
     state: Current<State>,
@@ -88,7 +87,7 @@ impl Intake {
             name,
             patience,
             alarms: Alarms::default(),
-            latest: durable.then(AtomicU64::default),
+            durable,
             around: OnceLock::new(),
             state: Current::new(State::NotStarted),
             halted: Mutex::new(None),
@@ -171,24 +170,14 @@ impl Intake {
 
     /// Whether the group is durable.
     pub(crate) fn is_durable(&self) -> bool {
-        self.latest.is_some()
+        self.durable
     }
 
-    /// By the delivering thread of a durable group: the log's last record has this time.
-    pub(crate) fn set_latest(&self, time: Hlc) {
-        if let Some(latest) = &self.latest {
-            latest.store(time.0, Ordering::Relaxed);
-        }
-    }
-
-    /// A message as it travels: in a durable group, with the time behind it.
+    /// A message with its time.
     pub(crate) fn outgoing(&self, message: Encoded) -> Outgoing {
-        let Some((latest, around)) = self.latest.as_ref().zip(self.around()) else {
-            return Outgoing { message, wall: None };
-        };
-        let behind = Hlc(latest.load(Ordering::Relaxed).saturating_add(1));
-        let wall = around.clock.wall();
-        Outgoing { message: message.with_time(wall.max(behind)), wall: Some(wall).filter(|&wall| wall > behind) }
+        // It is refused before the node has started.
+        let time = self.around().map_or(Hlc(0), |around| around.clock.coarse_wall());
+        Outgoing { message, time }
     }
 
     /// Accepts a message, if there is room, and wakes the engine.
@@ -202,20 +191,16 @@ impl Intake {
     fn try_accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
         let message = &outgoing.message;
         let bytes = message.as_slice().len();
-        if self.is_durable() && bytes > MAX_PAYLOAD_BYTES + TIME_BYTES {
-            return Err(SubmitError::TooLarge { bytes: bytes - TIME_BYTES, max: MAX_PAYLOAD_BYTES });
+        if self.is_durable() && bytes > MAX_PAYLOAD_BYTES {
+            return Err(SubmitError::TooLarge { bytes, max: MAX_PAYLOAD_BYTES });
         }
         let state = self.state();
         let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
         self.check_clock(outgoing)?;
-        match submitter.submit(message.as_slice(), ticket) {
+        match submitter.submit(message.as_slice(), Tag { ticket, time: outgoing.time.0 }) {
             Ok(()) => {
                 self.wake();
                 Ok(())
-            }
-            Err(SubmitRefused::TooLarge { bytes, max }) if self.is_durable() => {
-                let (bytes, max) = (bytes - TIME_BYTES, max.saturating_sub(TIME_BYTES));
-                Err(SubmitError::TooLarge { bytes, max })
             }
             // Its view is over. Who waits for room is woken in the next, or learns why there is none.
             Err(refused) => Err(SubmitError::refused(refused).unwrap_or(SubmitError::Full)),
@@ -225,13 +210,13 @@ impl Intake {
     /// Refuses a message whose time is that of a clock which is too far ahead. A message waits, as for room, while the other members'
     /// clocks are not known.
     fn check_clock(&self, outgoing: &Outgoing) -> Result<(), SubmitError> {
-        let Some((wall, around)) = outgoing.wall.zip(self.around()) else { return Ok(()) };
-        let now = around.clock.get();
-        match around.bound.judge(wall, now) {
+        let Some(around) = self.around() else { return Ok(()) };
+        let wall = outgoing.time;
+        match around.bound.judge(wall, || around.clock.get()) {
             Verdict::Allowed => Ok(()),
             Verdict::Unknown => Err(SubmitError::Full),
             Verdict::Ahead => {
-                let why = around.bound.refusal(wall, now);
+                let why = around.bound.refusal(wall, around.clock.get());
                 Err(SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
             }
         }
@@ -313,12 +298,12 @@ fn refusal(state: &State) -> SubmitError {
     }
 }
 
-/// A message as it travels: see [`Intake::outgoing`].
+/// See [`Intake::outgoing`].
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     message: Encoded,
-    /// The reading of the wall clock, if that is the message's time.
-    wall: Option<Hlc>,
+    /// This node's wall clock when it was submitted.
+    time: Hlc,
 }
 
 /// A message that has found no room yet.

@@ -148,7 +148,7 @@ pub use node::{Node, NodeBuilder, StartError};
 pub use plan::PlanError;
 pub use read::Read;
 pub use recovery::RecoverError;
-pub use replicated::{Applied, Command, Logged, Replicated};
+pub use replicated::{Applied, Command, Logged, Replicated, Stamp};
 pub use schema::Schema;
 pub use serve::{Answers, Freshness, Portable, ServeOptions, Served};
 #[doc(hidden)]

@@ -381,8 +381,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         let Some(others) = self.membership.take_clocks() else { return };
         if self.bound.set(others, wall, self.now) {
             // Messages may have waited for it.
-            let durable = self.configs.iter().filter(|(_, config)| config.mode == Mode::Durable);
-            out.extend(durable.map(|(&shard, _)| CoreEffect::Stamps(shard)));
+            out.extend(self.configs.keys().map(|&shard| CoreEffect::Stamps(shard)));
         }
     }
 

@@ -12,7 +12,7 @@ use rkyv::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
-use squall_ordered::log::Hlc;
+use squall_ordered::{Message, log::Hlc};
 
 use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 
@@ -143,8 +143,36 @@ pub struct Applied {
     pub seq: Seq,
     /// Who submitted it.
     pub sender: NodeId,
-    /// Its place in the group's log, if the group is durable.
-    pub logged: Option<Logged>,
+    /// The group's time there: the sender's wall clock when it was submitted, or just behind the time of the message before where that
+    /// is later. So it is alike at all members, and never stands still or goes back; the clocks of senders bound it (`clock_limit_ms`).
+    /// In unordered mode it is the sender's wall clock alone.
+    pub time: Hlc,
+    /// In a durable group, its number in the log, from 1 on: the version of the state behind it. Alike at all members and across views
+    /// and restarts.
+    pub version: Option<u64>,
+}
+
+/// When a message was submitted, and where it is in its group's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The group's time at the message. See [`Applied::time`].
+    pub time: Hlc,
+    /// Durable groups: the message's number in the log.
+    pub version: Option<u64>,
+}
+
+impl Stamp {
+    /// The place of the message that it is of.
+    pub fn of(self, message: &Message<'_>) -> Applied {
+        let (Stamp { time, version }, &Message { epoch, seq, sender, .. }) = (self, message);
+        Applied { epoch, seq, sender, time, version }
+    }
+}
+
+impl From<Logged> for Stamp {
+    fn from(Logged { version, time }: Logged) -> Stamp {
+        Stamp { time, version: Some(version) }
+    }
 }
 
 /// Where in a durable group's log a command is, alike at all members and across views and restarts.

@@ -30,7 +30,7 @@ impl Resubmission {
         intake.set_resubmitting(true);
         let mut any = false;
         while let Some(message) = self.0.front() {
-            match submitter.submit(&message.payload, message.ticket) {
+            match submitter.submit(&message.payload, message.tag) {
                 Ok(()) => {
                     any = true;
                     self.0.pop_front();

@@ -6,7 +6,7 @@ use rkyv::{Archived, rancor, util::AlignedVec};
 use squall_ordered::Message;
 
 use crate::{
-    replicated::{Applied, Logged, Replicated},
+    replicated::{Replicated, Stamp},
     schema::Schema,
     state::Snapshot,
     view_change::ViewChange,
@@ -17,17 +17,17 @@ pub trait Service: Send + 'static {
     /// What the submitter gets.
     type Reply: Send + 'static;
 
-    /// Takes a message, which in a durable group has a place in the log. `scratch` is memory to use again and again; its contents
+    /// Takes a message. `scratch` is memory to use again and again; its contents
     /// mean nothing. None if it is one to which no member's submit waits for a reply.
     fn take(
         &mut self,
         message: &Message<'_>,
-        logged: Option<Logged>,
+        stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<Self::Reply>, Invalid>;
 
     /// Passes over a message that nobody applies, on an operator's word, at all members alike: what is of the framework in it is done.
-    fn skip(&mut self, _message: &Message<'_>, _logged: Logged, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
+    fn skip(&mut self, _message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<(), Invalid> {
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl<R: Replicated> Service for R {
     fn take(
         &mut self,
         message: &Message<'_>,
-        logged: Option<Logged>,
+        stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
@@ -99,7 +99,7 @@ impl<R: Replicated> Service for R {
             }
         };
         let command = rkyv::access::<Archived<R::Command>, rancor::Error>(bytes)?;
-        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender, logged };
+        let at = stamp.of(message);
         Ok(Some(self.apply(command, &at)))
     }
 

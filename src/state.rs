@@ -4,10 +4,11 @@
 //!
 //! ```text
 //!  0..8    "squallSt"
-//!  8..12   3, the format's version
+//!  8..12   4, the format's version
 //! 12..16   s, the number of senders in the view in which the state was captured
 //! 16..24   that view's epoch
 //! 24..     s turns of 8 bytes: how many of each sender's the state includes, by rank
+//! then     the group's time there, 8 bytes
 //! then     e, 8 bytes, and e bytes
 //! then     what the application wrote, to the end
 //! ```
@@ -35,7 +36,7 @@ use squall_ordered::log::{End, Hlc, Position, Skips, ViewRecord};
 use crate::recovery::LastView;
 
 const MAGIC: &[u8; 8] = b"squallSt";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// More than any view has.
 const MAX_SENDERS: u32 = 1 << 16;
 /// More than any place of a log takes.
@@ -140,6 +141,14 @@ impl Mark {
     }
 }
 
+/// How far a replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) mark: Mark,
+    /// The group's time there.
+    pub(crate) time: Hlc,
+}
+
 /// A place of a durable group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogPlace {
@@ -161,14 +170,19 @@ pub(crate) struct Captured {
     pub(crate) bytes: Option<u64>,
     /// In a durable group, where the log was.
     pub(crate) logged: Option<LogPlace>,
-    mark: Mark,
+    reached: Reached,
     write: WriteOut,
 }
 
 impl Captured {
-    pub(crate) fn new(mark: Mark, snapshot: Snapshot, logged: Option<LogPlace>) -> Result<Captured, CaptureError> {
+    pub(crate) fn new(
+        reached: Reached,
+        snapshot: Snapshot,
+        logged: Option<LogPlace>,
+    ) -> Result<Captured, CaptureError> {
         let write = snapshot.write.ok_or(CaptureError::Unsupported)?;
-        Ok(Captured { epoch: mark.epoch, seq: mark.seq(), bytes: snapshot.bytes, logged, mark, write })
+        let (epoch, seq) = (reached.mark.epoch, reached.mark.seq());
+        Ok(Captured { epoch, seq, bytes: snapshot.bytes, logged, reached, write })
     }
 
     /// The application's part alone, and where the log was.
@@ -177,30 +191,30 @@ impl Captured {
     }
 
     /// Only where the replica is.
-    pub(crate) fn place(mark: Mark, logged: Option<LogPlace>) -> Captured {
+    pub(crate) fn place(reached: Reached, logged: Option<LogPlace>) -> Captured {
         Captured {
-            epoch: mark.epoch,
-            seq: mark.seq(),
+            epoch: reached.mark.epoch,
+            seq: reached.mark.seq(),
             bytes: Some(0),
             logged,
-            mark,
+            reached,
             write: Box::new(|_: &mut dyn Write| Ok(())),
         }
     }
 
     /// Where it is, and nothing else.
     pub(crate) fn without_state(self) -> Captured {
-        Captured::place(self.mark, self.logged)
+        Captured::place(self.reached, self.logged)
     }
 
     /// Writes it out, on any thread.
     pub(crate) fn write(self, to: &mut dyn Write) -> io::Result<()> {
-        let Mark { epoch, turns } = self.mark;
+        let Reached { mark: Mark { epoch, turns }, time } = self.reached;
         to.write_all(MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
         to.write_all(&(turns.len() as u32).to_le_bytes())?;
         let logged = self.logged.map(encode_place).unwrap_or_default();
-        for word in [epoch.0].into_iter().chain(turns).chain([logged.len() as u64]) {
+        for word in [epoch.0].into_iter().chain(turns).chain([time.0, logged.len() as u64]) {
             to.write_all(&word.to_le_bytes())?;
         }
         to.write_all(&logged)?;
@@ -210,7 +224,7 @@ impl Captured {
 
 impl fmt::Debug for Captured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Captured").field("mark", &self.mark).finish_non_exhaustive()
+        f.debug_struct("Captured").field("reached", &self.reached).finish_non_exhaustive()
     }
 }
 
@@ -285,7 +299,7 @@ pub(crate) enum RestoreError {
 /// What comes before the application's part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) mark: Mark,
+    pub(crate) reached: Reached,
     /// In a durable group, where the log was.
     pub(crate) logged: Option<LogPlace>,
 }
@@ -316,7 +330,7 @@ pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     };
     let epoch = Epoch(word()?);
     let turns = (0..senders).map(|_| word()).collect::<io::Result<_>>()?;
-    let extra = word()?;
+    let (time, extra) = (Hlc(word()?), word()?);
     let mut logged = Vec::new();
     from.take(extra.min(MAX_LOGGED)).read_to_end(&mut logged)?;
     let rest = extra.saturating_sub(MAX_LOGGED);
@@ -325,5 +339,5 @@ pub(crate) fn read_head(from: &mut dyn Read) -> Result<Head, RestoreError> {
     }
     let foreign = RestoreError::Foreign("it does not say where the log was");
     let logged = if logged.is_empty() { None } else { Some(decode_place(&logged).ok_or(foreign)?) };
-    Ok(Head { mark: Mark { epoch, turns }, logged })
+    Ok(Head { reached: Reached { mark: Mark { epoch, turns }, time }, logged })
 }

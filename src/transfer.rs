@@ -10,7 +10,7 @@ use std::{
 
 use squall_membership::EndReason;
 
-use crate::state::{CaptureError, Captured, Mark};
+use crate::state::{CaptureError, Captured, Reached};
 
 /// Whether a node's replica is one of its group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct Captures {
 #[derive(Default)]
 struct Restored {
     /// How far the state has come that the delivering thread has not seen yet, and the fetch that it is of.
-    fresh: Option<(u32, Mark)>,
+    fresh: Option<(u32, Reached)>,
     /// The last fetch of which a whole state was restored.
     met: Option<u32>,
 }
@@ -119,14 +119,14 @@ impl Transfer {
     }
 
     /// Says that the replica has this state. By who has it still. The delivering thread must be woken.
-    pub(crate) fn restored(&self, fetch: u32, mark: Mark) {
-        *lock(&self.restored) = Restored { fresh: Some((fetch, mark)), met: Some(fetch) };
+    pub(crate) fn restored(&self, fetch: u32, reached: Reached) {
+        *lock(&self.restored) = Restored { fresh: Some((fetch, reached)), met: Some(fetch) };
         self.any.store(true, Ordering::Release);
     }
 
     /// Takes what was restored, for this fetch. By the delivering thread, which has the replica.
-    pub(crate) fn take_restored(&self, fetch: u32) -> Option<Mark> {
-        lock(&self.restored).fresh.take().filter(|(of, _)| *of == fetch).map(|(_, mark)| mark)
+    pub(crate) fn take_restored(&self, fetch: u32) -> Option<Reached> {
+        lock(&self.restored).fresh.take().filter(|(of, _)| *of == fetch).map(|(_, reached)| reached)
     }
 
     /// Whether the delivering thread has anything to do here.

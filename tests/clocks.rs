@@ -17,7 +17,7 @@ impl Replicated for Last {
     type Reply = u64;
 
     fn apply(&mut self, _command: &u64_le, at: &Applied) -> u64 {
-        let time = at.logged.expect("the group is durable").time.0;
+        let time = at.time.0;
         assert!(time > self.0, "the group's time goes on");
         self.0 = time;
         time
@@ -41,13 +41,15 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// The limit where nothing else is said.
 const LIMIT: i64 = 5 * SECOND;
 
-fn config(members: u32) -> Config {
+fn config(members: u32, mode: Mode) -> Config {
     let config = Config::builder("demo", 1).members(1..=members).storage("simulated");
-    config.group("last", |group| _ = group.mode(Mode::Durable)).build().expect("it is valid")
+    config.group("last", |group| _ = group.mode(mode)).build().expect("it is valid")
 }
 
+/// Of an even seed the group is durable, else in memory.
 fn cluster(members: u32, seed: u64) -> Cluster {
-    Cluster::new(config(members), Options { view_log: Decider::RaftOnDisks, ..Options::default() }, seed)
+    let mode = if seed.is_multiple_of(2) { Mode::Durable } else { Mode::Ordered };
+    Cluster::new(config(members, mode), Options { view_log: Decider::RaftOnDisks, ..Options::default() }, seed)
 }
 
 /// Submits, and checks the command's time against the true one.
@@ -128,14 +130,64 @@ fn who_starts_with_a_clock_that_is_ahead_stamps_nothing() {
     }
 }
 
+/// Its messages carry times behind the group's own, which it has to learn with the state.
+#[test]
+fn a_member_that_joins_goes_on_with_the_group_s_time() {
+    for seed in 0..20 {
+        let mut cluster = cluster(3, seed);
+        let mut groups = cluster.group("last", |_| Last::default());
+        cluster.start().expect("it forms");
+        cluster.set_wall_clock(NodeId(1), LIMIT / 2);
+        cluster.run_for(Duration::from_millis(500));
+        let ahead = submit(seed, &mut cluster, &groups[0]).expect("its clock is within the limit");
+        cluster.crash(NodeId(3));
+        groups[2] = cluster.declare(NodeId(3), "last", Last::default());
+        cluster.launch(NodeId(3)).expect("it starts");
+        let is_back =
+            |cluster: &Cluster| cluster.view(NodeId(3)).is_some_and(|view| view.shards[0].complete.len() == 3);
+        assert!(cluster.run_until(WITHIN, is_back), "seed {seed}");
+        let last = submit(seed, &mut cluster, &groups[1]).expect("its clock is right");
+        assert!(last > ahead, "seed {seed}");
+        for group in &groups {
+            let seen = cluster.wait(WITHIN, group.read(|last| last.0)).expect("it is answered");
+            assert_eq!(seen, Ok(last), "seed {seed}");
+        }
+    }
+}
+
+/// Nothing else goes on that could wake it.
+#[test]
+fn a_message_that_comes_before_the_others_clocks_are_known_is_sent_once_they_are() {
+    for seed in 0..40 {
+        let mut cluster = cluster(3, seed);
+        let mut groups = cluster.group("last", |_| Last::default());
+        cluster.start().expect("it forms");
+        submit(seed, &mut cluster, &groups[0]).expect("all clocks are right");
+        cluster.crash(NodeId(3));
+        groups[2] = cluster.declare(NodeId(3), "last", Last::default());
+        cluster.launch(NodeId(3)).expect("it starts");
+        let answered = loop {
+            cluster.run_for(Duration::from_micros(20));
+            let mut submit = groups[2].submit(&1);
+            match cluster.wait(Duration::ZERO, &mut submit) {
+                Some(Err(SubmitError::NotStarted | SubmitError::Unavailable { .. })) => {}
+                Some(answer) => break answer,
+                None => break cluster.wait(WITHIN, submit).expect("it is answered"),
+            }
+        };
+        assert!(answered.is_ok(), "seed {seed}: {answered:?}");
+    }
+}
+
 #[test]
 fn of_two_the_clock_that_is_behind_counts() {
-    let seed = 7;
-    let mut cluster = cluster(2, seed);
-    let groups = cluster.group("last", |_| Last::default());
-    cluster.start().expect("it forms");
-    cluster.set_wall_clock(NodeId(2), -HOUR);
-    cluster.run_for(Duration::from_secs(1));
-    assert!(is_refused(submit(seed, &mut cluster, &groups[0])));
-    submit(seed, &mut cluster, &groups[1]).expect("its clock is the one that is behind");
+    for seed in 7..9 {
+        let mut cluster = cluster(2, seed);
+        let groups = cluster.group("last", |_| Last::default());
+        cluster.start().expect("it forms");
+        cluster.set_wall_clock(NodeId(2), -HOUR);
+        cluster.run_for(Duration::from_secs(1));
+        assert!(is_refused(submit(seed, &mut cluster, &groups[0])));
+        submit(seed, &mut cluster, &groups[1]).expect("its clock is the one that is behind");
+    }
 }

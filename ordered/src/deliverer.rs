@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use squall_fabric::{NodeId, Region};
 use squall_membership::{Epoch, Seq, ShardView};
-use squall_sst::ring::{self, Corrupt, Reader, Ring, Turn};
+use squall_sst::ring::{self, Corrupt, Reader, Ring, Tag, Turn};
 
 use crate::{
     Payload, Persisted,
     bulk::{Arrivals, Arrived},
     config::Mode,
+    log::Hlc,
     order,
     progress::Progress,
 };
@@ -23,6 +24,8 @@ pub struct Message<'a> {
     pub seq: Seq,
     /// Who sent it.
     pub sender: NodeId,
+    /// When its sender sent it, or a message ahead of it where that is later. A faulty sender may say anything.
+    pub time: Hlc,
     /// Its bytes.
     pub payload: Payload<'a>,
     /// What the sender gave with it, if the sender is this node; else 0.
@@ -326,20 +329,21 @@ impl Sender {
         }
         // A bulk message's memory goes back when this does, before the message counts as delivered.
         let arrived;
-        let (payload, ticket) = match self.reader.next_turn() {
-            Ok(Turn::Message(payload, ticket)) => (Payload::in_ring(payload), ticket),
+        let (payload, tag) = match self.reader.next_turn() {
+            Ok(Turn::Message(payload, tag)) => (Payload::in_ring(payload), tag),
             Ok(Turn::Nulls(more)) => {
                 self.nulls = more;
                 return Ok(());
             }
-            Ok(Turn::Bulk(bulk, ticket)) => {
+            Ok(Turn::Bulk(bulk, tag)) => {
                 arrived = take_bulk(&self.bulk, bulk).map_err(|cause| DeliverError { sender: self.node, cause })?;
-                (Payload::bulk(arrived.bytes()), ticket)
+                (Payload::bulk(arrived.bytes()), tag)
             }
             Err(cause) => return Err(DeliverError { sender: self.node, cause: cause.into() }),
         };
         // Called in one place, so that it is compiled into this one.
-        application.deliver(Message { epoch, seq, sender: self.node, payload, ticket });
+        let Tag { ticket, time } = tag;
+        application.deliver(Message { epoch, seq, sender: self.node, time: Hlc(time), payload, ticket });
         *messages += 1;
         Ok(())
     }
@@ -380,7 +384,7 @@ mod tests {
         for (came, fits) in [(None, false), (Some((3, 10)), true), (Some((2, 10)), false), (Some((3, 11)), false)] {
             let region = Region::heap(RegionKind::Polled, RegionKey(1), 1024);
             let ring = Arc::new(Ring::new(region.clone(), 1024));
-            ring.push_bulk(announced, 0).expect("it is empty");
+            ring.push_bulk(announced, Tag::default()).expect("it is empty");
             let (node, arrivals, progress) = (NodeId(1), Arc::new(Arrivals::new()), Arc::new(Progress::new(1)));
             let members = ShardView::whole(ShardId(0), vec![node], vec![node]);
             let inboxes = Inboxes { rings: &[region], own: Some(ring), bulk: vec![Arc::clone(&arrivals)] };

@@ -75,6 +75,7 @@ pub use payload::Payload;
 pub use persisted::Persisted;
 pub use progress::Progress;
 pub use shard::{Row, Shard, Stepped, Undelivered};
+pub use squall_sst::ring::Tag;
 pub use submitter::{Place, SubmitRefused, Submitter};
 
 /// Why a shard could not be created.

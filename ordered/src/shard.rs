@@ -12,7 +12,7 @@ use squall_fabric::{
 use squall_membership::{Epoch, Rank, Seq, ShardId, ShardView};
 use squall_sst::{
     ColumnSet, Counter, Counters, Fingerprint, Layout, Mesh, MeshEvent, Table,
-    ring::{Outbox, Ring},
+    ring::{self, Outbox, Ring},
 };
 
 use self::durable::Durable;
@@ -508,7 +508,7 @@ pub struct Row {
 /// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the sizes.
 fn hello(layout: &Layout, members: &ShardView, config: &ShardConfig) -> Vec<u8> {
     let mut rest = Fingerprint::default();
-    rest.number(config.ring_bytes as u64).number(config.read_lease.as_nanos() as u64);
+    rest.number(ring::FORMAT).number(config.ring_bytes as u64).number(config.read_lease.as_nanos() as u64);
     for bytes in [config.bulk_threshold, config.bulk_reserve_bytes, config.bulk_block_bytes] {
         rest.number(bytes as u64);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use squall_fabric::Time;
-use squall_sst::ring::{PushError, Ring};
+use squall_sst::ring::{PushError, Ring, Tag};
 
 use crate::{bulk::Queue, progress::Progress};
 
@@ -66,26 +66,26 @@ impl Submitter {
         Submitter { ring, queue, inline_bytes, progress }
     }
 
-    /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. `ticket` comes back with
-    /// the message where this node delivers it; 0 says that nobody waits for it.
-    pub fn submit(&self, payload: &[u8], ticket: u32) -> Result<(), SubmitRefused> {
+    /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. Its ticket comes back
+    /// with the message where this node delivers it; 0 says that nobody waits for it.
+    pub fn submit(&self, payload: &[u8], tag: Tag) -> Result<(), SubmitRefused> {
         let ring = self.ring.as_ref().ok_or(SubmitRefused::NotASender)?;
         let is_queued = self.is_bulk(payload.len()) || self.queue.as_ref().is_some_and(|queue| queue.is_engaged());
-        if is_queued && self.submit_queued(payload, ticket)? {
+        if is_queued && self.submit_queued(payload, tag)? {
             return Ok(());
         }
-        Ok(ring.push(payload, ticket)?)
+        Ok(ring.push(payload, tag)?)
     }
 
     /// Accepts a bulk message, or a small one behind one. False if it may go into the ring.
     #[cold]
-    fn submit_queued(&self, payload: &[u8], ticket: u32) -> Result<bool, SubmitRefused> {
+    fn submit_queued(&self, payload: &[u8], tag: Tag) -> Result<bool, SubmitRefused> {
         let (bytes, max) = (payload.len(), self.inline_bytes);
         let queue = self.queue.as_ref().ok_or(SubmitRefused::TooLarge { bytes, max })?;
         if self.is_bulk(bytes) {
-            queue.submit_bulk(payload, ticket).map(|()| true)
+            queue.submit_bulk(payload, tag).map(|()| true)
         } else {
-            queue.submit_small(payload, ticket)
+            queue.submit_small(payload, tag)
         }
     }
 

@@ -13,7 +13,7 @@ use squall_fabric::{
     sim::{SimConfig, SimNet},
 };
 use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
-use squall_ordered::{Deliver, Message, Mode, Persisted, ShardConfig, SubmitRefused, Submitter};
+use squall_ordered::{Deliver, Message, Mode, Persisted, ShardConfig, SubmitRefused, Submitter, Tag};
 
 const THREADS: usize = 3;
 const THRESHOLD: usize = 100;
@@ -89,7 +89,7 @@ fn submit(submitter: &Submitter, thread: usize, is_over: &AtomicBool) -> u32 {
         let ticket = ticket(thread, number);
         let bytes = payload(ticket);
         loop {
-            match submitter.submit(&bytes, ticket) {
+            match submitter.submit(&bytes, Tag { ticket, time: 0 }) {
                 Ok(()) => break,
                 Err(SubmitRefused::Full) if !is_over.load(Ordering::Relaxed) => thread::yield_now(),
                 Err(SubmitRefused::Full | SubmitRefused::Closed) => return number,
@@ -188,7 +188,8 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
             threads.into_iter().map(|thread| thread.join().expect("it submits and returns")).collect();
         (accepted, undelivered)
     });
-    let all: Vec<u32> = log.tickets.iter().copied().chain(undelivered.iter().map(|message| message.ticket)).collect();
+    let all: Vec<u32> =
+        log.tickets.iter().copied().chain(undelivered.iter().map(|message| message.tag.ticket)).collect();
     let mut next: BTreeMap<u32, u32> = BTreeMap::new();
     for ticket in all {
         let due = next.entry(ticket >> 24).or_insert(1);

@@ -18,7 +18,7 @@ use squall_fabric::{
     tcp::{TcpConfig, TcpFabric},
 };
 use squall_membership::{ClusterId, Epoch, Incarnation, Member, ShardId, ShardView, View};
-use squall_ordered::{Deliver, Deliverer, Message, Shard, ShardConfig, Submitter};
+use squall_ordered::{Deliver, Deliverer, Message, Shard, ShardConfig, Submitter, Tag};
 use squall_sst::{Layout, Mesh, Table};
 
 const MEMBERS: u32 = 3;
@@ -208,8 +208,8 @@ fn install<F: Fabric + Wait + Send>(
             connected.fetch_add(1, Ordering::AcqRel);
             let all = (number + 1) * MEMBERS as usize;
             part.run_until(fabric, "all to be connected", |_| connected.load(Ordering::Acquire) == all);
-            part.submitter.submit(&[1; 100], 0).expect("there is room");
-            part.submitter.submit(&[2; 100_000], 0).expect("there is room");
+            part.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
+            part.submitter.submit(&[2; 100_000], Tag::default()).expect("there is room");
             part.run_until(fabric, "all messages", |part| part.delivered.0 == 2 * MEMBERS as usize);
             delivered.fetch_add(1, Ordering::AcqRel);
             part.run_until(fabric, "all to deliver", |_| delivered.load(Ordering::Acquire) == all);
@@ -312,8 +312,8 @@ fn uneven<F: Fabric>(fabrics: &mut [F], first: u64, views: usize) {
             run_all(fabrics, &mut parts, "who is late", |parts| parts.iter().flatten().all(Part::is_complete));
         }
         for part in parts.iter().flatten() {
-            part.submitter.submit(&[1; 100], 0).expect("there is room");
-            part.submitter.submit(&[2; 300_000], 0).expect("there is room");
+            part.submitter.submit(&[1; 100], Tag::default()).expect("there is room");
+            part.submitter.submit(&[2; 300_000], Tag::default()).expect("there is room");
         }
         let mut steps = epoch % 8;
         run_all(fabrics, &mut parts, "a few steps", |_| {

@@ -128,8 +128,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets how far this node's wall clock may be ahead of those of more than half of the other members before it submits nothing
-    /// to durable groups.
+    /// Sets how far this node's wall clock may be ahead of those of more than half of the other members before it submits nothing.
     pub fn clock_limit(mut self, limit: Duration) -> ConfigBuilder {
         self.draft.clock_limit = built(limit);
         self

@@ -7,7 +7,7 @@
 //! # The rest may be left out; these are the defaults, for members of one host.
 //! formation_timeout_ms = 30000 # how long to wait until all members have appeared
 //! failure_timeout_ms = 1000    # a member that is silent for so long is suspected
-//! clock_limit_ms = 5000        # a node whose wall clock is further ahead of most others' submits nothing to durable groups
+//! clock_limit_ms = 5000        # a node whose wall clock is further ahead of most others' submits nothing
 //! # read_lease_ms = 15         # how long members that all vouch for read alone, and how long who drops one waits; 0: never.
 //!                              # Left out, it is 15, and a virtual machine with members on other hosts does not read alone:
 //!                              # see "Leases"
@@ -169,7 +169,7 @@ use squall_fabric::NodeId;
 use squall_ordered::{BulkPath, Mode, log::MAX_PAYLOAD_BYTES};
 
 use self::{membership::Membership, network::Network};
-use crate::{encode::TIME_BYTES, plan, transport::Carrier};
+use crate::{plan, transport::Carrier};
 
 #[cfg(feature = "copy")]
 pub(crate) use self::name::check_name_within;
@@ -319,8 +319,7 @@ impl GroupConfig {
     /// The largest message that the group takes, in bytes: the reserve in whole blocks, or what goes through the ring.
     pub fn max_message_bytes(&self) -> usize {
         let most = plan::shard_config(self, BulkPath::default(), Duration::ZERO).max_message_bytes();
-        // A durable group's messages carry a time.
-        if self.mode == Mode::Durable { most.saturating_sub(TIME_BYTES).min(MAX_PAYLOAD_BYTES) } else { most }
+        if self.mode == Mode::Durable { most.min(MAX_PAYLOAD_BYTES) } else { most }
     }
 }
 
@@ -372,7 +371,7 @@ impl Config {
         self.formation_timeout
     }
 
-    /// A node whose wall clock is further ahead of those of more than half of the other members submits nothing to durable groups.
+    /// A node whose wall clock is further ahead of those of more than half of the other members submits nothing.
     pub fn clock_limit(&self) -> Duration {
         self.clock_limit
     }

@@ -17,7 +17,7 @@ use squall_fabric::NodeId;
 use super::{ControlError, ControlStream, Service};
 
 /// The version of what is said.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"squallct";
 

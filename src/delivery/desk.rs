@@ -9,7 +9,7 @@ use rkyv::util::AlignedVec;
 use squall_membership::EndReason;
 use squall_ordered::{
     Deliver, Message, Payload,
-    log::{Hlc, Position},
+    log::{End, Hlc, Position},
 };
 
 use super::{
@@ -19,11 +19,10 @@ use super::{
 };
 use crate::{
     backlog::Backlog,
-    encode::split_time,
     error::{ReadError, Unavailable},
     poison::{Given, OnPanic},
     read::{Job, Look, Reads},
-    replicated::Logged,
+    replicated::Stamp,
     replies::After,
     service::{Invalid, Service},
     state::Mark,
@@ -31,6 +30,9 @@ use crate::{
     transfer::Transfer,
     view_change::NewView,
 };
+
+/// In the year 2262. What a faulty sender's clock says beyond it does not count: there must be room for the times of those behind it.
+const LATEST: Hlc = Hlc(u64::MAX / 2);
 
 /// What a [`Deliverer`] calls.
 pub(super) struct AtDesk<'a, S: Service> {
@@ -61,6 +63,10 @@ pub(super) struct Desk<S: Service> {
     /// A durable group's message, copied out.
     pub(super) incoming: AlignedVec,
     pub(super) scratch: AlignedVec,
+    /// The group's members take its messages in one order.
+    pub(super) in_order: bool,
+    /// The group's time at the last message, if they do.
+    pub(super) time: Hlc,
     pub(super) jobs: Vec<Job<S>>,
     pub(super) wakers: Wakers,
     pub(super) applied: u64,
@@ -106,10 +112,12 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
     #[inline(always)]
     fn deliver(&mut self, message: Message<'_>) {
         let AtDesk { service, desk } = self;
+        let sent = message.time.min(LATEST);
         if desk.held.is_some() {
-            return self.deliver_logged(message);
+            return self.deliver_logged(message, sent);
         }
-        let result = desk.apply(*service, &message, None);
+        let time = desk.time_of(sent);
+        let result = desk.apply(*service, &message, Stamp { time, version: None });
         if message.ticket != 0 {
             let After { wake, room } = desk.shared.replies.complete(message.ticket, result);
             if let Some(waker) = wake {
@@ -140,10 +148,10 @@ impl<S: Service> Deliver for AtDesk<'_, S> {
 impl<S: Service> AtDesk<'_, S> {
     /// Appends a durable group's message to the log, applies it, and holds the reply.
     #[inline(never)]
-    fn deliver_logged(&mut self, message: Message<'_>) {
+    fn deliver_logged(&mut self, message: Message<'_>, sent: Hlc) {
         let AtDesk { service, desk } = self;
         let mut incoming = std::mem::take(&mut desk.incoming);
-        let bytes = match message.payload.as_slice() {
+        let kept = match message.payload.as_slice() {
             Some(bytes) => bytes,
             // Read once, so that the log and the replica get the same, whatever a faulty sender does meanwhile.
             None => {
@@ -152,13 +160,13 @@ impl<S: Service> AtDesk<'_, S> {
                 incoming.as_slice()
             }
         };
-        let (kept, sent) = split_time(bytes);
         let instead = service.logged_as(kept);
-        if let Some(logged) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
+        if let Some(end) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
+            desk.time = end.time;
             let kept = Message { payload: Payload::settled(kept), ..message };
-            let result = desk.apply(*service, &kept, Some(logged));
+            let result = desk.apply(*service, &kept, Stamp { time: end.time, version: Some(end.version) });
             if let Some(held) = desk.held.as_mut().filter(|_| message.ticket != 0) {
-                held.hold_reply(logged.version, message.ticket, result);
+                held.hold_reply(end.version, message.ticket, result);
             }
         }
         desk.incoming = incoming;
@@ -187,10 +195,7 @@ impl<S: Service> Deliver for Skipping<'_, S> {
 
 impl Deliver for Keeping<'_> {
     fn deliver(&mut self, message: Message<'_>) {
-        let mut payload = Vec::with_capacity(message.payload.len());
-        message.payload.copy_to(&mut payload);
-        let fits = self.backlog.push(message.epoch, message.seq, message.sender, payload.into_boxed_slice());
-        self.overflowed |= !fits;
+        self.overflowed |= !self.backlog.push(&message);
     }
 
     fn answer(&mut self, _count: u64) {
@@ -241,12 +246,22 @@ impl<S: Service> Desk<S> {
         }
     }
 
+    /// The group's time at a message that was sent at this one.
+    #[inline]
+    fn time_of(&mut self, sent: Hlc) -> Hlc {
+        if !self.in_order {
+            return sent;
+        }
+        self.time = sent.max(Hlc(self.time.0.saturating_add(1)));
+        self.time
+    }
+
     /// Gives a message to the replica.
     #[inline]
-    fn apply(&mut self, service: &mut S, message: &Message<'_>, logged: Option<Logged>) -> Result<S::Reply, Unapplied> {
-        let (position, version) = (Position::new(message.epoch, message.seq), logged.map(|logged| logged.version));
+    fn apply(&mut self, service: &mut S, message: &Message<'_>, stamp: Stamp) -> Result<S::Reply, Unapplied> {
+        let (position, version) = (Position::new(message.epoch, message.seq), stamp.version);
         let given = OnPanic::note(Given { position, sender: message.sender, version }, &mut self.poison);
-        let taken = service.take(message, logged, &mut self.scratch);
+        let taken = service.take(message, stamp, &mut self.scratch);
         given.over();
         match taken {
             Ok(reply) => {
@@ -277,14 +292,11 @@ impl<S: Service> Desk<S> {
     }
 
     /// Appends a message to the log of a durable group. None if the log does not take it: then it has failed.
-    fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<Logged> {
+    fn append(&mut self, message: &Message<'_>, sent: Hlc, kept: &[u8]) -> Option<End> {
         let held = self.held.as_ref()?;
         let at = Position::new(message.epoch, message.seq);
         match held.journal.append().message(at, sent, message.sender, Payload::kept(kept)) {
-            Ok(end) => {
-                self.shared.intake.set_latest(end.time);
-                Some(Logged { version: end.version, time: end.time })
-            }
+            Ok(end) => Some(end),
             Err(error) => {
                 held.journal.fail(error.to_string());
                 None

@@ -2,10 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use squall_ordered::log::Hlc;
+
 use super::part::{Part, Stage};
 use crate::{
     service::Service,
-    state::{CaptureError, Captured, LogPlace},
+    state::{CaptureError, Captured, LogPlace, Reached},
     transfer::{CaptureReply, Transfer, Wanted},
 };
 
@@ -30,11 +32,12 @@ impl Errands {
     }
 }
 
-/// Captures the replica's state, or where it is. `logged` is where the log is, in a durable group.
+/// Captures the replica's state, or where it is. `time` is the group's, and `logged` where the log is, in a durable group.
 pub(super) fn capture<S: Service>(
     part: Option<&Part>,
     service: &S,
     wanted: Wanted,
+    time: Hlc,
     logged: Option<LogPlace>,
 ) -> Result<Captured, CaptureError> {
     let Some((part, ahead)) = part.and_then(|part| match &part.stage {
@@ -43,11 +46,11 @@ pub(super) fn capture<S: Service>(
     }) else {
         return Err(CaptureError::NotComplete);
     };
-    let mark = ahead.clone().unwrap_or_else(|| part.delivered());
+    let reached = Reached { mark: ahead.clone().unwrap_or_else(|| part.delivered()), time };
     if wanted == Wanted::Place {
-        return Ok(Captured::place(mark, logged));
+        return Ok(Captured::place(reached, logged));
     }
     // It changes nothing, so whatever happens in it, the replica and the thread go on.
     let snapshot = catch_unwind(AssertUnwindSafe(|| service.snapshot())).map_err(|_| CaptureError::Panicked)?;
-    Captured::new(mark, snapshot, logged)
+    Captured::new(reached, snapshot, logged)
 }

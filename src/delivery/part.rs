@@ -15,7 +15,7 @@ use crate::{
     backlog::{Backlog, Entry},
     error::{Outcome, Unavailable},
     service::Service,
-    state::Mark,
+    state::{Mark, Reached},
     transfer::Standing,
     view_change::NewView,
 };
@@ -89,19 +89,20 @@ impl Part {
     /// the standing changed.
     pub(super) fn catch_up<S: Service>(
         &mut self,
-        restored: Option<Mark>,
+        restored: Option<Reached>,
         errands: &mut Errands,
         desk: &mut Desk<S>,
         service: &mut S,
         max: usize,
     ) -> bool {
         let Stage::Incomplete { backlog, state } = &mut self.stage else { return false };
-        if let Some(mark) = restored {
+        if let Some(Reached { mark, time }) = restored {
             if !backlog.joins(&mark) {
                 errands.fetch += 1;
                 return true;
             }
             *state = Some(mark);
+            desk.time = time;
         }
         let Some(mark) = state else { return false };
         let has_room = |desk: &Desk<S>| desk.held.as_ref().is_none_or(|held| held.journal.append().has_room());
@@ -111,8 +112,8 @@ impl Part {
                 break;
             }
             match backlog.pop(mark) {
-                Some(Entry::Message { epoch, seq, sender, payload }) => {
-                    let message = Message { epoch, seq, sender, payload: Payload::kept(&payload), ticket: 0 };
+                Some(Entry::Message { epoch, seq, sender, time, payload }) => {
+                    let message = Message { epoch, seq, sender, time, payload: Payload::kept(&payload), ticket: 0 };
                     AtDesk { service, desk }.deliver(message);
                 }
                 Some(Entry::View(view)) => desk.tell_view(service, &view),
@@ -175,6 +176,6 @@ pub(super) fn outcomes(
             (Mode::Ordered | Mode::Durable, Fate::NotDelivered) => Outcome::NotDelivered,
             (Mode::Durable, Fate::Delivered) | (_, Fate::Unknown) => Outcome::Unknown { held_by: Vec::new() },
         };
-        (message.ticket, outcome)
+        (message.tag.ticket, outcome)
     })
 }

@@ -26,10 +26,10 @@ use crate::{
     disk::Disk,
     journal::Journal,
     recovery::{LastView, Shelf, replay},
-    replicated::{Applied, Logged, Replicated},
+    replicated::{Applied, Logged, Replicated, Stamp},
     runtime::{Bed, StorageThread},
     service::Service,
-    state::{Captured, Mark, Snapshot},
+    state::{Captured, Mark, Reached, Snapshot},
     transfer::{Standing, Transfer},
     view_change::ViewChange,
 };
@@ -65,7 +65,7 @@ impl Replicated for Tape {
     fn apply(&mut self, note: &Archived<Note>, at: &Applied) {
         let (number, text) = (note.0, &note.1);
         self.applied += 1;
-        let Logged { version, time } = at.logged.expect("the group is durable");
+        let (version, time) = (at.version.expect("the group is durable"), at.time);
         assert_eq!(version, self.applied, "each once, and in order");
         [number.to_native(), text.len() as u64, version, time.0].into_iter().for_each(|number| self.take_in(number));
     }
@@ -125,7 +125,11 @@ impl Live {
         let replica = self.replica();
         for (_, reply) in self.transfer.take() {
             let logged = Some(self.journal.place());
-            reply(Captured::new(Mark::begin(Epoch(1), 1), Service::snapshot(&*replica), logged));
+            reply(Captured::new(
+                Reached { mark: Mark::begin(Epoch(1), 1), time: Hlc(0) },
+                Service::snapshot(&*replica),
+                logged,
+            ));
             self.captured.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -214,9 +218,9 @@ impl World {
             let sent = Hlc(number * 10);
             let end = appending.message(Position::new(epoch, seq), sent, ME, Payload::kept(&note)).expect("it is next");
             drop(appending);
-            let message = Message { epoch, seq, sender: ME, payload: Payload::kept(&note), ticket: 0 };
-            let logged = Logged { version: end.version, time: end.time };
-            Service::take(&mut *replica, &message, Some(logged), &mut AlignedVec::new()).expect("it is a note");
+            let message = Message { epoch, seq, sender: ME, time: end.time, payload: Payload::kept(&note), ticket: 0 };
+            let stamp = Stamp { time: end.time, version: Some(end.version) };
+            Service::take(&mut *replica, &message, stamp, &mut AlignedVec::new()).expect("it is a note");
             return end.version;
         }
     }

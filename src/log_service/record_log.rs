@@ -53,8 +53,7 @@ impl Replicated for RecordLog {
     const SCHEMA: Schema = Schema::new("squall-record-log", 1);
 
     fn apply(&mut self, record: &Archived<Vec<u8>>, at: &Applied) -> Appended {
-        let appended =
-            at.logged.map_or_else(Appended::default, |at| Appended { version: at.version, time_ns: at.time.0 });
+        let appended = at.version.map_or_else(Appended::default, |version| Appended { version, time_ns: at.time.0 });
         self.counts.records += 1;
         self.counts.bytes += record.len() as u64;
         self.counts.last = appended.version;

@@ -15,7 +15,7 @@ use super::image::LastView;
 use crate::{
     disk::Disk,
     poison::{Given, OnPanic},
-    replicated::Logged,
+    replicated::Stamp,
     service::Service,
     view_change::ViewChange,
 };
@@ -76,16 +76,16 @@ pub(crate) fn replay<S: Service>(
 pub(super) fn give<S: Service>(
     service: &mut S,
     message: &Message<'_>,
-    logged: Logged,
+    stamp: Stamp,
     is_skipped: bool,
     scratch: &mut AlignedVec,
     noted: &mut Option<Given>,
 ) {
-    let (position, version) = (Position::new(message.epoch, message.seq), Some(logged.version));
+    let (position, version) = (Position::new(message.epoch, message.seq), stamp.version);
     let given = OnPanic::note(Given { position, sender: message.sender, version }, noted);
     let _ = match is_skipped {
-        false => service.take(message, Some(logged), scratch).map(drop),
-        true => service.skip(message, logged, scratch),
+        false => service.take(message, stamp, scratch).map(drop),
+        true => service.skip(message, stamp, scratch),
     };
     given.over();
 }
@@ -125,9 +125,9 @@ fn apply<S: Service>(
                     _ => Payload::kept(payload),
                 };
                 let Position { epoch, seq } = record.position;
-                let message = Message { epoch, seq, sender, payload, ticket: 0 };
-                let logged = Logged { version: end.version, time: end.time };
-                give(service, &message, logged, is_skipped, &mut scratch, noted);
+                let message = Message { epoch, seq, sender, time: end.time, payload, ticket: 0 };
+                let stamp = Stamp { time: end.time, version: Some(end.version) };
+                give(service, &message, stamp, is_skipped, &mut scratch, noted);
             }
             Body::View(view) => {
                 let epoch = record.position.epoch;

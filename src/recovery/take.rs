@@ -31,7 +31,7 @@ use crate::{
     disk::Disk,
     journal::{DiskLog, Journal, life_of},
     poison::Given,
-    replicated::Logged,
+    replicated::Stamp,
     service::Service,
     state::{Head, LogPlace, RestoreError, read_head},
     transfer::Transfer,
@@ -234,7 +234,7 @@ impl<S: Service> Taker<'_, S> {
     ///
     /// The image is written first, then the log begun behind it: so a crash leaves the one or the other.
     pub(crate) fn take_state(&self, chain: Option<ChainValue>, from: &mut dyn Read) -> Result<(), RestoreError> {
-        let Head { mark, logged } = read_head(from)?;
+        let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: at, view, skips } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         self.refuse_loss(at)?;
         // Before there is an image: of an own log that goes as far it would be taken for its own.
@@ -268,7 +268,7 @@ impl<S: Service> Taker<'_, S> {
             }
         }
         self.journal.set_stale(false);
-        self.transfer.restored(fetch, mark);
+        self.transfer.restored(fetch, reached);
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl<S: Service> Taker<'_, S> {
     /// Appends what another member's log has behind a place of this one, and applies it. What this one has behind that place is
     /// void.
     pub(crate) fn take_suffix(&self, cut: Cut, from: &mut dyn Read) -> Result<(), RestoreError> {
-        let Head { mark, logged } = read_head(from)?;
+        let Head { reached, logged } = read_head(from)?;
         let LogPlace { end: to, skips, .. } = logged.ok_or(RestoreError::Foreign("it is of no durable group"))?;
         let at = position(cut.at);
         let cut = End { position: at, version: cut.version, time: Hlc(cut.time) };
@@ -332,7 +332,7 @@ impl<S: Service> Taker<'_, S> {
         if self.journal.end() != to {
             return Err(RestoreError::Differs(self.journal.end()));
         }
-        self.transfer.restored(fetch, mark);
+        self.transfer.restored(fetch, reached);
         Ok(())
     }
 
@@ -449,9 +449,10 @@ impl<S: Service> Taker<'_, S> {
         match &record.body {
             Body::Message { sender, payload } => {
                 let Position { epoch, seq } = record.position;
-                let message = Message { epoch, seq, sender: *sender, payload: Payload::kept(payload), ticket: 0 };
-                let logged = Logged { version: end.version, time: end.time };
-                give(service, &message, logged, skips.has(record), scratch, noted);
+                let message =
+                    Message { epoch, seq, sender: *sender, time: end.time, payload: Payload::kept(payload), ticket: 0 };
+                let stamp = Stamp { time: end.time, version: Some(end.version) };
+                give(service, &message, stamp, skips.has(record), scratch, noted);
             }
             Body::View(view) => service.view_changed(&ViewChange::of_record(record.position.epoch, view)),
         }

@@ -20,9 +20,9 @@ use crate::{
     custody::Custody,
     disk::Disk,
     journal::{DiskLog, Journal},
-    replicated::Logged,
+    replicated::Stamp,
     service::{Invalid, Service},
-    state::{Captured, Mark, RestoreError, Snapshot},
+    state::{Captured, Mark, Reached, RestoreError, Snapshot},
     transfer::{Standing, Transfer},
     view_change::ViewChange,
 };
@@ -37,15 +37,10 @@ struct Trail(Vec<(u64, Vec<u8>)>);
 impl Service for Trail {
     type Reply = ();
 
-    fn take(
-        &mut self,
-        message: &Message<'_>,
-        logged: Option<Logged>,
-        _scratch: &mut AlignedVec,
-    ) -> Result<Option<()>, Invalid> {
+    fn take(&mut self, message: &Message<'_>, stamp: Stamp, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
         let mut bytes = Vec::new();
         message.payload.copy_to(&mut bytes);
-        self.0.push((logged.expect("the group is durable").version, bytes));
+        self.0.push((stamp.version.expect("the group is durable"), bytes));
         Ok(None)
     }
 
@@ -144,10 +139,16 @@ impl Node {
                 (Position::new(Epoch(epoch), Seq(place)), [epoch as u8, place as u8 ^ life].repeat(40));
             let end =
                 self.journal.append().message(position, Hlc(1000 * epoch + place), ME, Payload::kept(&bytes)).unwrap();
-            let message =
-                Message { epoch: Epoch(epoch), seq: Seq(place), sender: ME, payload: Payload::kept(&bytes), ticket: 0 };
-            let logged = Some(Logged { version: end.version, time: end.time });
-            self.replica.borrow().unwrap().take(&message, logged, &mut AlignedVec::new()).unwrap();
+            let message = Message {
+                epoch: Epoch(epoch),
+                seq: Seq(place),
+                sender: ME,
+                time: end.time,
+                payload: Payload::kept(&bytes),
+                ticket: 0,
+            };
+            let stamp = Stamp { time: end.time, version: Some(end.version) };
+            self.replica.borrow().unwrap().take(&message, stamp, &mut AlignedVec::new()).unwrap();
         }
         self.sync();
     }
@@ -166,7 +167,7 @@ impl Node {
     fn captured(&self) -> Captured {
         let end = self.journal.end();
         let mark = Mark { epoch: end.position.epoch, turns: vec![end.position.seq.0] };
-        Captured::new(mark, self.trail().snapshot(), Some(self.journal.place())).unwrap()
+        Captured::new(Reached { mark, time: end.time }, self.trail().snapshot(), Some(self.journal.place())).unwrap()
     }
 
     /// What this node gives to one whose log ends at `have`: a suffix, or a state.
@@ -296,7 +297,7 @@ fn a_service_that_can_t_write_its_state_is_refused() {
     struct Mute;
     impl Service for Mute {
         type Reply = ();
-        fn take(&mut self, _: &Message<'_>, _: Option<Logged>, _: &mut AlignedVec) -> Result<Option<()>, Invalid> {
+        fn take(&mut self, _: &Message<'_>, _: Stamp, _: &mut AlignedVec) -> Result<Option<()>, Invalid> {
             Ok(None)
         }
     }
@@ -311,7 +312,7 @@ fn a_panic_while_the_log_is_applied_is_an_error() {
     struct Faints;
     impl Service for Faints {
         type Reply = ();
-        fn take(&mut self, _: &Message<'_>, _: Option<Logged>, _: &mut AlignedVec) -> Result<Option<()>, Invalid> {
+        fn take(&mut self, _: &Message<'_>, _: Stamp, _: &mut AlignedVec) -> Result<Option<()>, Invalid> {
             panic!("at the sight of its past")
         }
         fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
@@ -369,7 +370,7 @@ fn a_joiner_gets_what_is_behind_its_log() {
     assert_eq!(at, membership::End { epoch: Epoch(2), seq: Seq(40) });
     assert_eq!((node.trail(), node.journal.end()), (peer.trail(), peer.journal.end()));
     assert_eq!(node.journal.view(), peer.journal.view());
-    assert_eq!(node.transfer.take_restored(1).expect("it was restored").epoch, Epoch(3));
+    assert_eq!(node.transfer.take_restored(1).expect("it was restored").mark.epoch, Epoch(3));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::{
     wire::{Outcome, ToClient},
 };
 use crate::{
-    replicated::{Applied, Command, Logged, Replicated},
+    replicated::{Applied, Command, Replicated, Stamp},
     schema::Schema,
     service::{Invalid, Service},
     session::{Admission, Answer, SessionId, Sessions, Trailer},
@@ -131,7 +131,7 @@ impl<R: Answers> Service for Served<R> {
     fn take(
         &mut self,
         message: &Message<'_>,
-        logged: Option<Logged>,
+        stamp: Stamp,
         scratch: &mut AlignedVec,
     ) -> Result<Option<R::Reply>, Invalid> {
         let bytes = match message.payload.as_slice() {
@@ -144,7 +144,7 @@ impl<R: Answers> Service for Served<R> {
             }
         };
         let (bytes, trailer) = Trailer::split(bytes).map_err(rancor::Error::new)?;
-        let at = Applied { epoch: message.epoch, seq: message.seq, sender: message.sender, logged };
+        let at = stamp.of(message);
         match trailer {
             Trailer::Plain => return self.apply(bytes, &at).map(Some),
             Trailer::Request { session, number, acknowledged } => {
@@ -157,7 +157,7 @@ impl<R: Answers> Service for Served<R> {
                     }
                     Err(_) => ToClient::NotOpened { key: opening.key },
                 };
-                self.tell(logged, opening.key, || told);
+                self.tell(stamp.version, opening.key, || told);
             }
             Trailer::Touch { session, acknowledged } => _ = self.sessions.touch(session, acknowledged),
             Trailer::Close(session) => self.sessions.close(session),
@@ -168,7 +168,7 @@ impl<R: Answers> Service for Served<R> {
 
     /// A message about sessions changes no replica of the application's, and is done. A client's request gets an answer that says what
     /// became of it, so that it is not applied when it comes again.
-    fn skip(&mut self, message: &Message<'_>, logged: Logged, scratch: &mut AlignedVec) -> Result<(), Invalid> {
+    fn skip(&mut self, message: &Message<'_>, stamp: Stamp, scratch: &mut AlignedVec) -> Result<(), Invalid> {
         scratch.resize(message.payload.len(), 0);
         message.payload.read(scratch);
         match Trailer::split(scratch).map_err(rancor::Error::new)? {
@@ -178,7 +178,7 @@ impl<R: Answers> Service for Served<R> {
                     self.sessions.keep(session, number, Answer::Skipped);
                 }
             }
-            _ => _ = self.take(message, Some(logged), &mut AlignedVec::new())?,
+            _ => _ = self.take(message, stamp, &mut AlignedVec::new())?,
         }
         Ok(())
     }
@@ -229,10 +229,10 @@ impl<R: Answers> Service for Served<R> {
 
 impl<R> Served<R> {
     /// Tells a client that is connected here, as soon as that may be.
-    fn tell(&mut self, logged: Option<Logged>, key: u64, message: impl FnOnce() -> ToClient) {
-        match logged {
+    fn tell(&mut self, version: Option<u64>, key: u64, message: impl FnOnce() -> ToClient) {
+        match version {
             None => self.clients.tell(key, message),
-            Some(at) if self.clients.has(key) => self.held.push_back((at.version, key, message())),
+            Some(version) if self.clients.has(key) => self.held.push_back((version, key, message())),
             Some(_) => {}
         }
     }
@@ -255,9 +255,9 @@ impl<R: Answers> Served<R> {
             }
             Admission::Known(answer) => answer,
             Admission::Past => return,
-            Admission::Refused(why) => return self.tell(at.logged, session.key, || ToClient::Refused { number, why }),
+            Admission::Refused(why) => return self.tell(at.version, session.key, || ToClient::Refused { number, why }),
         };
-        self.tell(at.logged, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
+        self.tell(at.version, session.key, || ToClient::Answered { number, result: Outcome::from(&answer) });
     }
 
     fn encode(&mut self, reply: &R::Reply) -> Answer {

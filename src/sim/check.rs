@@ -21,6 +21,8 @@ pub(super) struct Applied {
 pub(super) struct Book {
     /// What it applied, that before its state was captured elsewhere included.
     pub(super) entries: Vec<Applied>,
+    /// The group's time at each of them.
+    pub(super) times: Vec<u64>,
     /// How many entries it had when a view began.
     pub(super) views: BTreeMap<Epoch, usize>,
     /// In a durable group, how many entries it has shown to anybody: the others may be undone.
@@ -35,6 +37,7 @@ impl Book {
     pub(super) fn begin_replacing(&mut self, views: BTreeMap<Epoch, usize>) -> Vec<Applied> {
         let mut before = std::mem::take(&mut self.entries);
         before.truncate(self.told.unwrap_or(usize::MAX));
+        self.times.clear();
         self.views = views;
         before
     }
@@ -61,13 +64,21 @@ impl Book {
 pub(super) fn same_order<'a>(books: impl Iterator<Item = (NodeId, &'a Book)> + Clone) -> Result<(), String> {
     let Some((longest, reference)) = books.clone().max_by_key(|(_, book)| book.entries.len()) else { return Ok(()) };
     let mut begins: BTreeMap<Epoch, (NodeId, usize)> = BTreeMap::new();
-    for (node, Book { entries: log, views, wrong, .. }) in books {
+    for (node, Book { entries: log, times, views, wrong, .. }) in books {
         if let Some(wrong) = wrong {
             return Err(format!("{node}: {wrong}"));
         }
-        let reference = &reference.entries;
-        if let Some(at) = (0..log.len()).find(|&i| log[i] != reference[i]) {
-            return Err(format!("{node} applied {:?} at {at}, where {longest} applied {:?}", log[at], reference[at]));
+        let others = &reference.entries;
+        if let Some(at) = (0..log.len()).find(|&i| log[i] != others[i]) {
+            return Err(format!("{node} applied {:?} at {at}, where {longest} applied {:?}", log[at], others[at]));
+        }
+        if let Some(at) =
+            (0..times.len()).find(|&i| times[i] != reference.times[i] || i > 0 && times[i] <= times[i - 1])
+        {
+            let (time, other) = (times[at], reference.times[at]);
+            return Err(format!(
+                "{node} has the time {time} at entry {at}, where {longest} has {other}, or it has gone back"
+            ));
         }
         for (&epoch, &at) in views {
             let &mut (other, there) = begins.entry(epoch).or_insert((node, at));

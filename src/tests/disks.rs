@@ -17,7 +17,7 @@ impl Replicated for Versions {
     type Reply = u64;
 
     fn apply(&mut self, _: &Archived<()>, at: &Applied) -> u64 {
-        at.logged.expect("the group is durable").version
+        at.version.expect("the group is durable")
     }
 
     fn snapshot(&self) -> Snapshot {

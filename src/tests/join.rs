@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     Outcome, ReadError, SubmitError, Unavailable,
     control::transfer::Gift,
-    state::{CaptureError, Captured, Mark, RestoreError},
+    state::{CaptureError, Captured, Mark, Reached, RestoreError},
     transfer::{Standing, Wanted},
 };
 
@@ -245,9 +245,9 @@ fn joiner<S: Service>(solo: &mut Solo<S>) {
 }
 
 fn state(epoch: u64, application: &[u8]) -> Vec<u8> {
-    let mark = Mark { epoch: Epoch(epoch), turns: vec![0] };
+    let reached = Reached { mark: Mark { epoch: Epoch(epoch), turns: vec![0] }, time: squall_ordered::log::Hlc(0) };
     let mut bytes = Vec::new();
-    Captured::new(mark, Snapshot::of_bytes(application), None).unwrap().write(&mut bytes).unwrap();
+    Captured::new(reached, Snapshot::of_bytes(application), None).unwrap().write(&mut bytes).unwrap();
     bytes
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The first bytes of a state, with the version of the format.
-pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x01";
+pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x02";
 
 /// As many bytes are read or written at once: a length is only believed as far as bytes come.
 const AT_ONCE: usize = 1 << 20;

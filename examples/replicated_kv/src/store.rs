@@ -13,7 +13,7 @@ use crate::{
     command::{self, Run},
     keyspace::{Keyspace, Publish, Watch},
     message::{Answer, AnsweredBy, Command, Query, Watched},
-    saved::{MAGIC, Reader, Writer, damaged},
+    saved::{MAGIC, Reader, Writer},
     words,
 };
 
@@ -38,7 +38,7 @@ const MAX_LOOK_BYTES: usize = 1 << 20;
 pub struct Store {
     keys: Keyspace,
     now_ms: u64,
-    applied: Option<Applied>,
+    applied: Option<(Epoch, Seq)>,
     /// The node whose replica this is; see [`Store::at`].
     node: Option<NodeId>,
 }
@@ -59,8 +59,8 @@ impl Store {
         &self.keys
     }
 
-    /// Where in the group's history the last command was applied.
-    pub fn applied(&self) -> Option<Applied> {
+    /// The place of the last command that was applied: the view in whose order it is, and its place there.
+    pub fn applied(&self) -> Option<(Epoch, Seq)> {
         self.applied
     }
 
@@ -102,8 +102,8 @@ impl Store {
     fn head(&self) -> Writer {
         let mut out = Writer(MAGIC.to_vec());
         out.number(self.now_ms);
-        let at = self.applied.unwrap_or(Applied { epoch: Epoch(0), seq: Seq(0), sender: NodeId(0), logged: None });
-        [at.epoch.0, at.seq.0, u64::from(at.sender.0)].into_iter().for_each(|number| out.number(number));
+        let (epoch, seq) = self.applied.unwrap_or((Epoch(0), Seq(0)));
+        [epoch.0, seq.0].into_iter().for_each(|number| out.number(number));
         out
     }
 
@@ -112,11 +112,10 @@ impl Store {
         let mut from = Reader(from);
         from.magic()?;
         let now_ms = from.number()?;
-        let (epoch, seq, sender) = (Epoch(from.number()?), Seq(from.number()?), from.number()?);
-        let sender = u32::try_from(sender).map(NodeId).map_err(|_| damaged("a node has too large a number"))?;
+        let (epoch, seq) = (Epoch(from.number()?), Seq(from.number()?));
         self.keys.load(&mut from)?;
         self.now_ms = now_ms;
-        self.applied = (epoch.0 > 0).then_some(Applied { epoch, seq, sender, logged: None });
+        self.applied = (epoch.0 > 0).then_some((epoch, seq));
         Ok(())
     }
 
@@ -151,14 +150,14 @@ impl Replicated for Store {
     type Command = Command;
     type Reply = Reply;
 
-    const SCHEMA: Schema = Schema::new("squall-kv", 1);
+    const SCHEMA: Schema = Schema::new("squall-kv", 2);
 
     fn apply(&mut self, command: &Archived<Command>, at: &Applied) -> Reply {
         let (Archived::<Command>::Run { at_ms, .. }
         | Archived::<Command>::Transaction { at_ms, .. }
         | Archived::<Command>::Tick { at_ms }) = command;
         self.now_ms = self.now_ms.max(at_ms.to_native());
-        self.applied = Some(*at);
+        self.applied = Some((at.epoch, at.seq));
         let is_tick = matches!(command, Archived::<Command>::Tick { .. });
         self.keys.expire(self.now_ms, if is_tick { EXPIRE_AT_TICK } else { EXPIRE_AT_ONCE });
         // The place in the order is the same at all replicas, and no two commands have the same.

@@ -1,7 +1,7 @@
 //! A store at a prompt, for tests of commands.
 
 use rkyv::rancor;
-use squall::{Applied, Epoch, NodeId, Replicated, Seq};
+use squall::{Applied, Epoch, Hlc, NodeId, Replicated, Seq};
 
 use crate::{
     Reply, Store,
@@ -50,7 +50,7 @@ impl Shell {
     /// Applies a message, as a replica does.
     pub(crate) fn apply(&mut self, command: &Command) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), logged: None };
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived = rkyv::access::<rkyv::Archived<Command>, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)

@@ -87,12 +87,12 @@ impl Outgoing {
             && let Some(first) = self.waiting.front()
         {
             let pushed = match first {
-                Queued::Bulk { len, ticket, .. } if self.announced < held => {
+                Queued::Bulk { len, tag, .. } if self.announced < held => {
                     let bulk = ring::Bulk { number: self.announced, len: *len as u64 };
-                    self.ring.push_bulk(bulk, *ticket).inspect(|()| self.announced += 1)
+                    self.ring.push_bulk(bulk, *tag).inspect(|()| self.announced += 1)
                 }
                 Queued::Bulk { .. } => break,
-                Queued::Small { payload, ticket } => self.ring.push_accepted(payload, *ticket).inspect(|()| {
+                Queued::Small { payload, tag } => self.ring.push_accepted(payload, *tag).inspect(|()| {
                     small += 1;
                     small_bytes += payload.len();
                 }),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use squall_rdmc::Buffer;
+use squall_sst::ring::Tag;
 
 use super::reserve::Reserve;
 use crate::submitter::SubmitRefused;
@@ -17,15 +18,15 @@ use crate::submitter::SubmitRefused;
 #[derive(Debug)]
 pub(crate) enum Queued {
     /// A bulk message: its length, and the memory that it lies in.
-    Bulk { message: Arc<Buffer>, len: usize, ticket: u32 },
+    Bulk { message: Arc<Buffer>, len: usize, tag: Tag },
     /// A small one that came after it.
-    Small { payload: Box<[u8]>, ticket: u32 },
+    Small { payload: Box<[u8]>, tag: Tag },
 }
 
 impl Queued {
-    pub(crate) fn ticket(&self) -> u32 {
+    pub(crate) fn tag(&self) -> Tag {
         match self {
-            Queued::Bulk { ticket, .. } | Queued::Small { ticket, .. } => *ticket,
+            Queued::Bulk { tag, .. } | Queued::Small { tag, .. } => *tag,
         }
     }
 
@@ -87,7 +88,7 @@ impl Queue {
     }
 
     /// Accepts a bulk message.
-    pub(crate) fn submit_bulk(&self, payload: &[u8], ticket: u32) -> Result<(), SubmitRefused> {
+    pub(crate) fn submit_bulk(&self, payload: &[u8], tag: Tag) -> Result<(), SubmitRefused> {
         let mut state = self.state();
         if state.closed {
             return Err(SubmitRefused::Closed);
@@ -104,7 +105,7 @@ impl Queue {
         // The node's thread must not wait for so long a copy.
         drop(state);
         message[..payload.len()].copy_from_slice(payload);
-        let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), ticket };
+        let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), tag };
         let mut state = self.state();
         let index = usize::try_from(place - state.taken).expect("what is not ready is not taken");
         state.entries[index] = Entry::Ready(message);
@@ -112,7 +113,7 @@ impl Queue {
     }
 
     /// Accepts a small message, unless none is ahead of it any more. Returns whether it did.
-    pub(crate) fn submit_small(&self, payload: &[u8], ticket: u32) -> Result<bool, SubmitRefused> {
+    pub(crate) fn submit_small(&self, payload: &[u8], tag: Tag) -> Result<bool, SubmitRefused> {
         let boxed: Box<[u8]> = payload.into();
         let mut state = self.state();
         if !self.engaged.load(Ordering::Relaxed) {
@@ -126,7 +127,7 @@ impl Queue {
             return Err(SubmitRefused::Full);
         }
         state.small_bytes += bytes;
-        state.entries.push_back(Entry::Ready(Queued::Small { payload: boxed, ticket }));
+        state.entries.push_back(Entry::Ready(Queued::Small { payload: boxed, tag }));
         Ok(true)
     }
 
@@ -210,58 +211,65 @@ mod tests {
         Queue::new(Reserve::new(region, BLOCK), small_bytes)
     }
 
+    fn tag(ticket: u32) -> Tag {
+        Tag { ticket, time: 0 }
+    }
+
     fn tickets(queue: &Queue) -> Vec<u32> {
         let mut taken = VecDeque::new();
         queue.take(&mut taken);
-        taken.iter().map(Queued::ticket).collect()
+        taken.iter().map(|queued| queued.tag().ticket).collect()
     }
 
     #[test]
     fn small_messages_go_through_it_only_behind_bulk_ones() {
         let queue = queue(4, 1000);
-        assert_eq!(queue.submit_small(b"a", 1), Ok(false), "nothing is ahead of it");
-        queue.submit_bulk(&[1; 100], 2).expect("there is room");
+        assert_eq!(queue.submit_small(b"a", tag(1)), Ok(false), "nothing is ahead of it");
+        queue.submit_bulk(&[1; 100], tag(2)).expect("there is room");
         assert!(queue.is_engaged());
-        assert_eq!(queue.submit_small(b"b", 3), Ok(true));
-        queue.submit_bulk(&[1; 100], 4).expect("there is room");
+        assert_eq!(queue.submit_small(b"b", tag(3)), Ok(true));
+        queue.submit_bulk(&[1; 100], tag(4)).expect("there is room");
         assert_eq!(tickets(&queue), [2, 3, 4]);
-        assert_eq!(queue.submit_small(b"c", 5), Ok(true), "what was taken is not in the ring yet");
+        assert_eq!(queue.submit_small(b"c", tag(5)), Ok(true), "what was taken is not in the ring yet");
         queue.disengage();
         assert!(queue.is_engaged(), "another has come");
         assert_eq!(tickets(&queue), [5]);
         queue.disengage();
-        assert_eq!((queue.is_engaged(), queue.submit_small(b"d", 6)), (false, Ok(false)));
+        assert_eq!((queue.is_engaged(), queue.submit_small(b"d", tag(6))), (false, Ok(false)));
     }
 
     #[test]
     fn what_it_holds_is_bounded() {
         let queue = queue(2, 2 * (OVERHEAD + 10));
-        assert_eq!(queue.submit_bulk(&[1; 2 * BLOCK + 1], 1), Err(SubmitRefused::TooLarge { bytes: 129, max: 128 }));
-        queue.submit_bulk(&[1; BLOCK + 1], 2).expect("there is room");
-        assert_eq!(queue.submit_bulk(&[1], 3), Err(SubmitRefused::Full));
+        assert_eq!(
+            queue.submit_bulk(&[1; 2 * BLOCK + 1], tag(1)),
+            Err(SubmitRefused::TooLarge { bytes: 129, max: 128 })
+        );
+        queue.submit_bulk(&[1; BLOCK + 1], tag(2)).expect("there is room");
+        assert_eq!(queue.submit_bulk(&[1], tag(3)), Err(SubmitRefused::Full));
         for ticket in [4, 5] {
-            assert_eq!(queue.submit_small(&[1; 10], ticket), Ok(true));
+            assert_eq!(queue.submit_small(&[1; 10], tag(ticket)), Ok(true));
         }
-        assert_eq!(queue.submit_small(&[1], 6), Err(SubmitRefused::Full));
+        assert_eq!(queue.submit_small(&[1], tag(6)), Err(SubmitRefused::Full));
         let mut taken = VecDeque::new();
         queue.take(&mut taken);
-        assert_eq!(queue.submit_small(&[1], 6), Err(SubmitRefused::Full), "they are not in the ring yet");
+        assert_eq!(queue.submit_small(&[1], tag(6)), Err(SubmitRefused::Full), "they are not in the ring yet");
         queue.passed_on(1, 10);
-        assert_eq!(queue.submit_small(&[1; 10], 6), Ok(true));
+        assert_eq!(queue.submit_small(&[1; 10], tag(6)), Ok(true));
         let Some(Queued::Bulk { message, .. }) = taken.pop_front() else { panic!("the first was a bulk message") };
         assert_eq!(queue.in_flight(), (1, 2 * BLOCK));
         assert_eq!(queue.reclaim(&mut VecDeque::from([message]), 1), 1);
-        queue.submit_bulk(&[1; 2 * BLOCK], 7).expect("the memory is free again");
+        queue.submit_bulk(&[1; 2 * BLOCK], tag(7)).expect("the memory is free again");
     }
 
     #[test]
     fn what_it_accepted_stays_when_it_is_closed() {
         let queue = queue(2, 1000);
-        queue.submit_bulk(b"a", 1).expect("there is room");
-        queue.submit_small(b"b", 2).expect("there is room");
+        queue.submit_bulk(b"a", tag(1)).expect("there is room");
+        queue.submit_small(b"b", tag(2)).expect("there is room");
         queue.close();
-        assert_eq!(queue.submit_bulk(b"c", 3), Err(SubmitRefused::Closed));
-        assert_eq!(queue.submit_small(b"d", 4), Err(SubmitRefused::Closed));
+        assert_eq!(queue.submit_bulk(b"c", tag(3)), Err(SubmitRefused::Closed));
+        assert_eq!(queue.submit_small(b"d", tag(4)), Err(SubmitRefused::Closed));
         assert!(!queue.is_filling());
         assert_eq!(tickets(&queue), [1, 2]);
     }

@@ -2,7 +2,7 @@
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::Seq;
-use squall_sst::ring::Turn;
+use squall_sst::ring::{Tag, Turn};
 
 use super::{OrderColumns, Shard, State};
 use crate::{config::Mode, order};
@@ -10,8 +10,8 @@ use crate::{config::Mode, order};
 /// A message of this node that this member did not deliver in its view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undelivered {
-    /// What the submitter gave with it; 0 if nobody waits for it.
-    pub ticket: u32,
+    /// What the submitter gave with it; its ticket is 0 if nobody waits for it.
+    pub tag: Tag,
     /// Its bytes, for the next view. Empty in unordered mode if it had a turn, since then it is not sent again.
     pub payload: Vec<u8>,
     /// Its place in the order: whoever delivers more than so many places delivers it. (In unordered mode, the place that it would
@@ -121,7 +121,7 @@ impl Shard {
         // Nobody delivers these: no member knows of them, or of their place.
         let without_turn = self.bulk.without_turn()?.map(|queued| {
             let payload = queued.bytes().to_vec();
-            Undelivered { ticket: queued.ticket(), payload, place: None, held_by: Vec::new() }
+            Undelivered { tag: queued.tag(), payload, place: None, held_by: Vec::new() }
         });
         let without_turn: Vec<_> = without_turn.collect();
         let turns = match self.mode {
@@ -140,23 +140,23 @@ impl Shard {
         let senders = self.senders.len() as u64;
         let mut payload = Vec::new();
         let with_turn = own.outbox.undelivered(turns).map(|(turn, message)| {
-            let ticket = match message {
-                Turn::Message(bytes, ticket) => {
+            let tag = match message {
+                Turn::Message(bytes, tag) => {
                     if ordered {
                         bytes.copy_to(&mut payload);
                     }
-                    ticket
+                    tag
                 }
-                Turn::Bulk(bulk, ticket) => {
+                Turn::Bulk(bulk, tag) => {
                     if ordered {
                         payload.extend_from_slice(self.bulk.announced(bulk));
                     }
-                    ticket
+                    tag
                 }
                 Turn::Nulls(_) => unreachable!("nulls are no messages"),
             };
             let place = Some(Seq(turn * senders + own.rank as u64));
-            Undelivered { ticket, payload: std::mem::take(&mut payload), place, held_by: held_by(turn) }
+            Undelivered { tag, payload: std::mem::take(&mut payload), place, held_by: held_by(turn) }
         });
         Some(with_turn.chain(without_turn).collect())
     }

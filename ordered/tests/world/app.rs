@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
-use squall_ordered::{Deliver, Message, Mode};
+use squall_ordered::{Deliver, Message, Mode, Tag, log::Hlc};
 
 use super::{Disk, Entry, Oracle, Plan};
 
@@ -41,6 +41,7 @@ pub(super) struct Kept {
     epoch: Epoch,
     seq: Seq,
     sender: NodeId,
+    time: u64,
     bytes: Vec<u8>,
 }
 
@@ -71,12 +72,12 @@ impl App {
         self.log = log.to_vec();
         self.append();
         self.restored = log.last().map(|last| (last.epoch, Seq(last.seq)));
-        for Kept { epoch, seq, sender, bytes } in backlog {
-            self.apply((epoch, seq, sender, 0), &bytes);
+        for Kept { epoch, seq, sender, time, bytes } in backlog {
+            self.apply((epoch, seq, sender, Tag { ticket: 0, time }), &bytes);
         }
     }
 
-    fn apply(&mut self, message: (Epoch, Seq, NodeId, u32), bytes: &[u8]) {
+    fn apply(&mut self, message: (Epoch, Seq, NodeId, Tag), bytes: &[u8]) {
         if self.restored.is_some_and(|end| (message.0, message.1) <= end) {
             return;
         }
@@ -101,11 +102,11 @@ impl Deliver for App {
     fn deliver(&mut self, message: Message<'_>) {
         let mut bytes = Vec::new();
         message.payload.copy_to(&mut bytes);
-        let Message { epoch, seq, sender, ticket, .. } = message;
+        let Message { epoch, seq, sender, time: Hlc(time), ticket, .. } = message;
         if let Some(backlog) = &mut self.backlog {
-            return backlog.push(Kept { epoch, seq, sender, bytes });
+            return backlog.push(Kept { epoch, seq, sender, time, bytes });
         }
-        self.apply((epoch, seq, sender, ticket), &bytes);
+        self.apply((epoch, seq, sender, Tag { ticket, time }), &bytes);
     }
 
     fn answer(&mut self, count: u64) {

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::VecDeque, fmt, panic, rc::Rc, time::Durati
 use fastrand::Rng;
 use squall_fabric::{Fabric, NodeId, Time, sim::SimFabric};
 use squall_membership::{Rank, Seq};
-use squall_ordered::{Deliverer, Mode, Persisted, Shard, SubmitRefused, Submitter, Undelivered};
+use squall_ordered::{Deliverer, Mode, Persisted, Shard, SubmitRefused, Submitter, Tag, Undelivered};
 
 use super::{
     BulkPlan, Disk, Entry, Fault, Oracle, Plan, Wrong,
@@ -192,7 +192,7 @@ impl Member {
     fn submit(&mut self, now: Time) {
         self.due.submit = Time::MAX;
         while let Some(first) = self.resubmit.front() {
-            match self.submitter.submit(&first.payload, first.ticket) {
+            match self.submitter.submit(&first.payload, first.tag) {
                 Ok(()) => {
                     self.resubmit.pop_front();
                     self.wake_engine(now);
@@ -215,7 +215,8 @@ impl Member {
             _ if self.rng.u8(..8) == 0 => self.max_bytes.min(most),
             _ => self.rng.usize(..=self.max_bytes.min(most)),
         };
-        match self.submitter.submit(&Entry::payload(self.me, number, len), number as u32) {
+        match self.submitter.submit(&Entry::payload(self.me, number, len), Tag { ticket: number as u32, time: number })
+        {
             Ok(()) => {
                 self.accepted = number;
                 self.to_send -= 1;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
-use squall_ordered::{Mode, Undelivered};
+use squall_ordered::{Mode, Tag, Undelivered};
 
 use super::{Member, Plan};
 
@@ -130,7 +130,7 @@ impl Oracle {
         &mut self,
         at: usize,
         log: &[Entry],
-        (epoch, seq, sender, its_ticket): (Epoch, Seq, NodeId, u32),
+        (epoch, seq, sender, its_tag): (Epoch, Seq, NodeId, Tag),
         bytes: &[u8],
     ) -> Entry {
         let sender = self.nodes.iter().position(|&node| node == sender).unwrap_or(usize::MAX);
@@ -142,15 +142,16 @@ impl Oracle {
             Mode::Ordered | Mode::Durable => log.last(),
             Mode::Unordered => log.iter().rev().find(|earlier| earlier.sender == sender),
         };
-        let ticket = if sender == at { number as u32 } else { 0 };
+        // Each is sent at another time.
+        let tag = Tag { ticket: if sender == at { number as u32 } else { 0 }, time: number };
         if accepted.is_none_or(|len| bytes != Entry::payload(sender, number, len)) {
             self.wrong(format!("member {at} delivered {entry:?}: a gap, a duplicate, or other bytes than were sent"));
         } else if rank != Some((entry.seq % self.senders.len() as u64) as usize) {
             self.wrong(format!("member {at} delivered {entry:?}, which is not the sender's turn"));
         } else if before.is_some_and(|before| (before.epoch, before.seq) >= (entry.epoch, entry.seq)) {
             self.wrong(format!("member {at} delivered {entry:?} after {before:?}"));
-        } else if its_ticket != ticket {
-            self.wrong(format!("member {at} delivered {entry:?} with ticket {its_ticket}"));
+        } else if its_tag != tag {
+            self.wrong(format!("member {at} delivered {entry:?} with {its_tag:?}"));
         }
         if self.mode.is_ordered() {
             match self.order.get(log.len()).copied() {
@@ -164,7 +165,7 @@ impl Oracle {
 
     /// Checks what a member has to send again, or to tell its callers of.
     fn check_undelivered(&self, trim: Seq, at: usize, undelivered: &Undelivered) -> Result<(), Wrong> {
-        let number = undelivered.ticket as usize;
+        let number = undelivered.tag.ticket as usize;
         let expected = match self.mode {
             Mode::Unordered if undelivered.place.is_some() => Vec::new(),
             _ => Entry::payload(at, number as u64, self.accepted[at][number - 1]),
@@ -237,7 +238,7 @@ impl Oracle {
             }
             let own = |member: usize| members[member].app.log.iter().filter(|entry| entry.sender == *at).count() as u64;
             let expected: Vec<u32> = (own(*at) + 1..=members[*at].accepted).map(|number| number as u32).collect();
-            let found: Vec<u32> = listed.iter().map(|undelivered| undelivered.ticket).collect();
+            let found: Vec<u32> = listed.iter().map(|undelivered| undelivered.tag.ticket).collect();
             if found != expected {
                 return wrong(format!("member {at} lists {found:?} as undelivered instead of {expected:?}"));
             }
@@ -245,7 +246,7 @@ impl Oracle {
                 self.check_undelivered(trim, *at, undelivered)?;
                 let holders = survivors.iter().filter(|&&m| undelivered.held_by.contains(&self.nodes[m]) && m != *at);
                 for &holder in holders {
-                    if own(holder) < u64::from(undelivered.ticket) {
+                    if own(holder) < u64::from(undelivered.tag.ticket) {
                         return wrong(format!("{undelivered:?} of {at} was not delivered by member {holder}"));
                     }
                 }

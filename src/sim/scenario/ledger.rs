@@ -65,8 +65,10 @@ impl Replicated for Ledger {
     fn apply(&mut self, append: &Archived<Append>, at: &replicated::Applied) -> u64 {
         let (client, number) = (append.client.to_native(), append.number.to_native());
         let intact = append.padding == padding(at.sender, client, number, append.padding.len());
-        self.0.book().entries.push(Applied { sender: at.sender, client, number, intact });
-        self.len()
+        let mut book = self.0.book();
+        book.entries.push(Applied { sender: at.sender, client, number, intact });
+        book.times.push(at.time.0);
+        book.entries.len() as u64
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -74,8 +76,9 @@ impl Replicated for Ledger {
         let mut words = vec![book.views.len() as u64];
         words.extend(book.views.iter().flat_map(|(epoch, &at)| [epoch.0, at as u64]));
         words.push(book.entries.len() as u64);
-        for entry in &book.entries {
-            words.extend([u64::from(entry.sender.0), u64::from(entry.client), entry.number, u64::from(entry.intact)]);
+        for (entry, &time) in book.entries.iter().zip(&book.times) {
+            let Applied { sender, client, number, intact } = *entry;
+            words.extend([u64::from(sender.0), u64::from(client), number, u64::from(intact), time]);
         }
         Snapshot::of_bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
     }
@@ -95,7 +98,9 @@ impl Replicated for Ledger {
         for _ in 0..entries {
             let (sender, client) = (NodeId(word()? as u32), word()? as u32);
             let entry = Applied { sender, client, number: word()?, intact: word()? != 0 };
-            self.0.book().entries.push(entry);
+            let (time, mut book) = (word()?, self.0.book());
+            book.entries.push(entry);
+            book.times.push(time);
         }
         self.0.book().end_replacing(&before);
         Ok(())

@@ -98,6 +98,7 @@ impl Scenario<'_> {
             if !is_member {
                 let told = book.told.unwrap_or(0);
                 book.entries.truncate(told);
+                book.times.truncate(told);
                 book.views.retain(|_, at| *at <= told);
             }
         }

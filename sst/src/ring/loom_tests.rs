@@ -13,7 +13,7 @@ use loom::{
     thread,
 };
 
-use super::{HEADER, Kind, Outbox, PushError, Ring, producer::RingMemory};
+use super::{HEADER, Kind, Outbox, PushError, Ring, Tag, producer::RingMemory};
 
 /// Holds four records of the shortest kind.
 const RING_BYTES: u64 = 64;
@@ -71,7 +71,7 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
 /// A message of `words` words that all say who wrote it, which its ticket says too.
 fn push(ring: &TinyRing, words: usize, name: u32) -> Result<(), PushError> {
     let bytes = u64::from(name).to_le_bytes().repeat(words);
-    ring.push(&bytes, name)
+    ring.push(&bytes, Tag { ticket: name, time: 0 })
 }
 
 /// Pushes what there is room for, of records of so many words each, and returns the names of those that were accepted.
@@ -96,13 +96,16 @@ struct Walk {
     at: u64,
     turns: u64,
     seen: Vec<u32>,
+    time: u64,
+    /// By message, the time when it was read.
+    times: Vec<(u32, u64)>,
 }
 
 const NULL: u32 = 0;
 
 impl Walk {
     fn new(ring: &TinyRing) -> Walk {
-        Walk { ring: Arc::clone(ring), at: 0, turns: 0, seen: Vec::new() }
+        Walk { ring: Arc::clone(ring), at: 0, turns: 0, seen: Vec::new(), time: 0, times: Vec::new() }
     }
 
     /// Reads on until `turns` turns were read, which must be complete, and checks each record's words against its ticket.
@@ -121,9 +124,13 @@ impl Walk {
                         );
                     }
                     self.seen.push(name);
+                    self.times.push((name, self.time));
                 }
                 Kind::NullRun => self.seen.extend((0..header.value).map(|_| NULL)),
                 Kind::Pad => {}
+                Kind::Time => {
+                    self.time = self.time.max(self.ring.memory().get(((self.at % RING_BYTES + HEADER) / 8) as usize))
+                }
                 Kind::Bulk => unreachable!("nobody here commits one"),
             }
             self.at += header.stride();
@@ -147,6 +154,24 @@ fn two_producers_lose_and_tear_nothing() {
         producers.into_iter().for_each(|producer| producer.join().expect("no panic"));
         walk.to(outbox.scan());
         assert_eq!(sorted(walk.seen), [1, 2]);
+    });
+}
+
+/// Whoever finds that the ring has his time already comes behind its record.
+#[test]
+fn no_message_stands_before_its_time() {
+    model(3, || {
+        let ring = ring();
+        let producers = [1, 2].map(|name| {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.push(&[], Tag { ticket: name, time: 7 }).expect("there is room"))
+        });
+        let (mut outbox, mut walk) = (Outbox::new(Arc::clone(&ring), 1), Walk::new(&ring));
+        walk.to(outbox.scan());
+        producers.into_iter().for_each(|producer| producer.join().expect("no panic"));
+        walk.to(outbox.scan());
+        assert_eq!(sorted(walk.seen), [1, 2]);
+        assert!(walk.times.iter().all(|&(_, time)| time == 7), "{:?}", walk.times);
     });
 }
 

@@ -13,15 +13,19 @@
 //! ```text
 //! bits of the first word (little-endian numbers)
 //!  0..32   value: Inline: payload bytes · NullRun: turns · Pad: bytes up to the ring's end, this word included
-//!          · Bulk: the bytes of what follows
-//! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad · 4 Bulk
+//!          · Bulk, Time: the bytes of what follows
+//! 32..40   kind: 1 Inline · 2 NullRun · 3 Pad · 4 Bulk · 7 Time
 //! 40..64   the low 24 bits of position ÷ 16, so that a reader notices if it is not at a record
-//! then     Inline: the payload · Bulk: the message's number and its length in bytes, a word each;
+//! then     Inline: the payload · Bulk: the message's number and its length in bytes, a word each · Time: the time, a word;
 //!          padded to the next record
 //! ```
 //!
 //! An `Inline` record takes one turn, as does a `Bulk` one, whose message has travelled by other means; a `NullRun` takes as
-//! many as it says, a `Pad` none.
+//! many as it says, a `Pad` and a `Time` none.
+//!
+//! A `Time` stands before the first message of each tick of the sender's clock, and holds for those behind it: so a time costs next to
+//! nothing where messages are many. Both are reserved at once, since a `Time` without a message behind it would never be freed; and a
+//! reader takes nothing else behind one, so that a faulty sender can't keep it from coming to a turn.
 
 #[cfg(all(test, squall_loom))]
 mod loom_tests;
@@ -37,6 +41,9 @@ pub use outbox::Outbox;
 pub use producer::{PushError, Ring, RingMemory};
 pub use reader::{Bulk, Corrupt, Reader, Turn};
 
+/// The version of what stands in rings, which all members must have alike.
+pub const FORMAT: u64 = 2;
+
 /// Records begin at multiples of this many bytes.
 pub(crate) const ALIGN: u64 = 16;
 
@@ -45,6 +52,10 @@ pub(crate) const HEADER: u64 = 8;
 
 /// The bytes behind the first word of a `Bulk` record.
 pub(crate) const BULK_BYTES: u64 = 16;
+
+/// The bytes behind the first word of a `Time` record, and those of all of it.
+pub(crate) const TIME_BYTES: u64 = 8;
+pub(crate) const TIME_RECORD: u64 = record_bytes(TIME_BYTES);
 
 /// The smallest ring, in bytes.
 pub const MIN_BYTES: usize = 1024;
@@ -64,6 +75,17 @@ pub(crate) enum Kind {
     NullRun = 2,
     Pad = 3,
     Bulk = 4,
+    // One bit away from `Pad` alone, whose value is never that of a time: so a bit that flips in a kind is noticed.
+    Time = 7,
+}
+
+/// What goes with a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// What its sender's node finds again when it delivers the message; 0 at other members.
+    pub ticket: u32,
+    /// When it was sent, or a message of the same sender ahead of it where that is later.
+    pub time: u64,
 }
 
 /// A record's first word, taken apart.
@@ -89,9 +111,10 @@ impl Header {
         let kind = match (word >> 32) as u8 {
             1 if u64::from(value) <= capacity / 4 && record_bytes(u64::from(value)) <= to_end => Kind::Inline,
             2 if value > 0 => Kind::NullRun,
-            // Shorter than the longest record, which would have fitted otherwise. So no pad follows a pad.
-            3 if u64::from(value) == to_end && to_end < record_bytes(capacity / 4) => Kind::Pad,
+            // Shorter than the longest record with its time, which would have fitted otherwise. So no pad follows a pad.
+            3 if u64::from(value) == to_end && to_end < TIME_RECORD + record_bytes(capacity / 4) => Kind::Pad,
             4 if u64::from(value) == BULK_BYTES && record_bytes(BULK_BYTES) <= to_end => Kind::Bulk,
+            7 if u64::from(value) == TIME_BYTES && TIME_RECORD <= to_end => Kind::Time,
             _ => return None,
         };
         Some(Header { kind, value })
@@ -101,10 +124,15 @@ impl Header {
     #[inline]
     pub(crate) fn stride(self) -> u64 {
         match self.kind {
-            Kind::Inline | Kind::Bulk => record_bytes(u64::from(self.value)),
+            Kind::Inline | Kind::Bulk | Kind::Time => record_bytes(u64::from(self.value)),
             Kind::NullRun => ALIGN,
             Kind::Pad => u64::from(self.value),
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_message(self) -> bool {
+        matches!(self.kind, Kind::Inline | Kind::Bulk)
     }
 
     /// The turns that the record takes.
@@ -113,7 +141,7 @@ impl Header {
         match self.kind {
             Kind::Inline | Kind::Bulk => 1,
             Kind::NullRun => u64::from(self.value),
-            Kind::Pad => 0,
+            Kind::Pad | Kind::Time => 0,
         }
     }
 }

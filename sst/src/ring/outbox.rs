@@ -5,7 +5,7 @@ use std::sync::Arc;
 use squall_fabric::{Fabric, Op, PostError, Region, RegionKey, Slice, Source, Target, Token};
 
 use super::{
-    Bulk, Kind, Payload, Turn, place,
+    Bulk, HEADER, Kind, Payload, Tag, Turn, place,
     producer::{Ring, RingMemory},
 };
 use crate::mesh::Mesh;
@@ -21,6 +21,8 @@ pub struct Outbox<M = Region> {
     freed: u64,
     freed_turns: u64,
     freed_bulk: u64,
+    /// The time of the messages from there on.
+    freed_time: u64,
     /// Up to where each member was pushed.
     pushed: Vec<u64>,
 }
@@ -28,7 +30,8 @@ pub struct Outbox<M = Region> {
 impl<M: RingMemory> Outbox<M> {
     /// The outbox of a new ring, for a group of `members`.
     pub fn new(ring: Arc<Ring<M>>, members: usize) -> Outbox<M> {
-        Outbox { ring, scanned: 0, turns: 0, freed: 0, freed_turns: 0, freed_bulk: 0, pushed: vec![0; members] }
+        let pushed = vec![0; members];
+        Outbox { ring, scanned: 0, turns: 0, freed: 0, freed_turns: 0, freed_bulk: 0, freed_time: 0, pushed }
     }
 
     /// The ring.
@@ -83,19 +86,22 @@ impl<M: RingMemory> Outbox<M> {
     /// Lets the records of the first `turns` turns be overwritten: every member has delivered them. Returns whether that
     /// freed anything.
     ///
-    /// A run of nulls is freed once all its turns are, a pad with the record behind it: who has delivered what lies before a
-    /// pad need not have passed the pad yet.
+    /// A run of nulls is freed once all its turns are, and what takes no turn with the record behind it: who has delivered what lies
+    /// before need not have passed it yet.
     pub fn free(&mut self, turns: u64) -> bool {
         let before = self.freed;
-        let mut at = before;
+        let (mut at, mut time) = (before, self.freed_time);
         while at < self.scanned {
             let header = self.ring.committed(at).expect("what was scanned is complete until it is freed");
             if self.freed_turns + header.turns() > turns {
                 break;
             }
+            if header.kind == Kind::Time {
+                time = time.max(self.time(at));
+            }
             at += header.stride();
-            if header.kind != Kind::Pad {
-                self.freed = at;
+            if header.turns() > 0 {
+                (self.freed, self.freed_time) = (at, time);
                 self.freed_turns += header.turns();
                 self.freed_bulk += u64::from(header.kind == Kind::Bulk);
             }
@@ -105,6 +111,12 @@ impl<M: RingMemory> Outbox<M> {
         }
         self.ring.free(self.freed);
         true
+    }
+
+    /// What the record of a time at `at` says.
+    fn time(&self, at: u64) -> u64 {
+        let offset = place(at, self.ring.capacity() as u64) + HEADER;
+        self.ring.memory().load(offset as usize)
     }
 }
 
@@ -135,21 +147,25 @@ impl Outbox<Region> {
     /// deliver.
     pub fn undelivered(&self, turns: u64) -> impl Iterator<Item = (u64, Turn<'_>)> {
         let capacity = self.ring.capacity() as u64;
-        let (mut at, mut turn) = (self.freed, self.freed_turns);
+        let (mut at, mut turn, mut time) = (self.freed, self.freed_turns, self.freed_time);
         std::iter::from_fn(move || {
             while at < self.scanned {
                 let header = self.ring.committed(at).expect("what was scanned is complete until it is freed");
                 let (here, first) = (at, turn);
                 at += header.stride();
                 turn += header.turns();
-                let (offset, ticket) = (place(here, capacity) as usize, self.ring.ticket(here));
+                let (offset, tag) = (place(here, capacity) as usize, Tag { ticket: self.ring.ticket(here), time });
                 let message = match header.kind {
                     Kind::Inline => {
-                        let offset = offset + super::HEADER as usize;
+                        let offset = offset + HEADER as usize;
                         let payload = Payload { region: self.ring.memory(), offset, len: header.value as usize };
-                        Turn::Message(payload, ticket)
+                        Turn::Message(payload, tag)
                     }
-                    Kind::Bulk => Turn::Bulk(Bulk::load(self.ring.memory(), offset), ticket),
+                    Kind::Bulk => Turn::Bulk(Bulk::load(self.ring.memory(), offset), tag),
+                    Kind::Time => {
+                        time = time.max(self.time(here));
+                        continue;
+                    }
                     Kind::NullRun | Kind::Pad => continue,
                 };
                 if first >= turns {

@@ -5,7 +5,10 @@ use std::fmt;
 use crossbeam::utils::CachePadded;
 use squall_fabric::Region;
 
-use super::{ALIGN, BULK_BYTES, Bulk, HEADER, Header, Kind, MAX_BYTES, MIN_BYTES, max_payload, place, record_bytes};
+use super::{
+    ALIGN, BULK_BYTES, Bulk, HEADER, Header, Kind, MAX_BYTES, MIN_BYTES, TIME_BYTES, TIME_RECORD, Tag, max_payload,
+    place, record_bytes,
+};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Memory that a [`Ring`] can lie in. A trait so that loom can watch it; in earnest it is a [`Region`].
@@ -68,6 +71,8 @@ pub struct Ring<M = Region> {
     reserved: CachePadded<AtomicU64>,
     /// Everything before it may be overwritten.
     freed: CachePadded<AtomicU64>,
+    /// The latest time that the ring has a record of, at a place before any that is reserved from now on.
+    time: CachePadded<AtomicU64>,
     commits: Box<[AtomicU64]>,
 }
 
@@ -95,6 +100,7 @@ impl<M: RingMemory> Ring<M> {
             capacity,
             reserved: CachePadded::new(AtomicU64::new(0)),
             freed: CachePadded::new(AtomicU64::new(0)),
+            time: CachePadded::new(AtomicU64::new(0)),
             commits,
         }
     }
@@ -116,39 +122,58 @@ impl<M: RingMemory> Ring<M> {
         self.capacity().saturating_sub(used as usize)
     }
 
-    /// Appends a message. `ticket` stays on this node: who delivers the record here finds it again.
-    pub fn push(&self, payload: &[u8], ticket: u32) -> Result<(), PushError> {
-        self.push_inline(payload, ticket, 0)
+    /// Appends a message. Its ticket stays on this node: who delivers the record here finds it again.
+    pub fn push(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
+        self.push_inline(payload, tag, 0)
     }
 
     /// As [`push`](Ring::push), of a message that was accepted before: a ring that was closed since takes it all the same.
     #[cold]
-    pub fn push_accepted(&self, payload: &[u8], ticket: u32) -> Result<(), PushError> {
-        self.push_inline(payload, ticket, CLOSED)
+    pub fn push_accepted(&self, payload: &[u8], tag: Tag) -> Result<(), PushError> {
+        self.push_inline(payload, tag, CLOSED)
     }
 
     /// Gives the next turn to a bulk message that was accepted before, and that every member holds. A ring that was closed
     /// since takes it all the same.
     #[cold]
-    pub fn push_bulk(&self, bulk: Bulk, ticket: u32) -> Result<(), PushError> {
-        let at = self.reserve(record_bytes(BULK_BYTES), CLOSED)?;
+    pub fn push_bulk(&self, bulk: Bulk, tag: Tag) -> Result<(), PushError> {
+        let at = self.reserve_timed(record_bytes(BULK_BYTES), tag.time, CLOSED)?;
         let offset = (place(at, self.capacity) + HEADER) as usize;
         self.memory.store(offset, bulk.number);
         self.memory.store(offset + 8, bulk.len);
-        self.commit(at, Header { kind: Kind::Bulk, value: BULK_BYTES as u32 }, ticket);
+        self.commit(at, Header { kind: Kind::Bulk, value: BULK_BYTES as u32 }, tag.ticket);
         Ok(())
     }
 
     #[inline(always)]
-    fn push_inline(&self, payload: &[u8], ticket: u32, even_if: u64) -> Result<(), PushError> {
+    fn push_inline(&self, payload: &[u8], tag: Tag, even_if: u64) -> Result<(), PushError> {
         let max = max_payload(self.capacity());
         if payload.len() > max {
             return Err(PushError::TooLarge { bytes: payload.len(), max });
         }
-        let at = self.reserve(record_bytes(payload.len() as u64), even_if)?;
+        let at = self.reserve_timed(record_bytes(payload.len() as u64), tag.time, even_if)?;
         self.memory.write((place(at, self.capacity) + HEADER) as usize, payload);
-        self.commit(at, Header { kind: Kind::Inline, value: payload.len() as u32 }, ticket);
+        self.commit(at, Header { kind: Kind::Inline, value: payload.len() as u32 }, tag.ticket);
         Ok(())
+    }
+
+    /// Reserves room for a message's record, and returns its position; if no time before it is as late as its own, with that ahead of it.
+    #[inline(always)]
+    fn reserve_timed(&self, bytes: u64, time: u64, even_if: u64) -> Result<u64, PushError> {
+        // Acquire: what is reserved from here on lies behind the record of this time.
+        if time <= self.time.load(Ordering::Acquire) {
+            return self.reserve(bytes, even_if);
+        }
+        let at = self.reserve(TIME_RECORD + bytes, even_if)?;
+        self.put_time(at, time);
+        Ok(at + TIME_RECORD)
+    }
+
+    #[cold]
+    fn put_time(&self, at: u64, time: u64) {
+        self.memory.store((place(at, self.capacity) + HEADER) as usize, time);
+        self.commit(at, Header { kind: Kind::Time, value: TIME_BYTES as u32 }, 0);
+        self.time.fetch_max(time, Ordering::Release);
     }
 
     /// Gives up the next `turns` turns, of which there is at least one, in a ring that is closed too: the others still wait

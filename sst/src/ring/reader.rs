@@ -5,7 +5,7 @@ use std::sync::Arc;
 use squall_fabric::Region;
 
 use super::{
-    HEADER, Header, Kind, Payload, place,
+    HEADER, Header, Kind, Payload, Tag, place,
     producer::{Ring, RingMemory},
 };
 
@@ -39,10 +39,10 @@ impl Bulk {
 /// What a sender did with a turn.
 #[derive(Clone, Copy, Debug)]
 pub enum Turn<'a> {
-    /// A message, and its ticket (0 at members other than its sender).
-    Message(Payload<'a>, u32),
-    /// A message that has travelled by other means, and its ticket.
-    Bulk(Bulk, u32),
+    /// A message.
+    Message(Payload<'a>, Tag),
+    /// A message that has travelled by other means.
+    Bulk(Bulk, Tag),
     /// This turn and the given number of turns after it are nulls.
     Nulls(u64),
 }
@@ -55,6 +55,8 @@ pub struct Reader {
     /// The ring itself, where this node is the sender: for the tickets.
     own: Option<Arc<Ring>>,
     at: u64,
+    /// That of the messages from here on.
+    time: u64,
 }
 
 impl Reader {
@@ -65,17 +67,28 @@ impl Reader {
     /// If the size is not a power of two.
     pub fn of_copy(region: Region) -> Reader {
         assert!(region.len().is_power_of_two(), "a ring of {} bytes", region.len());
-        Reader { capacity: region.len() as u64, region, own: None, at: 0 }
+        Reader { capacity: region.len() as u64, region, own: None, at: 0, time: 0 }
     }
 
     /// Walks this node's own ring.
     pub fn of_own(ring: Arc<Ring>) -> Reader {
-        Reader { capacity: ring.capacity() as u64, region: ring.memory().clone(), own: Some(ring), at: 0 }
+        Reader { capacity: ring.capacity() as u64, region: ring.memory().clone(), own: Some(ring), at: 0, time: 0 }
     }
 
     #[inline]
-    fn ticket(&self, at: u64) -> u32 {
-        self.own.as_ref().map_or(0, |ring| ring.ticket(at))
+    fn tag(&self, at: u64) -> Tag {
+        Tag { ticket: self.own.as_ref().map_or(0, |ring| ring.ticket(at)), time: self.time }
+    }
+
+    /// Takes the time at an offset, behind which a message must stand.
+    #[cold]
+    fn take_time(&mut self, offset: usize) -> Result<(), Corrupt> {
+        self.time = self.time.max(self.region.load(offset + HEADER as usize));
+        let word = self.region.load(place(self.at, self.capacity) as usize);
+        match Header::decode(word, self.at, self.capacity) {
+            Some(header) if header.is_message() => Ok(()),
+            _ => Err(Corrupt { position: self.at, word }),
+        }
     }
 
     /// The next turn, which must have arrived. [`Turn::Nulls`] covers a whole run, of which the rest is not given again.
@@ -92,13 +105,14 @@ impl Reader {
             self.at += header.stride();
             match header.kind {
                 Kind::Pad => {}
+                Kind::Time => self.take_time(offset)?,
                 Kind::NullRun => return Ok(Turn::Nulls(u64::from(header.value) - 1)),
-                Kind::Bulk => return Ok(Turn::Bulk(Bulk::load(&self.region, offset), self.ticket(here))),
+                Kind::Bulk => return Ok(Turn::Bulk(Bulk::load(&self.region, offset), self.tag(here))),
                 Kind::Inline => {
-                    let ticket = self.ticket(here);
+                    let tag = self.tag(here);
                     let offset = offset + HEADER as usize;
                     let payload = Payload { region: &self.region, offset, len: header.value as usize };
-                    return Ok(Turn::Message(payload, ticket));
+                    return Ok(Turn::Message(payload, tag));
                 }
             }
         }

@@ -14,19 +14,23 @@ fn heap_ring(bytes: usize) -> Arc<Ring> {
     Arc::new(Ring::new(Region::heap(RegionKind::Polled, RegionKey(0), bytes), bytes))
 }
 
-/// A turn as its sender meant it; messages have tickets.
+fn untimed(ticket: u32) -> Tag {
+    Tag { ticket, time: 0 }
+}
+
+/// A turn as its sender meant it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Meant {
     Null,
-    Message(Vec<u8>, u32),
-    Bulk(Bulk, u32),
+    Message(Vec<u8>, Tag),
+    Bulk(Bulk, Tag),
 }
 
 impl Meant {
-    fn ticket(&self) -> Option<u32> {
+    fn tag(&self) -> Option<Tag> {
         match self {
             Meant::Null => None,
-            Meant::Message(_, ticket) | Meant::Bulk(_, ticket) => Some(*ticket),
+            Meant::Message(_, tag) | Meant::Bulk(_, tag) => Some(*tag),
         }
     }
 
@@ -34,8 +38,8 @@ impl Meant {
     fn without_ticket(self) -> Meant {
         match self {
             Meant::Null => Meant::Null,
-            Meant::Message(bytes, _) => Meant::Message(bytes, 0),
-            Meant::Bulk(bulk, _) => Meant::Bulk(bulk, 0),
+            Meant::Message(bytes, tag) => Meant::Message(bytes, Tag { ticket: 0, ..tag }),
+            Meant::Bulk(bulk, tag) => Meant::Bulk(bulk, Tag { ticket: 0, ..tag }),
         }
     }
 }
@@ -63,16 +67,16 @@ impl Turns {
                 self.nulls = more;
                 Ok(Meant::Null)
             }
-            Turn::Message(payload, ticket) => {
+            Turn::Message(payload, tag) => {
                 let mut bytes = vec![0xee; 3];
                 payload.copy_to(&mut bytes);
                 for (i, chunk) in bytes.chunks(8).enumerate() {
                     assert_eq!(payload.word(i).to_ne_bytes()[..chunk.len()], *chunk);
                 }
                 assert_eq!((payload.len(), payload.is_empty()), (bytes.len(), bytes.is_empty()));
-                Ok(Meant::Message(bytes, ticket))
+                Ok(Meant::Message(bytes, tag))
             }
-            Turn::Bulk(bulk, ticket) => Ok(Meant::Bulk(bulk, ticket)),
+            Turn::Bulk(bulk, tag) => Ok(Meant::Bulk(bulk, tag)),
         }
     }
 }
@@ -92,6 +96,8 @@ struct World {
     meant: VecDeque<Meant>,
     freed: u64,
     tickets: u32,
+    /// The latest that was pushed.
+    time: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -146,6 +152,7 @@ impl World {
             meant: VecDeque::new(),
             freed: 0,
             tickets: 0,
+            time: 0,
         }
     }
 
@@ -153,23 +160,39 @@ impl World {
         self.freed + self.meant.len() as u64
     }
 
+    /// That of the next message. Clocks have ticks, and go back.
+    fn tag(&mut self) -> Tag {
+        self.tickets += 1;
+        Tag { ticket: self.tickets, time: u64::from(self.tickets / 3 * 2 + self.tickets % 2) }
+    }
+
+    /// As it is read of a message that was pushed.
+    fn sent(&mut self, tag: Tag) -> Tag {
+        self.time = self.time.max(tag.time);
+        Tag { time: self.time, ..tag }
+    }
+
     fn act(&mut self, what: &Do) {
         match *what {
             Do::Push(bytes) => {
-                self.tickets += 1;
+                let tag = self.tag();
                 let payload: Vec<u8> = (0..bytes).map(|i| (i as u32 ^ self.tickets) as u8).collect();
-                match self.ring.push(&payload, self.tickets) {
-                    Ok(()) => self.meant.push_back(Meant::Message(payload, self.tickets)),
+                match self.ring.push(&payload, tag) {
+                    Ok(()) => {
+                        let tag = self.sent(tag);
+                        self.meant.push_back(Meant::Message(payload, tag));
+                    }
                     Err(PushError::TooLarge { .. }) => assert!(bytes > max_payload(RING_BYTES)),
                     Err(PushError::Full) => assert!(self.ring.room() < RING_BYTES, "an empty ring takes any message"),
                     Err(PushError::Closed) => unreachable!("it was not closed"),
                 }
             }
             Do::Bulk => {
-                self.tickets += 1;
+                let tag = self.tag();
                 let bulk = Bulk { number: self.tickets.into(), len: u64::MAX - u64::from(self.tickets) };
-                if self.ring.push_bulk(bulk, self.tickets).is_ok() {
-                    self.meant.push_back(Meant::Bulk(bulk, self.tickets));
+                if self.ring.push_bulk(bulk, tag).is_ok() {
+                    let tag = self.sent(tag);
+                    self.meant.push_back(Meant::Bulk(bulk, tag));
                 }
             }
             Do::Nulls(more) => {
@@ -251,16 +274,16 @@ proptest! {
             world.ring.close();
         }
         assert!(world.outbox.drain());
-        assert_eq!(world.ring.push(b"", 1), Err(PushError::Closed));
+        assert_eq!(world.ring.push(b"", untimed(1)), Err(PushError::Closed));
         let delivered = world.own.read;
-        let ticket = |turn: &Turn<'_>| match *turn {
-            Turn::Message(_, ticket) | Turn::Bulk(_, ticket) => ticket,
+        let tag = |turn: &Turn<'_>| match *turn {
+            Turn::Message(_, tag) | Turn::Bulk(_, tag) => tag,
             Turn::Nulls(_) => unreachable!("no message"),
         };
-        let found: Vec<(u64, u32)> = world.outbox.undelivered(delivered).map(|(at, turn)| (at, ticket(&turn))).collect();
+        let found: Vec<(u64, Tag)> = world.outbox.undelivered(delivered).map(|(at, turn)| (at, tag(&turn))).collect();
         let skip = (delivered - world.freed) as usize;
         let meant = (delivered..).zip(world.meant.iter().skip(skip));
-        let expected: Vec<(u64, u32)> = meant.filter_map(|(turn, m)| m.ticket().map(|ticket| (turn, ticket))).collect();
+        let expected: Vec<(u64, Tag)> = meant.filter_map(|(turn, m)| m.tag().map(|tag| (turn, tag))).collect();
         prop_assert_eq!(found, expected);
     }
 
@@ -290,7 +313,7 @@ proptest! {
         let mut headers = Vec::new();
         for &len in &lens {
             headers.push(ring.end());
-            ring.push(&vec![1; len], 0).expect("there is room");
+            ring.push(&vec![1; len], untimed(0)).expect("there is room");
         }
         let which = which % lens.len();
         let offset = headers[which] as usize;
@@ -298,7 +321,7 @@ proptest! {
         ring.memory().store(offset, word ^ 1u64 << bit);
         let mut turns = Turns::of(Reader::of_own(Arc::clone(&ring)));
         for len in &lens[..which] {
-            prop_assert_eq!(turns.next(), Ok(Meant::Message(vec![1; *len], 0)));
+            prop_assert_eq!(turns.next(), Ok(Meant::Message(vec![1; *len], untimed(0))));
         }
         prop_assert_eq!(turns.next(), Err(Corrupt { position: headers[which], word: word ^ 1u64 << bit }));
         prop_assert!(turns.next().is_err(), "nothing can be read after it");
@@ -318,7 +341,10 @@ fn only_records_of_a_ring_are_decoded() {
     assert_eq!(kind(word(2, 0, 16), 16), None, "no turns");
     assert_eq!(kind(word(3, 256, 768), 768), Some(Kind::Pad));
     assert_eq!(kind(word(3, 240, 768), 768), None, "not up to the ring's end");
-    assert_eq!(kind(word(3, 272, 752), 752), None, "any record would have fitted");
+    assert_eq!(kind(word(3, 272, 752), 752), Some(Kind::Pad), "a long record and its time would not have fitted");
+    assert_eq!(kind(word(3, 288, 736), 736), None, "any record would have fitted");
+    assert_eq!(kind(word(7, 8, 1008), 1008), Some(Kind::Time));
+    assert_eq!(kind(word(7, 16, 16), 16), None, "a time is a word");
     assert_eq!(kind(word(3, 1024, 0), 0), None, "the whole ring");
     assert_eq!(kind(word(4, 16, 992), 992), Some(Kind::Bulk));
     assert_eq!(kind(word(4, 16, 1008), 1008), None, "beyond the ring's end");
@@ -328,31 +354,46 @@ fn only_records_of_a_ring_are_decoded() {
     assert_eq!(kind(word(1, 8, 16 << 24), 0), Some(Kind::Inline), "positions are told apart up to 256 MiB");
 }
 
+/// Else a faulty sender could have its readers walk for ever without a turn.
+#[test]
+fn behind_a_time_stands_a_message() {
+    let ring = heap_ring(1024);
+    ring.push(b"x", Tag { ticket: 0, time: 5 }).expect("there is room");
+    let header = |kind, value| Header { kind, value }.encode(16);
+    for (kind, value) in [(Kind::Time, 8), (Kind::NullRun, 1), (Kind::Bulk, 16)] {
+        ring.memory().store(16, header(kind, value));
+        let mut reader = Reader::of_copy(ring.memory().clone());
+        let turn = reader.next_turn().map(|turn| matches!(turn, Turn::Bulk(_, Tag { time: 5, .. })));
+        let corrupt = Err(Corrupt { position: 16, word: header(kind, value) });
+        assert_eq!(turn, if kind == Kind::Bulk { Ok(true) } else { corrupt });
+    }
+}
+
 #[test]
 fn a_ring_takes_what_it_has_room_for() {
     let ring = heap_ring(1024);
     let mut outbox = Outbox::new(Arc::clone(&ring), 1);
-    assert_eq!(ring.push(&[0; 257], 0), Err(PushError::TooLarge { bytes: 257, max: 256 }));
+    assert_eq!(ring.push(&[0; 257], untimed(0)), Err(PushError::TooLarge { bytes: 257, max: 256 }));
     for ticket in 1..=3 {
-        ring.push(&[0; 256], ticket).expect("272 bytes each");
+        ring.push(&[0; 256], untimed(ticket)).expect("272 bytes each");
     }
     // 208 bytes are left, and a record may not straddle the end.
-    assert_eq!(ring.push(&[0; 256], 4), Err(PushError::Full));
-    ring.push(&[0; 200], 5).expect("208 bytes");
-    assert_eq!((ring.room(), ring.push(&[], 6)), (0, Err(PushError::Full)));
+    assert_eq!(ring.push(&[0; 256], untimed(4)), Err(PushError::Full));
+    ring.push(&[0; 200], untimed(5)).expect("208 bytes");
+    assert_eq!((ring.room(), ring.push(&[], untimed(6))), (0, Err(PushError::Full)));
     assert_eq!(outbox.scan(), 4);
     outbox.fill(9);
     assert_eq!(outbox.turns(), 4, "nulls need room too");
     assert!(!outbox.free(0));
     assert!(outbox.free(1));
-    ring.push(&[0; 256], 6).expect("the first record's place");
+    ring.push(&[0; 256], untimed(6)).expect("the first record's place");
     ring.close();
-    assert_eq!(ring.push(&[], 7), Err(PushError::Closed));
+    assert_eq!(ring.push(&[], untimed(7)), Err(PushError::Closed));
     assert!(outbox.free(2));
     outbox.fill(7);
     assert_eq!(outbox.turns(), 7, "others wait for the turns of a closed ring too");
-    assert_eq!(ring.push_accepted(&[0; 100], 8), Ok(()), "it was accepted before");
-    assert_eq!(ring.push_bulk(Bulk { number: 0, len: 1 }, 9), Ok(()));
+    assert_eq!(ring.push_accepted(&[0; 100], untimed(8)), Ok(()), "it was accepted before");
+    assert_eq!(ring.push_bulk(Bulk { number: 0, len: 1 }, untimed(9)), Ok(()));
     assert_eq!(outbox.scan(), 9);
 }
 
@@ -362,19 +403,19 @@ fn a_pad_is_freed_with_the_record_behind_it() {
     let ring = heap_ring(1024);
     let (mut outbox, mut reader) = (Outbox::new(Arc::clone(&ring), 1), Reader::of_own(Arc::clone(&ring)));
     let mut read_ticket = || match reader.next_turn() {
-        Ok(Turn::Message(_, ticket)) => ticket,
+        Ok(Turn::Message(_, tag)) => tag.ticket,
         other => panic!("{other:?}"),
     };
     for ticket in 1..=3 {
-        ring.push(&[0; 256], ticket).expect("272 bytes each");
+        ring.push(&[0; 256], untimed(ticket)).expect("272 bytes each");
         assert_eq!(read_ticket(), ticket);
     }
     outbox.scan();
     outbox.free(2);
-    ring.push(&[0; 256], 4).expect("a pad of 208 bytes, and the first record's place");
+    ring.push(&[0; 256], untimed(4)).expect("a pad of 208 bytes, and the first record's place");
     outbox.scan();
     assert!(outbox.free(3));
-    while ring.push(&[0; 32], 5).is_ok() {}
+    while ring.push(&[0; 32], untimed(5)).is_ok() {}
     assert_eq!(read_ticket(), 4, "the pad was still there");
 }
 
@@ -382,7 +423,7 @@ fn a_pad_is_freed_with_the_record_behind_it() {
 fn room_is_what_nobody_has_reserved() {
     let ring = heap_ring(RING_BYTES);
     assert_eq!(ring.room(), RING_BYTES);
-    ring.push(&[0; 20], 0).unwrap();
+    ring.push(&[0; 20], untimed(0)).unwrap();
     assert_eq!(ring.room(), RING_BYTES - 32);
     ring.close();
     assert_eq!(ring.room(), RING_BYTES - 32, "the mark of a closed ring takes no room");

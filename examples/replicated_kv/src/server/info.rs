@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, sync::atomic::Ordering};
 
-use squall::{Applied, GroupStatus, NodeId, ReadError, Status, Time, View};
+use squall::{Epoch, GroupStatus, NodeId, ReadError, Seq, Status, Time, View};
 
 use super::{GROUP, Server, reception::Reception};
 use crate::Store;
@@ -33,7 +33,7 @@ pub(super) struct Membership<'a> {
 pub(super) struct Contents {
     keys: usize,
     expiring: usize,
-    applied: Option<Applied>,
+    applied: Option<(Epoch, Seq)>,
 }
 
 /// Takes the store's part of `INFO`.
@@ -206,7 +206,7 @@ fn squall(facts: &Facts<'_>, lines: &mut Lines) {
         progress(status, lines);
     }
     if let Some(contents) = store {
-        let (epoch, seq) = contents.applied.map_or((0, 0), |at| (at.epoch.0, at.seq.0));
+        let (epoch, seq) = contents.applied.map_or((0, 0), |(epoch, seq)| (epoch.0, seq.0));
         lines.add("applied_epoch", epoch);
         lines.add("applied_seq", seq);
     }

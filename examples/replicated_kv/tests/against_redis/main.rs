@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fastrand::Rng;
 use rkyv::rancor;
 use server::{Server, Tree};
-use squall::{Applied, Epoch, NodeId, Replicated, Seq};
+use squall::{Applied, Epoch, Hlc, NodeId, Replicated, Seq};
 use squall_kv::{
     Reply, Store,
     command::{self, Run},
@@ -201,7 +201,7 @@ impl Both {
 
     fn apply(&mut self, command: &Command) -> Reply {
         self.applied += 1;
-        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), logged: None };
+        let at = Applied { epoch: Epoch(1), seq: Seq(self.applied), sender: NodeId(1), time: Hlc(0), version: None };
         let bytes = rkyv::to_bytes::<rancor::Error>(command).expect("it can be archived");
         let archived = rkyv::access::<_, rancor::Error>(&bytes).expect("it was just archived");
         self.store.apply(archived, &at)

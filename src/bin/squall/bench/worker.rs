@@ -21,7 +21,7 @@ use rustix::{
 };
 use serde::de::DeserializeOwned;
 use squall::{
-    Config, FabricError, Group, Invalid, LogCounts, Logged, Message, Mode, Node, Service, Snapshot, SubmitError,
+    Config, FabricError, Group, Invalid, LogCounts, Message, Mode, Node, Service, Snapshot, Stamp, SubmitError,
     config::Backend,
 };
 use squall_fabric::{NodeId, Time};
@@ -284,12 +284,7 @@ struct Reader {
 impl Service for Reader {
     type Reply = ();
 
-    fn take(
-        &mut self,
-        message: &Message<'_>,
-        _logged: Option<Logged>,
-        _scratch: &mut AlignedVec,
-    ) -> Result<Option<()>, Invalid> {
+    fn take(&mut self, message: &Message<'_>, _stamp: Stamp, _scratch: &mut AlignedVec) -> Result<Option<()>, Invalid> {
         let payload = &message.payload;
         let first = payload.word(0);
         self.sum = black_box(self.sum.wrapping_add(first ^ payload.word((payload.len() - 1) / 8)));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rkyv::util::AlignedVec;
-use squall::{Config, Epoch, Group, Invalid, Logged, Message, Node, Service, Snapshot, View, config::Backend};
+use squall::{Config, Epoch, Group, Invalid, Message, Node, Service, Snapshot, Stamp, View, config::Backend};
 use squall_fabric::Time;
 
 use super::{FailoverJob, Recovered, Settled, Told};
@@ -126,7 +126,7 @@ impl Service for Witness {
     fn take(
         &mut self,
         message: &Message<'_>,
-        _logged: Option<Logged>,
+        _stamp: Stamp,
         _scratch: &mut AlignedVec,
     ) -> Result<Option<Epoch>, Invalid> {
         Ok(Some(message.epoch))
