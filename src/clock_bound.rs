@@ -186,7 +186,8 @@ impl Seen {
         let by = self.distance(own).as_secs_f64();
         Some(match self.wrong? {
             Wrong::Ahead => format!(
-                "this node's clock is {by:.1} s ahead of those of most other members: it submits nothing until it is set right (with chrony: `chronyc makestep`)"
+                "this node's clock is {by:.1} s ahead of those of most other members: it submits nothing until it is \
+                 set right (with chrony: `chronyc makestep`)"
             ),
             Wrong::Behind => format!(
                 "this node's clock is {by:.1} s behind those of most other members: what it submits has the time of the message \

@@ -663,7 +663,7 @@ impl Appending<'_> {
         sender: NodeId,
         payload: Payload<'_>,
     ) -> Result<End, AppendError> {
-        let time = sent.max(Hlc(self.end().time.0.saturating_add(1)));
+        let time = self.end().time.next(sent);
         self.appended = true;
         self.filling.appender.append(position, time, sender, payload)
     }

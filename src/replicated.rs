@@ -12,7 +12,10 @@ use rkyv::{
 };
 use squall_fabric::NodeId;
 use squall_membership::{Epoch, Seq};
-use squall_ordered::{Message, log::Hlc};
+use squall_ordered::{
+    Message,
+    log::{End, Hlc},
+};
 
 use crate::{schema::Schema, state::Snapshot, view_change::ViewChange};
 
@@ -145,7 +148,7 @@ pub struct Applied {
     pub sender: NodeId,
     /// The group's time there: the sender's wall clock when it was submitted, or just behind the time of the message before where that
     /// is later. So it is alike at all members, and never stands still or goes back; the clocks of senders bound it (`clock_limit_ms`).
-    /// In unordered mode it is the sender's wall clock alone.
+    /// In unordered mode the sender's clock alone counts, as of its latest message where that clock was set back.
     pub time: Hlc,
     /// In a durable group, its number in the log, from 1 on: the version of the state behind it. Alike at all members and across views
     /// and restarts.
@@ -162,16 +165,15 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// That of a durable group's message, behind which its log ends there.
+    pub(crate) fn logged(End { version, time, .. }: End) -> Stamp {
+        Stamp { time, version: Some(version) }
+    }
+
     /// The place of the message that it is of.
     pub fn of(self, message: &Message<'_>) -> Applied {
         let (Stamp { time, version }, &Message { epoch, seq, sender, .. }) = (self, message);
         Applied { epoch, seq, sender, time, version }
-    }
-}
-
-impl From<Logged> for Stamp {
-    fn from(Logged { version, time }: Logged) -> Stamp {
-        Stamp { time, version: Some(version) }
     }
 }
 

@@ -141,7 +141,7 @@ impl Mark {
     }
 }
 
-/// How far a replica is.
+/// The place that a replica has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     pub(crate) mark: Mark,

@@ -60,6 +60,13 @@ fn submit(seed: u64, cluster: &mut Cluster, group: &Group<Last>) -> Result<u64, 
     Ok(time)
 }
 
+/// The node dies, and is started again.
+fn start_again(cluster: &mut Cluster, groups: &mut [Group<Last>], node: NodeId) {
+    cluster.crash(node);
+    groups[node.0 as usize - 1] = cluster.declare(node, "last", Last::default());
+    cluster.launch(node).expect("it starts");
+}
+
 fn is_refused(answer: Result<u64, SubmitError>) -> bool {
     match answer {
         Err(
@@ -119,9 +126,7 @@ fn who_starts_with_a_clock_that_is_ahead_stamps_nothing() {
             assert_eq!(is_refused(answer.clone()), number == wrong, "seed {seed}: {answer:?}");
         }
         // So does a member that comes back, with a submit that waits for its first view.
-        cluster.crash(node);
-        groups[wrong] = cluster.declare(node, "last", Last::default());
-        cluster.launch(node).expect("it starts");
+        start_again(&mut cluster, &mut groups, node);
         let back = |cluster: &Cluster| cluster.view(node).is_some_and(|view| view.members.len() == 3);
         assert!(cluster.run_until(WITHIN, back), "seed {seed}");
         let answer = submit(seed, &mut cluster, &groups[wrong]);
@@ -140,9 +145,7 @@ fn a_member_that_joins_goes_on_with_the_group_s_time() {
         cluster.set_wall_clock(NodeId(1), LIMIT / 2);
         cluster.run_for(Duration::from_millis(500));
         let ahead = submit(seed, &mut cluster, &groups[0]).expect("its clock is within the limit");
-        cluster.crash(NodeId(3));
-        groups[2] = cluster.declare(NodeId(3), "last", Last::default());
-        cluster.launch(NodeId(3)).expect("it starts");
+        start_again(&mut cluster, &mut groups, NodeId(3));
         let is_back =
             |cluster: &Cluster| cluster.view(NodeId(3)).is_some_and(|view| view.shards[0].complete.len() == 3);
         assert!(cluster.run_until(WITHIN, is_back), "seed {seed}");
@@ -163,9 +166,7 @@ fn a_message_that_comes_before_the_others_clocks_are_known_is_sent_once_they_are
         let mut groups = cluster.group("last", |_| Last::default());
         cluster.start().expect("it forms");
         submit(seed, &mut cluster, &groups[0]).expect("all clocks are right");
-        cluster.crash(NodeId(3));
-        groups[2] = cluster.declare(NodeId(3), "last", Last::default());
-        cluster.launch(NodeId(3)).expect("it starts");
+        start_again(&mut cluster, &mut groups, NodeId(3));
         let answered = loop {
             cluster.run_for(Duration::from_micros(20));
             let mut submit = groups[2].submit(&1);

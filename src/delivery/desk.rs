@@ -164,7 +164,7 @@ impl<S: Service> AtDesk<'_, S> {
         if let Some(end) = desk.append(&message, sent, instead.as_deref().unwrap_or(kept)) {
             desk.time = end.time;
             let kept = Message { payload: Payload::settled(kept), ..message };
-            let result = desk.apply(*service, &kept, Stamp { time: end.time, version: Some(end.version) });
+            let result = desk.apply(*service, &kept, Stamp::logged(end));
             if let Some(held) = desk.held.as_mut().filter(|_| message.ticket != 0) {
                 held.hold_reply(end.version, message.ticket, result);
             }
@@ -252,7 +252,7 @@ impl<S: Service> Desk<S> {
         if !self.in_order {
             return sent;
         }
-        self.time = sent.max(Hlc(self.time.0.saturating_add(1)));
+        self.time = self.time.next(sent);
         self.time
     }
 

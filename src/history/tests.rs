@@ -219,7 +219,7 @@ impl World {
             let end = appending.message(Position::new(epoch, seq), sent, ME, Payload::kept(&note)).expect("it is next");
             drop(appending);
             let message = Message { epoch, seq, sender: ME, time: end.time, payload: Payload::kept(&note), ticket: 0 };
-            let stamp = Stamp { time: end.time, version: Some(end.version) };
+            let stamp = Stamp::logged(end);
             Service::take(&mut *replica, &message, stamp, &mut AlignedVec::new()).expect("it is a note");
             return end.version;
         }

@@ -126,7 +126,7 @@ fn apply<S: Service>(
                 };
                 let Position { epoch, seq } = record.position;
                 let message = Message { epoch, seq, sender, time: end.time, payload, ticket: 0 };
-                let stamp = Stamp { time: end.time, version: Some(end.version) };
+                let stamp = Stamp::logged(end);
                 give(service, &message, stamp, is_skipped, &mut scratch, noted);
             }
             Body::View(view) => {

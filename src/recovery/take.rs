@@ -451,7 +451,7 @@ impl<S: Service> Taker<'_, S> {
                 let Position { epoch, seq } = record.position;
                 let message =
                     Message { epoch, seq, sender: *sender, time: end.time, payload: Payload::kept(payload), ticket: 0 };
-                let stamp = Stamp { time: end.time, version: Some(end.version) };
+                let stamp = Stamp::logged(end);
                 give(service, &message, stamp, skips.has(record), scratch, noted);
             }
             Body::View(view) => service.view_changed(&ViewChange::of_record(record.position.epoch, view)),
@@ -463,7 +463,7 @@ impl<S: Service> Taker<'_, S> {
     }
 }
 
-/// What comes from another member. It tells its own errors from those of what it is copied to.
+/// A stream from another member. It tells its own errors from those of what it is copied to.
 struct Incoming<'a> {
     from: &'a mut dyn Read,
     failed: bool,

@@ -147,7 +147,7 @@ impl Node {
                 payload: Payload::kept(&bytes),
                 ticket: 0,
             };
-            let stamp = Stamp { time: end.time, version: Some(end.version) };
+            let stamp = Stamp::logged(end);
             self.replica.borrow().unwrap().take(&message, stamp, &mut AlignedVec::new()).unwrap();
         }
         self.sync();

@@ -76,6 +76,14 @@ impl fmt::Display for End {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hlc(pub u64);
 
+impl Hlc {
+    /// The time of what comes next, and was sent at this time by its sender's clock: times neither stand still nor go back.
+    #[inline]
+    pub fn next(self, sent: Hlc) -> Hlc {
+        sent.max(Hlc(self.0.saturating_add(1)))
+    }
+}
+
 impl From<SystemTime> for Hlc {
     /// Times before 1970, and beyond the year 2554, become the first and the last that there are.
     fn from(time: SystemTime) -> Hlc {

@@ -10,7 +10,7 @@ use crate::{config::Mode, order};
 /// A message of this node that this member did not deliver in its view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undelivered {
-    /// What the submitter gave with it; its ticket is 0 if nobody waits for it.
+    /// The submitter's tag; its ticket is 0 if nobody waits for it.
     pub tag: Tag,
     /// Its bytes, for the next view. Empty in unordered mode if it had a turn, since then it is not sent again.
     pub payload: Vec<u8>,

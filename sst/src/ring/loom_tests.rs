@@ -157,7 +157,7 @@ fn two_producers_lose_and_tear_nothing() {
     });
 }
 
-/// Whoever finds that the ring has his time already comes behind its record.
+/// A producer that finds its time in the ring comes behind the record of it.
 #[test]
 fn no_message_stands_before_its_time() {
     model(3, || {

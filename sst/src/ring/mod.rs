@@ -79,10 +79,10 @@ pub(crate) enum Kind {
     Time = 7,
 }
 
-/// What goes with a message.
+/// A message's ticket and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// What its sender's node finds again when it delivers the message; 0 at other members.
+    /// A number that the sender's node finds again when it delivers the message; 0 at other members.
     pub ticket: u32,
     /// When it was sent, or a message of the same sender ahead of it where that is later.
     pub time: u64,

@@ -113,7 +113,7 @@ impl<M: RingMemory> Outbox<M> {
         true
     }
 
-    /// What the record of a time at `at` says.
+    /// The time in the record at `at`.
     fn time(&self, at: u64) -> u64 {
         let offset = place(at, self.ring.capacity() as u64) + HEADER;
         self.ring.memory().load(offset as usize)
