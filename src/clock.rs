@@ -38,13 +38,4 @@ impl Now {
             Now::Virtual { wall, .. } => Hlc(wall.load(Ordering::Relaxed)),
         }
     }
-
-    /// The time of day as of the kernel's last tick, which is some milliseconds old, and takes a few nanoseconds to read.
-    #[inline]
-    pub(crate) fn coarse_wall(&self) -> Hlc {
-        let Now::Boot = self else { return self.wall() };
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        // The kernel takes no time before 1970.
-        Hlc((t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64))
-    }
 }

@@ -1,4 +1,4 @@
-//! The bound of a node's wall clock: how far it may be ahead of the other members' before it stamps no messages.
+//! The times that a node's messages get, and their bound: how far its wall clock may be ahead of the other members'.
 
 use std::{
     sync::{
@@ -11,7 +11,13 @@ use std::{
 use squall_fabric::{NodeId, Time};
 use squall_ordered::log::Hlc;
 
-use crate::error::Unavailable;
+use crate::{
+    clock::Now,
+    error::{Outcome, SubmitError, Unavailable},
+};
+
+/// Times are multiples of this, in nanoseconds: in a ring the first message of each has a record of it, and the others have none.
+const TICK: u64 = 1_000_000;
 
 /// While a clock is wrong, the log says so again after this time.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -24,15 +30,15 @@ const UNBOUNDED: i64 = i64::MAX;
 
 /// The bound of one node's wall clock, set by the engine and asked by all threads that submit.
 ///
-/// A clock is given as its *offset*: how far it is ahead of this node's boot clock, which nobody sets. So a clock that jumps is
-/// noticed by the first submit after the jump, and one that is set right may be used at once.
+/// A clock is given as its *offset*: how far it is ahead of this node's boot clock, which nobody sets. So a clock that is set right
+/// may be used at once.
 #[derive(Debug)]
 pub(crate) struct ClockBound {
     limit: Duration,
     /// The largest offset that this node's wall clock may have, in nanoseconds.
     most: AtomicI64,
-    /// A reading of the wall clock before which none is too far ahead, by that.
-    allowed: AtomicU64,
+    /// The time that messages get, as of the engine's last look at the clock; 0 while who submits must look himself.
+    time: AtomicU64,
     seen: Mutex<Seen>,
     /// Rings once the others' clocks are known.
     known: Condvar,
@@ -53,22 +59,13 @@ enum Wrong {
     Behind,
 }
 
-/// The bound's answer for a reading of the wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Allowed,
-    /// The others' clocks are not known yet.
-    Unknown,
-    Ahead,
-}
-
 impl Default for ClockBound {
     /// No bound.
     fn default() -> ClockBound {
         ClockBound {
             limit: Duration::MAX,
             most: AtomicI64::new(UNBOUNDED),
-            allowed: AtomicU64::new(0),
+            time: AtomicU64::new(0),
             seen: Mutex::default(),
             known: Condvar::new(),
         }
@@ -78,32 +75,46 @@ impl Default for ClockBound {
 impl ClockBound {
     /// A bound that allows nothing until the other members' clocks are known.
     pub(crate) fn new(limit: Duration) -> ClockBound {
-        let (most, allowed) = (AtomicI64::new(UNKNOWN), AtomicU64::new(0));
-        ClockBound { limit, most, allowed, seen: Mutex::default(), known: Condvar::new() }
+        ClockBound { limit, most: AtomicI64::new(UNKNOWN), ..ClockBound::default() }
     }
 
-    /// Whether a message may carry this reading of the wall clock. The boot clock is seldom read for that.
+    /// The time of a message that is submitted now; [`SubmitError::Full`] while the others' clocks are not known. Seldom reads a clock:
+    /// only while the engine sleeps, or has found that no message may have a time.
     #[inline]
-    pub(crate) fn judge(&self, wall: Hlc, now: impl FnOnce() -> Time) -> Verdict {
-        if wall.0 < self.allowed.load(Ordering::Relaxed) { Verdict::Allowed } else { self.look(wall, now()) }
+    pub(crate) fn time(&self, clock: &Now) -> Result<Hlc, SubmitError> {
+        match self.time.load(Ordering::Relaxed) {
+            0 => self.judge(clock.wall(), clock.get()),
+            time => Ok(Hlc(time)),
+        }
     }
 
+    /// The time of messages by this reading of the clocks.
     #[cold]
-    fn look(&self, wall: Hlc, now: Time) -> Verdict {
-        match self.most.load(Ordering::SeqCst) {
-            UNKNOWN => Verdict::Unknown,
-            most if offset(wall, now) > most => Verdict::Ahead,
-            most => {
-                // The boot clock does not go back, so this holds until another bound is set.
-                let until = i128::from(now.as_nanos()) + i128::from(most);
-                self.allowed
-                    .store(u64::try_from(until).unwrap_or(if until > 0 { u64::MAX } else { 0 }), Ordering::SeqCst);
-                if self.most.load(Ordering::SeqCst) != most {
-                    self.allowed.store(0, Ordering::SeqCst);
-                }
-                Verdict::Allowed
+    fn judge(&self, wall: Hlc, now: Time) -> Result<Hlc, SubmitError> {
+        match self.most.load(Ordering::Relaxed) {
+            UNKNOWN => Err(SubmitError::Full),
+            most if offset(wall, now) > most => {
+                let why = self.refusal(wall, now);
+                Err(SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
             }
+            _ => Ok(tick(wall)),
         }
+    }
+
+    /// By the engine, while it is awake: what this node's clocks say, so that those who submit need not look.
+    #[inline]
+    pub(crate) fn look(&self, wall: Hlc, now: Time) {
+        let may = offset(wall, now) <= self.most.load(Ordering::Relaxed);
+        let time = if may { tick(wall).0 } else { 0 };
+        // Few writes: all who submit read it.
+        if self.time.load(Ordering::Relaxed) != time {
+            self.time.store(time, Ordering::Relaxed);
+        }
+    }
+
+    /// By the engine, before it sleeps.
+    pub(crate) fn look_away(&self) {
+        self.time.store(0, Ordering::Relaxed);
     }
 
     /// By the engine: the other members' offsets, and what this node's clocks say. Returns whether messages may be stamped from
@@ -132,9 +143,7 @@ impl ClockBound {
                 None => tracing::info!("this node's clock agrees with the other members' again"),
             }
         }
-        let is_new = self.most.swap(most, Ordering::SeqCst) == UNKNOWN;
-        // Behind that, so that who looks at the same time leaves nothing of the bound before.
-        self.allowed.store(0, Ordering::SeqCst);
+        let is_new = self.most.swap(most, Ordering::Relaxed) == UNKNOWN;
         if is_new {
             self.known.notify_all();
         }
@@ -167,7 +176,7 @@ impl ClockBound {
     }
 
     /// Why a message is refused whose time is too far ahead.
-    pub(crate) fn refusal(&self, wall: Hlc, now: Time) -> Unavailable {
+    fn refusal(&self, wall: Hlc, now: Time) -> Unavailable {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let own = offset(wall, now);
         let ahead_of = seen.others.iter().filter(|(_, theirs)| own.saturating_sub(*theirs) > 0);
@@ -197,6 +206,11 @@ impl Seen {
     }
 }
 
+/// The time of the messages that are submitted at this reading of the wall clock.
+fn tick(wall: Hlc) -> Hlc {
+    Hlc(wall.0 - wall.0 % TICK)
+}
+
 /// The lead of a wall clock over the boot clock, in nanoseconds.
 fn offset(wall: Hlc, now: Time) -> i64 {
     let difference = i128::from(wall.0) - i128::from(now.as_nanos());
@@ -205,30 +219,55 @@ fn offset(wall: Hlc, now: Time) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     const SECOND: i64 = 1_000_000_000;
 
     fn bound(others: &[i64]) -> ClockBound {
         let bound = ClockBound::new(Duration::from_secs(5));
-        assert_eq!(bound.judge(Hlc(0), || Time::ZERO), Verdict::Unknown);
+        assert_eq!(bound.judge(Hlc(0), Time::ZERO), Err(SubmitError::Full));
+        bound.look(Hlc(TICK), Time::ZERO);
+        assert_eq!(published(&bound), 0, "the others' clocks are not known");
         let others = others.iter().zip(2..).map(|(&seconds, node)| (NodeId(node), (1000 + seconds) * SECOND));
         assert!(bound.set(others, Hlc(1000 * SECOND as u64), Time::ZERO));
         bound
     }
 
-    fn judge(bound: &ClockBound, seconds: u64) -> Verdict {
-        bound.judge(Hlc((1000 + seconds) * SECOND as u64), || Time::ZERO)
+    fn published(bound: &ClockBound) -> u64 {
+        bound.time.load(Ordering::Relaxed)
+    }
+
+    /// Whether messages get a time at a reading of the wall clock: the same if the engine looks, or who submits.
+    fn allows(bound: &ClockBound, seconds: u64) -> bool {
+        let wall = Hlc((1000 + seconds) * SECOND as u64);
+        bound.look(wall, Time::ZERO);
+        let time = bound.judge(wall, Time::ZERO);
+        assert_eq!(time.as_ref().map_or(0, |time| time.0), published(bound));
+        assert_ne!(time, Err(SubmitError::Full));
+        time.is_ok()
+    }
+
+    #[test]
+    fn times_are_whole_milliseconds_and_who_submits_looks_himself_while_the_engine_does_not() {
+        let bound = bound(&[0, 0]);
+        let clock =
+            Now::Virtual { boot: Arc::default(), wall: Arc::new(AtomicU64::new(1000 * SECOND as u64 + TICK + 1)) };
+        bound.look(Hlc(1000 * SECOND as u64 + 1), Time::ZERO);
+        assert_eq!(bound.time(&clock), Ok(Hlc(1000 * SECOND as u64)));
+        bound.look_away();
+        assert_eq!(bound.time(&clock), Ok(Hlc(1000 * SECOND as u64 + TICK)));
     }
 
     #[test]
     fn a_clock_is_refused_that_is_ahead_of_more_than_half_of_the_others() {
         for (others, allowed) in [(&[0][..], 5), (&[0, 7], 12), (&[0, 0], 5), (&[0, 7, 9], 12), (&[0, 1, 2, 3], 7)] {
             let bound = bound(others);
-            assert_eq!(judge(&bound, allowed), Verdict::Allowed, "{others:?}");
-            assert_eq!(judge(&bound, allowed + 1), Verdict::Ahead, "{others:?}");
+            assert!(allows(&bound, allowed), "{others:?}");
+            assert!(!allows(&bound, allowed + 1), "{others:?}");
         }
-        assert_eq!(judge(&bound(&[]), 1_000_000), Verdict::Allowed, "there is nobody to compare with");
+        assert!(allows(&bound(&[]), 1_000_000), "there is nobody to compare with");
     }
 
     #[test]
@@ -242,7 +281,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_behind_is_named_and_allowed() {
         let bound = bound(&[3600, 3600]);
-        assert_eq!(judge(&bound, 0), Verdict::Allowed);
+        assert!(allows(&bound, 0));
         let why = bound.warning(Hlc(1000 * SECOND as u64), Time::ZERO).expect("it is wrong");
         assert!(why.contains("3600.0 s behind"), "{why}");
         assert_eq!(bound.ahead_ms(NodeId(3), Hlc(1000 * SECOND as u64), Time::ZERO), Some(3_600_000));

@@ -76,10 +76,7 @@ impl<R: Replicated> Group<R> {
 
     /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
     pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(
-            &self.shared,
-            self.shared.accept(&self.shared.intake.outgoing(Encoded::command(command)?))?,
-        ))
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::command(command)?)?))
     }
 
     /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted: from there on it is
@@ -152,7 +149,7 @@ impl<R: Service> Group<R> {
     /// As [`try_submit`](Group::try_submit), of bytes.
     #[doc(hidden)]
     pub fn try_submit_bytes(&self, bytes: &[u8]) -> Result<Submit<R::Reply>, SubmitError> {
-        Ok(Submit::accepted(&self.shared, self.shared.accept(&self.shared.intake.outgoing(Encoded::bytes(bytes)))?))
+        Ok(Submit::accepted(&self.shared, self.shared.accept(&Encoded::bytes(bytes))?))
     }
 
     /// As [`send`](Group::send), of bytes.

@@ -22,7 +22,7 @@ use crate::{
     alarm::Alarms,
     blocking::Patience,
     clock::Now,
-    clock_bound::{ClockBound, Verdict},
+    clock_bound::ClockBound,
     current::{Current, Using},
     encode::Encoded,
     error::{Outcome, SubmitError, Unavailable},
@@ -56,7 +56,7 @@ pub(crate) struct Around {
     /// Wakes the node's engine.
     pub(crate) waker: Waker,
     pub(crate) clock: Now,
-    /// The bound of its wall clock.
+    /// The times of its messages.
     pub(crate) bound: Arc<ClockBound>,
 }
 
@@ -173,31 +173,23 @@ impl Intake {
         self.durable
     }
 
-    /// A message with its time.
-    pub(crate) fn outgoing(&self, message: Encoded) -> Outgoing {
-        // It is refused before the node has started.
-        let time = self.around().map_or(Hlc(0), |around| around.clock.coarse_wall());
-        Outgoing { message, time }
-    }
-
     /// Accepts a message, if there is room, and wakes the engine.
-    pub(crate) fn accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
-        match self.try_accept(outgoing, ticket) {
+    pub(crate) fn accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
+        match self.try_accept(message, ticket) {
             Err(SubmitError::Full) => Err(self.full()),
             accepted => accepted,
         }
     }
 
-    fn try_accept(&self, outgoing: &Outgoing, ticket: u32) -> Result<(), SubmitError> {
-        let message = &outgoing.message;
+    fn try_accept(&self, message: &Encoded, ticket: u32) -> Result<(), SubmitError> {
         let bytes = message.as_slice().len();
         if self.is_durable() && bytes > MAX_PAYLOAD_BYTES {
             return Err(SubmitError::TooLarge { bytes, max: MAX_PAYLOAD_BYTES });
         }
         let state = self.state();
         let State::Open { submitter, refuses: None } = &*state else { return Err(refusal(&state)) };
-        self.check_clock(outgoing)?;
-        match submitter.submit(message.as_slice(), Tag { ticket, time: outgoing.time.0 }) {
+        let time = self.around().map_or(Ok(Hlc(0)), |around| around.bound.time(&around.clock))?;
+        match submitter.submit(message.as_slice(), Tag { ticket, time: time.0 }) {
             Ok(()) => {
                 self.wake();
                 Ok(())
@@ -207,24 +199,9 @@ impl Intake {
         }
     }
 
-    /// Refuses a message whose time is that of a clock which is too far ahead. A message waits, as for room, while the other members'
-    /// clocks are not known.
-    fn check_clock(&self, outgoing: &Outgoing) -> Result<(), SubmitError> {
-        let Some(around) = self.around() else { return Ok(()) };
-        let wall = outgoing.time;
-        match around.bound.judge(wall, || around.clock.get()) {
-            Verdict::Allowed => Ok(()),
-            Verdict::Unknown => Err(SubmitError::Full),
-            Verdict::Ahead => {
-                let why = around.bound.refusal(wall, around.clock.get());
-                Err(SubmitError::Unavailable { why, outcome: Outcome::NotAccepted })
-            }
-        }
-    }
-
     /// As [`accept`](Intake::accept), of a message whose reply nobody waits for.
     pub(crate) fn try_send(&self, message: Encoded) -> Result<(), SubmitError> {
-        self.accept(&self.outgoing(message), 0)
+        self.accept(&message, 0)
     }
 
     /// The ring has more room. Wakes nobody for small change: below a quarter of the ring, which takes the largest message,
@@ -279,8 +256,8 @@ impl Intake {
     }
 
     /// What rings when there may be room for a message.
-    fn room_for(&self, message: &Outgoing) -> &Event {
-        let bytes = message.message.as_slice().len();
+    fn room_for(&self, message: &Encoded) -> &Event {
+        let bytes = message.as_slice().len();
         let bulk = matches!(&*self.state(), State::Open { submitter, .. } if submitter.is_bulk(bytes));
         if bulk { &self.bulk_room } else { &self.room }
     }
@@ -298,23 +275,15 @@ fn refusal(state: &State) -> SubmitError {
     }
 }
 
-/// See [`Intake::outgoing`].
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    message: Encoded,
-    /// This node's wall clock when it was submitted.
-    time: Hlc,
-}
-
 /// A message that has found no room yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    message: Outgoing,
+    message: Encoded,
     listener: Option<EventListener>,
 }
 
 impl Waiting {
-    pub(crate) fn new(message: Outgoing) -> Waiting {
+    pub(crate) fn new(message: Encoded) -> Waiting {
         Waiting { message, listener: None }
     }
 
@@ -323,7 +292,7 @@ impl Waiting {
         &mut self,
         intake: &Intake,
         context: &mut Context<'_>,
-        mut accept: impl FnMut(&Outgoing) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
     ) -> Poll<Result<A, SubmitError>> {
         loop {
             if let Some(listener) = &mut self.listener {
@@ -348,7 +317,7 @@ impl Waiting {
         self,
         intake: &Intake,
         until: Option<Instant>,
-        mut accept: impl FnMut(&Outgoing) -> Result<A, SubmitError>,
+        mut accept: impl FnMut(&Encoded) -> Result<A, SubmitError>,
     ) -> Result<A, SubmitError> {
         let Waiting { message, listener } = self;
         // If it was notified, another waiter is notified in its place.

@@ -199,7 +199,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         self.change
     }
 
-    /// The bound of this node's wall clock.
+    /// The times of this node's messages.
     pub(crate) fn bound(&self) -> &ClockBound {
         &self.bound
     }
@@ -340,6 +340,7 @@ impl<F: Fabric + Learn> NodeCore<F> {
         }
         busy |= self.membership.step(&mut self.fabric, now, wall.0, &mut self.effects);
         self.compare_clocks(wall, out);
+        self.bound.look(wall, now);
         busy |= self.route(out);
         self.note_wedging();
         self.watch_progress(out);

@@ -146,16 +146,17 @@ pub struct Applied {
     pub seq: Seq,
     /// Who submitted it.
     pub sender: NodeId,
-    /// The group's time there: the sender's wall clock when it was submitted, or just behind the time of the message before where that
-    /// is later. So it is alike at all members, and never stands still or goes back; the clocks of senders bound it (`clock_limit_ms`).
-    /// In unordered mode the sender's clock alone counts, as of its latest message where that clock was set back.
+    /// The group's time there: the sender's wall clock when the message was accepted, in whole milliseconds, or just behind the time of
+    /// the message before where that is later. So it is alike at all members, and never stands still or goes back; the clocks of senders
+    /// bound it (`clock_limit_ms`). In unordered mode the sender's clock alone counts, as of its latest message where that clock was set
+    /// back.
     pub time: Hlc,
     /// In a durable group, its number in the log, from 1 on: the version of the state behind it. Alike at all members and across views
     /// and restarts.
     pub version: Option<u64>,
 }
 
-/// When a message was submitted, and where it is in its group's log.
+/// When a message was accepted, and where it is in its group's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The group's time at the message. See [`Applied::time`].

@@ -13,7 +13,7 @@ use crate::{
     blocking,
     encode::Encoded,
     error::{Outcome, SubmitError},
-    intake::{Intake, Outgoing, Waiting},
+    intake::{Intake, Waiting},
     replies::{After, Lost, Replies, Ticket},
 };
 
@@ -35,7 +35,7 @@ pub(crate) enum Unapplied {
 
 impl<T> Shared<T> {
     /// Accepts a message whose reply somebody waits for, if there is room.
-    pub(crate) fn accept(&self, message: &Outgoing) -> Result<Ticket, SubmitError> {
+    pub(crate) fn accept(&self, message: &Encoded) -> Result<Ticket, SubmitError> {
         let ticket = self.replies.claim().ok_or_else(|| self.intake.full())?;
         match self.intake.accept(message, ticket.get()) {
             Ok(()) => Ok(ticket),
@@ -122,12 +122,11 @@ enum Limit {
 
 impl<T> Submit<T> {
     pub(crate) fn new(shared: &Arc<Shared<T>>, message: Result<Encoded, SubmitError>) -> Submit<T> {
-        let stage =
-            message.map(|message| shared.intake.outgoing(message)).and_then(|message| match shared.accept(&message) {
-                Ok(ticket) => Ok(Stage::Accepted(ticket)),
-                Err(SubmitError::Full) => Ok(Stage::Waiting(Waiting::new(message))),
-                Err(error) => Err(error),
-            });
+        let stage = message.and_then(|message| match shared.accept(&message) {
+            Ok(ticket) => Ok(Stage::Accepted(ticket)),
+            Err(SubmitError::Full) => Ok(Stage::Waiting(Waiting::new(message))),
+            Err(error) => Err(error),
+        });
         let stage = stage.unwrap_or_else(Stage::Failed);
         Submit { shared: Arc::clone(shared), stage, limit: Limit::None }
     }
@@ -287,7 +286,7 @@ impl SendingStage {
 
 impl Sending {
     pub(crate) fn new(intake: &Arc<Intake>, message: Result<Encoded, SubmitError>) -> Sending {
-        let stage = match message.map(|message| intake.outgoing(message)) {
+        let stage = match message {
             Ok(message) => match intake.accept(&message, 0) {
                 Err(SubmitError::Full) => SendingStage::Waiting(Waiting::new(message)),
                 result => SendingStage::of(result),

@@ -193,6 +193,7 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
             if std::mem::take(&mut armed) {
                 // Armed, looked once more, and found nothing: what comes from now on signals this thread.
                 let until = self.deadline();
+                self.core.bound().look_away();
                 self.core.fabric().wait(until);
                 continue;
             }

@@ -22,7 +22,7 @@ impl<R: Answers> Group<Served<R>> {
     /// Submits a command if there is room, and fails with [`SubmitError::Full`] if there is none.
     pub fn try_submit(&self, command: &R::Command) -> Result<Submit<R::Reply>, SubmitError> {
         let shared = self.shared();
-        Ok(Submit::accepted(shared, shared.accept(&shared.intake.outgoing(encode::<R>(command)?))?))
+        Ok(Submit::accepted(shared, shared.accept(&encode::<R>(command)?)?))
     }
 
     /// Sends a command whose reply nobody needs. What is returned resolves once the command is accepted.

@@ -98,8 +98,8 @@ fn who_reads_by_itself_does_not_see_what_a_crash_could_undo() {
 #[test]
 fn versions_and_times_go_on_from_view_to_view() {
     let mut solo = solo();
-    solo.clock.store(1000, Ordering::Relaxed);
-    solo.now = Time::from_nanos(1000);
+    solo.clock.store(5_000_123, Ordering::Relaxed);
+    solo.now = Time::from_nanos(5_000_123);
     for _ in 0..2 {
         solo.group.send(&Entry::Add(1)).wait().unwrap();
     }
@@ -109,10 +109,10 @@ fn versions_and_times_go_on_from_view_to_view() {
     solo.settle();
     solo.write();
     let (journal, log, _) = solo.log.as_ref().unwrap();
-    assert_eq!(records(log), [(1, 0), (1, 1000), (2, 1001), (2, 0), (3, 1002)]);
+    assert_eq!(records(log), [(1, 0), (1, 5_000_000), (2, 5_000_001), (2, 0), (3, 5_000_002)]);
     let (epoch, view) = journal.view().unwrap();
     assert_eq!((epoch, view.ended, view.complete), (Epoch(2), Position::new(Epoch(1), Seq(2)), vec![NodeId(1)]));
-    assert_eq!(journal.end().time, Hlc(1002));
+    assert_eq!(journal.end().time, Hlc(5_000_002));
 }
 
 #[test]

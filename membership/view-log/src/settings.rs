@@ -241,7 +241,7 @@ fn undecided(silent: &[NodeId]) -> String {
 /// A sentence for a group of which too many voters have forgotten their votes: the case, and what to do.
 pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
     format!(
-        "{} had a vote and were started again without what they had voted, so too few are left who decide, for good: `squall recover \
+        "what {} voted is lost with the process, so too few are left who decide, for good: `squall recover \
          --force` at a member that still runs lets it go on alone, and the others join it; with `storage`, votes outlive a process",
         listed(nodes)
     )
