@@ -86,7 +86,7 @@ impl Tenure {
     /// Proposes the next view if it is this member's turn.
     ///
     /// First in turn is the lowest rank of those who stay when the table's accusations are settled; then, after a back-off for
-    /// each rank, whoever still finds half of the view wedged. When that has led to nothing either, members report their final
+    /// each, the others of those, and at last those who would be dropped: whoever still finds half of the view wedged. When that has led to nothing either, members report their final
     /// counts through the view log, and propose those who have.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
         let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
@@ -97,10 +97,10 @@ impl Tenure {
             return self.commit(last);
         }
         let timeout = settings.failure_timeout;
-        let turn = since + timeout * (self.me as u32 + 1) / 2;
         let by_reports = since + timeout * (self.me as u32 + 8) / 2;
         self.report(since, now, settings, out);
         let accusations = self.board.accusations();
+        let turn = since + timeout * (self.place_in_turn(&accusations) + 1) / 2;
         let led = self.leads(&accusations).or_else(|| self.remains(&accusations).filter(|_| now >= turn));
         let led = led.map(|stay| (self.finals_of_rows(&stay), stay));
         let reported = self.reporters().filter(|_| now >= by_reports);
@@ -139,6 +139,15 @@ impl Tenure {
         let node = report.member.node;
         self.wedge(crate::end::Cause::WedgedBy { node, accused: Vec::new() }, out);
         self.decider.is_asked |= self.decider.reports.insert(rank, report.finals.clone()).is_none();
+    }
+
+    /// The number of members whose turn comes before this one's. Those who stay by the table's accusations come first: who would be
+    /// dropped leads only if they don't manage, since it drops those who accuse it.
+    fn place_in_turn(&self, accusations: &Accusations) -> u32 {
+        let staying = staying(accusations);
+        let place = staying.iter().position(|&member| member == self.me);
+        let dropped_before = || (0..self.me).filter(|member| !staying.contains(member)).count();
+        place.unwrap_or_else(|| staying.len() + dropped_before()) as u32
     }
 
     /// Those who stay, if this member leads them and all of them are wedged.

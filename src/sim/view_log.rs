@@ -496,8 +496,14 @@ impl ViewLog for ScriptedLog {
         });
     }
 
-    /// Leaders change only where they must, so none is waited for.
-    fn peer_gone(&mut self, _node: NodeId) {}
+    /// Another may be elected, also where the leader is there and only this node does not reach it.
+    fn peer_gone(&mut self, node: NodeId) {
+        let mut shared = lock(&self.shared);
+        if shared.leader.is_some_and(|(leader, _)| leader == node) && shared.rng.bool() {
+            shared.leader = None;
+            shared.is_fresh = true;
+        }
+    }
 
     fn deadline(&self) -> Time {
         let shared = lock(&self.shared);
