@@ -1,0 +1,56 @@
+//! What the command asks of nodes that run, as an operator runs it.
+
+use std::process::{Command, Output};
+
+fn squall(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    command.args(arguments.split_whitespace()).output().expect("it can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for (command, teaches) in [
+        ("status", "squall status --cluster bank --node 1"),
+        ("suspect", "squall suspect 3 --config squall.toml"),
+        ("leave", "squall leave --cluster bank --node 3"),
+        ("recover", "there are TWO groups"),
+    ] {
+        let output = squall(&format!("{command} --help"));
+        assert!(output.status.success());
+        let help = text(&output.stdout);
+        assert!(help.contains(teaches), "{command} does not mention {teaches:?}: {help}");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_run_is_named() {
+    let name = format!("test-admin-command-{}", std::process::id());
+    for command in ["status", "suspect 3", "leave", "recover --force --reason test --yes"] {
+        let output = squall(&format!("{command} --cluster {name} --node 2"));
+        let expected = format!("squall: node 2 of cluster {name:?} does not run on this host");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.starts_with(&expected), "{command}: {said}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_said_before_anybody_is_asked() {
+    for (arguments, word) in [
+        ("status", "--config"),
+        ("status --cluster bank", "--node"),
+        ("status --cluster bank --node 1 --address 10.0.0.1:7700", "--address"),
+        ("status --cluster bank --address nowhere", "host.example:7700"),
+        ("status --config /nonexistent/squall.toml", "can't be read"),
+        ("status --cluster bank --node 1 --watch=0", "--watch"),
+        ("recover --cluster bank --node 1 --reason test", "--force"),
+        ("suspect --cluster bank --node 1", "MEMBER"),
+    ] {
+        let output = squall(arguments);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(word), "{arguments}: {:?} {said}", output.status);
+    }
+}

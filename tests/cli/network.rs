@@ -1,0 +1,154 @@
+//! The command's part in clusters on networks, as a user runs it: benchmarks over sockets, keys, and the doctor.
+
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn squall(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_squall")).args(arguments).output().expect("it can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
+}
+
+/// The rows of a benchmark.
+fn rows(bench: &str, options: &str) -> Vec<Value> {
+    let arguments: Vec<&str> =
+        ["bench", bench, "--bare"].into_iter().chain(options.split_whitespace()).chain(["--json"]).collect();
+    let output = squall(&arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    let figures =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect::<Vec<Value>>();
+    figures.into_iter().filter(|figure| figure["bench"] == bench).collect()
+}
+
+/// A directory that goes with the test.
+struct Directory(TempDir);
+
+impl Directory {
+    fn new() -> Directory {
+        Directory(tempfile::tempdir().expect("a directory can be made"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("a readable path").to_owned()
+    }
+}
+
+#[test]
+fn benchmarks_run_over_sockets_with_and_without_tls() {
+    for (bench, options, figure) in [
+        ("ordered", "--nodes 3 --size 100,20000 --seconds 0.3 --window 8", "messages_per_second"),
+        ("calls", "--nodes 2 --reads 50 --seconds 0.3", "calls_per_second"),
+        ("bulk", "--nodes 4 --size 1000001 --iterations 2 --warm-up 0", "bytes_per_second"),
+    ] {
+        for tls in [false, true] {
+            let options = format!("{options} --fabric tcp {}", if tls { "--tls" } else { "" });
+            let rows = rows(bench, &options);
+            assert!(!rows.is_empty());
+            for row in rows {
+                assert_eq!((&row["fabric"], &row["tls"]), (&"tcp".into(), &tls.into()), "{row}");
+                assert!(row[figure].as_f64() > Some(0.0), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn over_sockets_bulk_data_goes_by_the_pipeline() {
+    let rows = rows("bulk", "--nodes 2 --size 64KiB --iterations 1 --warm-up 0 --fabric tcp");
+    assert_eq!(rows[0]["algorithm"], "pipeline");
+}
+
+#[test]
+fn nodes_can_be_started_through_a_command() {
+    // `env` starts what follows, as `ip netns exec NAME` does, which only root may.
+    let arguments = "bench ordered --bare --nodes 2 --seconds 0.2 --fabric tcp --json --wrap";
+    let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
+    arguments.push("env SQUALL_HOST={host}");
+    let output = squall(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    *arguments.last_mut().expect("the wrapper") = "no-such-wrapper {host}";
+    let output = squall(&arguments);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("no-such-wrapper") && said.contains("--wrap"), "{said}");
+}
+
+#[test]
+fn keys_are_made_shown_and_never_replaced_unasked() {
+    let directory = Directory::new();
+    let keys = directory.path("keys");
+    let output = squall(&["keys", "init", "--cluster", "bank", "--dir", &keys]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = squall(&["keys", "add", "--dir", &keys, "--node", "1,2", "--days", "30"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("node-2.key") && said.contains("[security]"), "{said}");
+    let again = squall(&["keys", "add", "--dir", &keys, "--node", "3,2"]);
+    let said = text(&again.stderr);
+    assert!(!again.status.success() && said.contains("node-2.key") && said.contains("--force"), "{said}");
+    assert!(!directory.0.path().join("keys/node-3.key").exists(), "all or none");
+    assert!(squall(&["keys", "add", "--dir", &keys, "--node", "2", "--force"]).status.success());
+    let output = squall(&["keys", "show", &directory.path("keys/ca.pem"), &directory.path("keys/node-1.pem")]);
+    let said = text(&output.stdout);
+    assert!(said.contains("the CA of cluster \"bank\"") && said.contains("node 1 of cluster \"bank\""), "{said}");
+    let output = squall(&["keys", "show", &directory.path("keys/node-1.key")]);
+    assert_eq!(output.status.code(), Some(1));
+    for name in ["a b", "..", "../bank", "a/b", ""] {
+        assert_eq!(squall(&["keys", "init", "--cluster", name, "--dir", &keys]).status.code(), Some(2), "{name:?}");
+    }
+}
+
+#[test]
+fn the_doctor_says_whether_a_node_can_run() {
+    let directory = Directory::new();
+    let config = directory.path("squall.toml");
+    // Held while the others look.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let held = listener.local_addr().expect("it has an address");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port is free");
+    let file = format!(
+        "cluster = \"bank\"\n[fabric]\nbackend = \"tcp\"\n[addresses]\n1 = \"{free}\"\n2 = \"{held}\"\n[security]\n\
+         ca = \"ca.pem\"\ncertificate = \"node-{{id}}.pem\"\nkey = \"node-{{id}}.key\"\n"
+    );
+    fs::write(&config, file).expect("the file can be written");
+    let look = || {
+        let output = squall(&["doctor", "--config", &config, "--id", "1", "--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+        (output.status.success(), report)
+    };
+    let (possible, report) = look();
+    assert!(!possible && report["configuration"].to_string().contains("squall keys"), "there are no keys: {report}");
+    let keys = directory.0.path().to_str().expect("a readable path");
+    assert!(squall(&["keys", "init", "--cluster", "bank", "--dir", keys]).status.success());
+    assert!(squall(&["keys", "add", "--dir", keys, "--node", "1"]).status.success());
+    let (possible, report) = look();
+    assert!(possible, "{report}");
+    assert_eq!((&report["carrier"], &report["configuration"]["usable"]), (&"tcp".into(), &true.into()));
+    assert!(report["configuration"].to_string().contains(&format!("{held}, of node 2, can be reached")), "{report}");
+    let reads =
+        if squall::config::hypervisor().is_some() { "is confirmed by the other members" } else { "local under leases" };
+    assert!(report["configuration"].to_string().contains(reads), "{report}");
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for (arguments, teaches) in [
+        (&["keys", "--help"][..], "squall keys add --dir keys --node 1,2,3"),
+        (&["keys", "add", "--help"], "--force"),
+        (&["doctor", "--help"], "squall doctor --config squall.toml --id 2"),
+        (&["bench", "ordered", "--help"], "--wrap 'ip netns exec host{host}'"),
+    ] {
+        let output = squall(arguments);
+        let help = text(&output.stdout);
+        assert!(
+            output.status.success() && help.contains(teaches),
+            "{arguments:?} does not mention {teaches:?}: {help}"
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! A node whose disk is full, in earnest: a small file system of its own.
+
+use std::{
+    collections::VecDeque,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use squall::{
+    Freshness, Node, NodeId, Submit,
+    log_service::{Appended, Checked, LogClient, RecordLog},
+};
+
+use crate::process::{self, Cluster, PATIENCE, say};
+
+const GROUP: &str = "log";
+
+/// A log has room for one segment of 64 MiB there, and not for two.
+const SMALL: &str = "size=100m";
+const LARGE: &str = "size=400m";
+
+/// These are more than a segment.
+const RECORDS: u64 = 700;
+const RECORD_BYTES: usize = 128 << 10;
+
+/// So many appends are under way.
+const WINDOW: usize = 4;
+
+#[test]
+#[ignore = "it is what the other tests start as processes"]
+fn node() {
+    let config = process::config(GROUP);
+    let mut node = Node::builder(config.clone());
+    let group = node.serve(GROUP, RecordLog::default(), RecordLog::options(&config, GROUP));
+    let node = node.start().expect("it becomes a member");
+    say("ready").expect("the test listens");
+    for line in io::stdin().lines() {
+        let answer = match &*line.expect("the test speaks UTF-8") {
+            "append" => append(|record| group.submit(record).deadline(PATIENCE)),
+            "end" => node.wait_ended().to_string(),
+            "view" => {
+                // Ranks tell who joined when, which on a busy machine is anybody's.
+                let mut senders = node.view().shards[0].senders.clone();
+                senders.sort_unstable();
+                format!("{senders:?}")
+            }
+            line => panic!("{line:?}"),
+        };
+        if say(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// Appends records, each until it is acknowledged. Returns how many were.
+fn append(mut submit: impl FnMut(&Vec<u8>) -> Submit<Appended>) -> String {
+    let record = vec![7; RECORD_BYTES];
+    let (mut begun, mut acknowledged, mut under_way) = (0, 0, VecDeque::new());
+    while begun < RECORDS || !under_way.is_empty() {
+        if begun < RECORDS && under_way.len() < WINDOW {
+            begun += 1;
+            under_way.push_back(submit(&record));
+            continue;
+        }
+        match under_way.pop_front().map(Submit::wait) {
+            Some(Ok(_)) => acknowledged += 1,
+            other => return format!("after {acknowledged} of {RECORDS}: {other:?}"),
+        }
+    }
+    acknowledged.to_string()
+}
+
+/// What a member says of its log up to a version, part by part.
+fn check(log: &LogClient, member: u32, end: u64) -> Vec<Checked> {
+    let mut log = log.at_member(NodeId(member));
+    let mut parts: Vec<Checked> = Vec::new();
+    let checked = |parts: &[Checked]| parts.last().map_or(0, |part| part.to);
+    let deadline = Instant::now() + PATIENCE;
+    while checked(&parts) < end {
+        assert!(Instant::now() < deadline, "member {member} has {} of {end}", checked(&parts));
+        let part = log.check(checked(&parts) + 1, end).expect("it can be read");
+        // It may hear a little later than others what is safe.
+        if part.to > checked(&parts) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// A small file system, which a node's process has and leaves behind.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// None where this user may not mount: the test is skipped, unless skips are forbidden.
+    fn mount(at: &Path, size: &str) -> Option<Tmpfs> {
+        fs::create_dir_all(at).expect("it can be made");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", size, "squall-disks"]).arg(at).output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some(Tmpfs(at.to_owned()));
+        }
+        assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "a tmpfs can't be mounted here");
+        eprintln!("skipped: a tmpfs can't be mounted here, which takes root");
+        None
+    }
+
+    fn resize(&self, size: &str) {
+        let resized = Command::new("mount").args(["-o", &format!("remount,{size}")]).arg(&self.0).status();
+        assert!(resized.expect("it was mounted").success());
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // Nobody would look at what comes of it.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
+    let cluster = Cluster::durable("full", "shm", 3);
+    let Some(disk) = Tmpfs::mount(&cluster.directory(3), SMALL) else { return };
+    let mut nodes = cluster.start();
+    assert_eq!(nodes[0].ask("append"), RECORDS.to_string(), "the others go on");
+    let reason = nodes[2].ask("end");
+    // The view log is on that disk as well, and may be the one that finds out.
+    let names_it = reason.contains("disk failed") || reason.contains("the view log can't be kept");
+    assert!(names_it && reason.contains("No space left"), "{reason}");
+    nodes[0].wait_view(&[1, 2]);
+
+    nodes.pop().expect("there are three").kill();
+    disk.resize(LARGE);
+    let mut third = cluster.launch(3);
+    third.ready();
+    nodes[0].wait_view(&[1, 2, 3]);
+    let log = LogClient::new(&cluster.clients(), GROUP);
+    let end = log.at_member(NodeId(1)).read(Freshness::Latest, u64::MAX..).expect("it serves").safe;
+    let (one, other) = (check(&log, 1, end), check(&log, 3, end));
+    assert!(one.iter().all(|part| part.digest.is_some()), "{one:?}");
+    assert_eq!(one, other, "it lacks something");
+    drop((nodes, third));
+}

@@ -1,0 +1,134 @@
+//! A durable group of five processes. One member's log hangs in the kernel, as on a disk that does not answer, while another member
+//! is killed: the others go on without both, and the first comes back once its disk answers.
+//!
+//! Skipped, and said so, where `strace` is not there or may not attach to a process, unless `SQUALL_FORBID_SKIPS` is set.
+#![expect(clippy::print_stderr, reason = "it says why it was skipped, and how long callers waited")]
+
+use std::{
+    env,
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::process::{self, Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
+
+/// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy machine's disk may take a while, too.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time that a busy machine takes besides.
+const BUSY: Duration = Duration::from_secs(5);
+
+#[test]
+#[ignore = "it is what the other tests start as processes"]
+fn node() {
+    let config = process::builder("sum").disk_timeout(TIMEOUT);
+    process::node_of(config.build().expect("the configuration is valid"));
+}
+
+/// Lets each write and sync of a process's log hang as long as this lives.
+struct HungDisk(Child);
+
+impl HungDisk {
+    /// None where that is not possible, and may be skipped.
+    fn of(node: &Process) -> Option<HungDisk> {
+        let hung = HungDisk::attach(node);
+        if hung.is_none() {
+            assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "strace can't attach to a process");
+            eprintln!("skipped: strace can't attach to a process");
+        }
+        hung
+    }
+
+    fn attach(node: &Process) -> Option<HungDisk> {
+        let calls = "pwrite64,pwritev,pwritev2,write,fdatasync,fsync";
+        let child = Command::new("strace")
+            .args(["-qq", "-o", "/dev/null", "-e", &format!("trace={calls}")])
+            .args(["-e", &format!("inject={calls}:delay_enter=600000000")])
+            .args(["-p", &node.thread("squall-storage").to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let mut hung = HungDisk(child.ok()?);
+        // It ends at once if it may not attach.
+        thread::sleep(Duration::from_millis(500));
+        hung.0.try_wait().expect("it was started").is_none().then_some(hung)
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        // With the children by which it finds out at its start what the kernel can do. The kernel lets the thread go on where it was.
+        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", self.0.id())]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Callers have gone on in time: the disk is given up after its timeout, the member that was killed sooner, and each costs a view.
+fn went_on(began: Instant) {
+    let waited = began.elapsed();
+    eprintln!("callers went on after {waited:?}");
+    assert!(waited < TIMEOUT + 2 * FAILURE_TIMEOUT + BUSY, "{waited:?}");
+}
+
+/// Adds one to a shard at whichever of these nodes has it. Returns how many were asked for without an answer.
+fn add_somewhere(nodes: &mut [Process], shard: usize) -> u64 {
+    let began = Instant::now();
+    let mut failed = 0;
+    loop {
+        for node in &mut *nodes {
+            match node.add_to(shard, 1) {
+                Ok(_) => return failed,
+                // A replica moves away, or its node has none.
+                Err(why) => assert!(began.elapsed() < PATIENCE, "shard {shard}, node {}: {why}", node.id),
+            }
+            failed += 1;
+        }
+    }
+}
+
+#[test]
+fn callers_go_on_while_one_disk_hangs_and_another_member_is_killed() {
+    let cluster = Cluster::durable("hung", "tcp", 5);
+    let mut nodes = cluster.start();
+    assert_eq!(nodes[0].add(1), Ok(1));
+    let Some(hung) = HungDisk::of(&nodes[1]) else { return };
+    let began = Instant::now();
+    nodes.remove(4).kill();
+    for (sum, at) in (2..).zip([0, 2, 3, 0]) {
+        assert_eq!(nodes[at].add(1), Ok(sum), "no submit fails for it");
+    }
+    went_on(began);
+    drop(hung);
+    nodes[1].wait_members(&[1, 2, 3, 4]);
+    assert_eq!(nodes[1].serves(), 5);
+}
+
+/// Three replicas each, so that one at least is at neither of the two.
+const SHARDS: usize = 5;
+
+#[test]
+fn callers_of_all_shards_go_on_while_one_disk_hangs_and_another_member_is_killed() {
+    let cluster = Cluster::durable("hung-shards", "tcp", 5).with_shards(SHARDS as u32, 3);
+    let mut nodes = cluster.start();
+    let held = cluster.wait_whole(1);
+    assert!(held.iter().any(|holders| holders.contains(&2) && holders.contains(&5)), "{held:?}");
+    (0..SHARDS).for_each(|shard| _ = add_somewhere(&mut nodes[..], shard));
+    let Some(hung) = HungDisk::of(&nodes[1]) else { return };
+    let began = Instant::now();
+    nodes.remove(4).kill();
+    let stuck = nodes.remove(1);
+    let failed = (0..SHARDS).map(|shard| add_somewhere(&mut nodes, shard)).collect::<Vec<_>>();
+    went_on(began);
+    drop(hung);
+    nodes.push(stuck);
+    nodes.push(cluster.launch(5));
+    nodes.last_mut().expect("it was just launched").ready();
+    for (shard, failed) in failed.into_iter().enumerate() {
+        let sums = cluster.read_all(&mut nodes, shard);
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "shard {shard} is {sums:?}");
+        assert!((2..=2 + failed).contains(&sums[0]), "shard {shard} is {sums:?}, and {failed} submits failed");
+    }
+}

@@ -1,0 +1,194 @@
+//! `squall recover --force` as an operator meets it: what it says of shards that start empty, and of a node that it does not force.
+
+use std::{
+    fs,
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+use squall::{
+    Config, ConfigBuilder, Node, NodeId, Sharded,
+    admin::{AdminClient, ShardCondition, Standing, Target},
+};
+
+use crate::{
+    process::{self, PATIENCE},
+    sum::Sum,
+};
+
+#[test]
+#[ignore = "it is what other tests start as processes"]
+fn node() {
+    process::node();
+}
+
+fn cluster(test: &str) -> String {
+    format!("recover-{test}-{}", std::process::id())
+}
+
+/// Nodes with a group whose shards have so many replicas at most. Three of the nodes vote.
+fn start_all(test: &str, members: u32, replicas: u32) -> Vec<(Node, Sharded<Sum>)> {
+    let start = |id: u32| {
+        let config = Config::builder(cluster(test), id).members(1..=members).voters(1..=3);
+        let config: ConfigBuilder = config.failure_timeout(Duration::from_millis(500)).group("sums", |group| {
+            group.shards(members).replicas(1, Some(replicas));
+        });
+        let mut node = Node::builder(config.build().expect("the configuration is valid"));
+        let group = node.sharded("sums", |_| Sum::default());
+        (node.start().expect("it starts"), group)
+    };
+    thread::scope(|scope| {
+        let starting: Vec<_> = (1..=members).map(|id| scope.spawn(move || start(id))).collect();
+        starting.into_iter().map(|node| node.join().expect("no panic")).collect()
+    })
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn ask(test: &str, node: u32) -> AdminClient {
+    AdminClient::connect(&Target::on_host(cluster(test), node), PATIENCE).expect("it runs")
+}
+
+fn recover(cluster: &str, node: u32) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_squall"));
+    let node = node.to_string();
+    command.args(["recover", "--cluster", cluster, "--node", &node, "--force", "--yes", "--reason", "fire"]);
+    command.output().expect("it can be started")
+}
+
+/// All end in the same moment, so that none helps another to go on without the third.
+fn end(nodes: impl IntoIterator<Item = (Node, Sharded<Sum>)>) {
+    thread::scope(|scope| nodes.into_iter().for_each(|(node, _)| drop(scope.spawn(|| node.shutdown()))));
+}
+
+#[test]
+fn the_command_names_the_shards_that_start_empty_and_who_held_them() {
+    let mut started = start_all("empty", 4, 1);
+    let view = started[0].0.view();
+    let (survivor, sums) = started.pop().expect("four");
+    end(started);
+    let mut client = ask("empty", 4);
+    until("it can't go on", || matches!(client.status().expect("it answers").standing, Standing::Stalled(_)));
+    let output = recover(&cluster("empty"), 4);
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("node 4 goes on"), "{said}{warned}");
+    for shard in &view.shards {
+        let (number, holder) = (shard.shard.0, shard.complete[0]);
+        let line = format!(
+            "shard {number} of \"sums\" starts empty: this node did not hold its state, which {holder} held last\n"
+        );
+        assert_eq!(said.contains(&line), holder != NodeId(4), "{said}");
+        let before = format!(
+            "node 4 does not hold shard {number} of \"sums\", and it would start empty, or from an earlier place\n"
+        );
+        assert_eq!(warned.contains(&before), holder != NodeId(4), "before it is done: {warned}");
+    }
+    assert!(view.shards.iter().any(|shard| shard.complete == [NodeId(4)]), "it holds one: {view:?}");
+    assert_eq!(sums[0].submit(&1).wait(), Ok(1), "all of them take work");
+    let forced = client.status().expect("it answers").forced;
+    assert!(forced[0].contains("starts empty"), "it is recorded: {forced:?}");
+    survivor.shutdown();
+}
+
+#[test]
+fn a_node_that_was_dropped_before_its_group_was_lost_is_refused_with_a_reason_and_a_remedy() {
+    let mut started = start_all("dropped", 3, 3);
+    let (dropped, _sums) = started.pop().expect("three");
+    let (mut client, mut others) = (ask("dropped", 3), ask("dropped", 1));
+    let refusal = client.recover("for fun").expect_err("it works").to_string();
+    assert!(refusal.contains("it can go on: it is a member of epoch 1"), "{refusal}");
+    // Dropped again and again, it waits the longer before it asks to join.
+    until("it waits", || {
+        // Refused while it is no member.
+        let _ = others.suspect(NodeId(3));
+        let standing = client.status().expect("it answers").standing;
+        matches!(standing, Standing::Waiting { rejoins_in_ms } if rejoins_in_ms > 1500)
+    });
+    end(started);
+    for _ in 0..3 {
+        let output = recover(&cluster("dropped"), 3);
+        let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "what it has is older than what the others had");
+        assert!(refusal.contains("it is in no view: the others went on without it"), "{refusal}");
+        assert!(refusal.contains("Force one that was left (node 1, node 2 decide)"), "{refusal}");
+        assert!(refusal.contains("end this node, and start it together with new ones"), "{refusal}");
+        thread::sleep(Duration::from_millis(700));
+    }
+    dropped.shutdown();
+}
+
+#[test]
+fn a_node_that_was_started_again_goes_on_with_its_disk_when_the_others_are_lost() {
+    let cluster = process::Cluster::durable("recover-disk", "shm", 3);
+    let mut nodes = cluster.start();
+    assert_eq!(nodes[0].add(5), Ok(5));
+    process::kill_all(nodes);
+    [2, 3].iter().for_each(|&id| fs::remove_dir_all(cluster.directory(id)).expect("it was written"));
+    let mut first = cluster.launch(1);
+    let target = Target::on_host(&cluster.name, 1);
+    until("it says for whom it waits, and what to do if they are lost", || {
+        let status = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
+        match status.map(|report| report.standing) {
+            Ok(Standing::Stalled(why)) => why.contains("waits for node 2, node 3") && why.contains("recover --force"),
+            _ => false,
+        }
+    });
+    let output = recover(&cluster.name, 1);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    first.ready();
+    assert_eq!(first.add(1), Ok(6), "with what its disk has");
+    let mut others = [2, 3].map(|id| cluster.launch(id));
+    others.iter_mut().for_each(process::Process::ready);
+    assert_eq!(others.iter_mut().map(process::Process::serves).collect::<Vec<_>>(), [6, 6]);
+}
+
+/// All processes of a group in memory end, and come back with their parts of the view log alone. The state is lost, and that is said.
+#[test]
+fn a_shard_in_memory_that_no_process_has_any_more_is_said_to_be_lost_and_begins_anew_by_force() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let launch = |id: u32| {
+        let config = Config::builder(cluster("lost"), id).members(1..=3).restart_wait(Duration::from_millis(200));
+        let config: ConfigBuilder = config.storage(directory.path().join(id.to_string())).group("sums", |_| {});
+        let mut node = Node::builder(config.build().expect("the configuration is valid"));
+        let group = node.sharded("sums", |_| Sum::default());
+        (node.start().expect("it starts"), group)
+    };
+    let launch_all = |ids: &[u32]| -> Vec<_> {
+        thread::scope(|scope| {
+            let starting: Vec<_> = ids.iter().map(|&id| scope.spawn(move || launch(id))).collect();
+            starting.into_iter().map(|node| node.join().expect("no panic")).collect()
+        })
+    };
+    let started = launch_all(&[1, 2, 3]);
+    assert_eq!(started[0].1[0].submit(&5).wait(), Ok(5));
+    end(started);
+    let back = launch_all(&[1, 2, 3]);
+    until("all are back, and none has the state", || {
+        let report = ask("lost", 2).status().expect("it answers");
+        let is_lost = matches!(report.shards[0].condition, ShardCondition::Suspended { all_back: true, .. });
+        is_lost && report.members.len() == 3
+    });
+    assert!(back[0].1[0].submit(&1).deadline(Duration::from_secs(1)).wait().is_err());
+    end(back);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| launch(1));
+        let target = Target::on_host(cluster("lost"), 1);
+        until("it waits for the others", || {
+            let status = AdminClient::connect(&target, PATIENCE).and_then(|mut admin| admin.status());
+            matches!(status.map(|report| report.standing), Ok(Standing::Stalled(_)))
+        });
+        let output = recover(&cluster("lost"), 1);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let first = first.join().expect("no panic");
+        let others = launch_all(&[2, 3]);
+        until("all take work", || others[1].1[0].submit(&1).deadline(PATIENCE).wait().is_ok_and(|sum| sum < 5));
+        end(others.into_iter().chain([first]));
+    });
+}

@@ -1,0 +1,343 @@
+//! Logs that are damaged while their nodes are stopped, by chance: one, two or three simulated members, of whom some come late.
+//! Nothing acknowledged is lost while a disk has it, nothing wrong is shown, and a group that can't go on says so.
+//!
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use rkyv::Archived;
+use squall::{
+    Applied, Config, Group, Mode, NodeId, Replicated, ShardState, ShardView, Snapshot, SubmitError,
+    sim::{Cluster, Decider, NotStarted, Options},
+};
+
+use crate::seeds;
+
+/// How many seeds run here.
+const SEEDS: u64 = 1000;
+
+/// Once all that can come are there, they serve within this time, or never.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A log notes how far it was acknowledged within this time.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// The numbers that it was given, in their order.
+#[derive(Debug, Default)]
+struct Numbers(Vec<u64>);
+
+impl Replicated for Numbers {
+    /// Some bytes that it does not keep, so that the log is longer than the state.
+    type Command = (u64, Vec<u8>);
+    type Reply = ();
+
+    fn apply(&mut self, command: &Archived<(u64, Vec<u8>)>, _at: &Applied) {
+        self.0.push(command.0.to_native());
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes)?;
+        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
+        Ok(())
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<(), SubmitError>>>>;
+
+struct Trial {
+    rng: Rng,
+    cluster: Cluster,
+    groups: Vec<Group<Numbers>>,
+    waiting: Vec<(u64, Answer)>,
+    acknowledged: BTreeSet<u64>,
+    numbers: u64,
+    /// The logs are at rest when they are damaged.
+    quiet: bool,
+    /// A log does not open at all.
+    is_lost: bool,
+    /// What was done to disks.
+    damage: Vec<(NodeId, String)>,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Trial {
+        let mut rng = Rng::with_seed(seed);
+        let members = rng.u32(1..=3);
+        let snapshots = [64 << 10, 256 << 10, 1 << 30][rng.usize(0..3)];
+        let config = Config::builder("damaged-logs", 1)
+            .members(1..=members)
+            .failure_timeout(Duration::from_millis(20))
+            .restart_wait(Duration::from_millis(50))
+            .storage("simulated")
+            .group("numbers", |group| {
+                group.mode(Mode::Durable).snapshot_bytes(snapshots);
+            })
+            .build()
+            .expect("the configuration is valid");
+        let segment_bytes = [32 << 10, 128 << 10][rng.usize(0..2)];
+        let options = Options { view_log: Decider::RaftOnDisks, segment_bytes, ..Options::default() };
+        let mut cluster = Cluster::new(config, options, rng.u64(..));
+        let groups = cluster.group("numbers", |_| Numbers::default());
+        Trial {
+            rng,
+            cluster,
+            groups,
+            waiting: Vec::new(),
+            acknowledged: BTreeSet::new(),
+            numbers: 0,
+            quiet: true,
+            is_lost: false,
+            damage: Vec::new(),
+        }
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        (1..=self.groups.len() as u32).map(NodeId).collect()
+    }
+
+    fn launch(&mut self, node: NodeId) -> Result<(), String> {
+        self.groups[node.0 as usize - 1] = self.cluster.declare(node, "numbers", Numbers::default());
+        match self.cluster.launch(node) {
+            Ok(()) => Ok(()),
+            Err(NotStarted::Disk { why, .. }) => Err(format!("{node} did not start: {why}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Members are given numbers for a while, and some of them are killed and started again meanwhile, if `kills`.
+    fn work(&mut self, kills: bool) -> Result<(), String> {
+        for _ in 0..self.rng.usize(1..=40) {
+            for _ in 0..self.rng.usize(0..=12) {
+                let node = self.rng.usize(0..self.groups.len());
+                if self.cluster.is_up(NodeId(node as u32 + 1)) {
+                    self.numbers += 1;
+                    let command = (self.numbers, vec![7; self.rng.usize(0..1500)]);
+                    let answer = Box::pin(self.groups[node].submit(&command));
+                    self.waiting.push((self.numbers, answer));
+                }
+            }
+            if kills && self.rng.u8(0..12) == 0 {
+                let node = NodeId(self.rng.u32(1..=self.groups.len() as u32));
+                match self.cluster.is_up(node) {
+                    true => self.cluster.kill(node),
+                    false => self.launch(node)?,
+                }
+            }
+            let micros = self.rng.u64(0..=8_000);
+            self.cluster.run_for(Duration::from_micros(micros));
+            self.answer();
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self) {
+        let acknowledged = &mut self.acknowledged;
+        self.waiting.retain_mut(|(number, answer)| {
+            let answer = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if answer == Poll::Ready(Ok(())) {
+                acknowledged.insert(*number);
+            }
+            answer.is_pending()
+        });
+    }
+
+    /// Something happens to a disk.
+    fn hurt(&mut self, node: NodeId) {
+        // Zeros in place of the last records, and of what said that they were acknowledged, are the end of a log.
+        let what = match self.rng.u8(if self.quiet { 0 } else { 2 }..3) {
+            0 => {
+                let bytes = self.rng.u64(1..=20_000);
+                self.cluster.zero_end(node, 0, bytes)
+            }
+            1 => {
+                // The last record, or close to it.
+                let bytes = self.rng.u64(1..=16);
+                self.cluster.zero_end(node, 0, bytes)
+            }
+            _ => self.cluster.rot(node, 0),
+        };
+        self.damage.extend(what.map(|what| (node, what)));
+    }
+
+    /// Whether all members have a view in which the shard is held, by whom.
+    fn holders(&self) -> Option<ShardView> {
+        let views: Vec<_> = self.nodes().into_iter().filter_map(|node| self.cluster.view(node).cloned()).collect();
+        let last = views.iter().max_by_key(|view| view.epoch)?;
+        let all = views.len() == self.groups.len() && views.iter().all(|view| view.epoch == last.epoch);
+        let shard = last.shards[0].clone();
+        (all && shard.complete.len() == self.groups.len()).then_some(shard)
+    }
+
+    fn play(&mut self) -> Result<(), String> {
+        self.cluster.start().map_err(|error| error.to_string())?;
+        self.work(true)?;
+        for node in self.nodes() {
+            if !self.cluster.is_up(node) {
+                self.launch(node)?;
+            }
+        }
+        self.cluster.run_until(PATIENCE, |_| false);
+        self.answer();
+        if self.holders().is_none() {
+            return Err("the group is not whole before anything is damaged".to_owned());
+        }
+        self.quiet = self.rng.bool();
+        match self.quiet {
+            true => self.cluster.run_for(QUIET),
+            false => self.work(false)?,
+        }
+        self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        let mut nodes = self.nodes();
+        self.rng.shuffle(&mut nodes);
+        let hurt = self.rng.usize(0..=nodes.len());
+        for &node in &nodes[..hurt] {
+            (0..self.rng.usize(1..=2)).for_each(|_| self.hurt(node));
+        }
+        // Those come first, or anybody.
+        if self.rng.bool() {
+            self.rng.shuffle(&mut nodes);
+        }
+        for node in nodes {
+            self.start(node, false)?;
+            let millis = [0, 5, 300][self.rng.usize(0..3)];
+            self.cluster.run_for(Duration::from_millis(millis));
+        }
+        if self.is_lost {
+            return Ok(());
+        }
+        if hurt < self.groups.len() {
+            return self.is_whole();
+        }
+        // No disk is good, so an operator may be needed; but nothing is lost in silence.
+        self.cluster.run_for(PATIENCE);
+        if let Some(shard) = self.holders() {
+            return self.shows(&shard).map(|_| ());
+        }
+        self.says_so()?;
+        self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        let mut is_good = false;
+        for node in self.nodes() {
+            // One that does not open was cut when its node was started.
+            let repaired = self.cluster.repair_log(node, 0).map_err(|error| format!("{node}: {error}"))?;
+            is_good |= repaired.left.is_empty() && repaired.missing.is_none() && !repaired.doubtful;
+        }
+        self.restart(false)?;
+        if is_good && self.holders().is_some() {
+            return self.is_whole();
+        }
+        self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
+        self.restart(true)?;
+        match self.holders() {
+            Some(shard) => self.shows(&shard).map(|_| ()),
+            None => Err(format!("it does not go on though its losses are accepted: {}", self.standing())),
+        }
+    }
+
+    fn standing(&self) -> String {
+        let shard = |node| self.cluster.view(node).map(|view| view.shards[0].clone());
+        let standing = |node| (node, shard(node), self.cluster.end_reason(node));
+        format!("{:?}", self.nodes().into_iter().map(standing).collect::<Vec<_>>())
+    }
+
+    /// All start; if `accepts_loss`, an operator cuts their logs before.
+    fn restart(&mut self, accepts_loss: bool) -> Result<(), String> {
+        for node in self.nodes() {
+            if accepts_loss {
+                self.cluster.cut_log(node, 0, true).map_err(|error| format!("{node}: {error}"))?;
+            }
+            self.start(node, accepts_loss)?;
+        }
+        self.cluster.run_for(PATIENCE);
+        Ok(())
+    }
+
+    /// A node starts. If its log does not open, an operator cuts it, as the error says.
+    fn start(&mut self, node: NodeId, accepts_loss: bool) -> Result<(), String> {
+        let Err(why) = self.launch(node) else { return Ok(()) };
+        if !why.contains("cut the log") {
+            return Err(why);
+        }
+        if why.contains("start: log:") {
+            // Without what says which segments it is made of, only another directory helps.
+            self.is_lost = true;
+            return Ok(());
+        }
+        self.cluster.cut_log(node, 0, accepts_loss).map_err(|error| format!("{why}, and then: {error}"))?;
+        self.launch(node)
+    }
+
+    /// The group goes on with all that was acknowledged.
+    fn is_whole(&mut self) -> Result<(), String> {
+        let mut waited = Duration::ZERO;
+        let shard = loop {
+            match self.holders() {
+                Some(shard) => break shard,
+                None if waited > PATIENCE => {
+                    return Err(format!("not all serve after {PATIENCE:?}: {}", self.standing()));
+                }
+                None => {}
+            }
+            let slice = Duration::from_millis(10);
+            self.cluster.run_for(slice);
+            waited += slice;
+        };
+        let shown = self.shows(&shard)?;
+        match self.acknowledged.iter().find(|number| !shown.contains(number)) {
+            Some(lost) => Err(format!("{lost} of {} is lost, and {} are shown", self.acknowledged.len(), shown.len())),
+            None => Ok(()),
+        }
+    }
+
+    /// What its members show, which is the same, and nothing that nobody submitted.
+    fn shows(&mut self, shard: &ShardView) -> Result<BTreeSet<u64>, String> {
+        let mut all = Vec::new();
+        for node in &shard.complete {
+            let read = self.groups[node.0 as usize - 1].read(|numbers| numbers.0.clone());
+            match self.cluster.wait(PATIENCE, read) {
+                Some(Ok(shown)) => all.push(shown),
+                other => return Err(format!("{node} answers no read: {:?}", other.map(|read| read.err()))),
+            }
+        }
+        let first = all.first().cloned().unwrap_or_default();
+        let shown: BTreeSet<u64> = first.iter().copied().collect();
+        if all.iter().any(|other| *other != first) || shown.len() != first.len() {
+            return Err(format!("members differ: {all:?}"));
+        }
+        match shown.iter().find(|&&number| number == 0 || number > self.numbers) {
+            Some(wrong) => Err(format!("{wrong} is shown, which nobody submitted")),
+            None => Ok(shown),
+        }
+    }
+
+    /// The members have a view, in which the shard is suspended.
+    fn says_so(&self) -> Result<(), String> {
+        let says = |node: NodeId| {
+            let shard = self.cluster.view(node).map(|view| view.shards[0].state.clone());
+            matches!(shard, Some(ShardState::Suspended { .. })) || self.cluster.end_reason(node).is_some()
+        };
+        match self.nodes().into_iter().find(|&node| !says(node)) {
+            Some(node) => Err(format!("{node} neither serves nor says why: {:?}", self.cluster.view(node))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_that_a_disk_still_has() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| {
+        let mut trial = Trial::new(seed);
+        trial.play().map_err(|what| format!("{what}; damaged: {:?}", trial.damage))
+    });
+}

@@ -1,0 +1,28 @@
+//! Simulated clusters, in virtual time: what happens follows from a seed.
+//!
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
+
+mod clocks;
+mod damaged_logs;
+mod dissolution;
+mod durable_shards;
+mod forced_lives;
+mod leases;
+mod memory_shards;
+#[path = "../support/numbers.rs"]
+mod numbers;
+mod onepipe_views;
+mod poison;
+mod scenarios;
+mod scrub;
+#[path = "../support/seeds.rs"]
+mod seeds;
+mod sessions;
+#[path = "../support/shards.rs"]
+mod shards;
+mod stalls;
+#[path = "../support/sum.rs"]
+mod sum;
+mod suspicion;
+mod views;
+mod wrong_directories;

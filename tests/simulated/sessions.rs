@@ -1,0 +1,293 @@
+//! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back: each command is
+//! applied once, and what its client is told of it is true, also where it is sent again after all have restarted.
+//!
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use rkyv::Archived;
+use squall::{
+    Answers, Applied, Config, Group, Mode, NodeId, Replicated, ServeOptions, Served, Snapshot,
+    client::{Call, ClientError},
+    sim::{Client, Cluster, Decider, NotStarted, Options},
+};
+
+use crate::seeds;
+
+/// The number of seeds that run here.
+const SEEDS: u64 = 40;
+
+/// Once nothing goes wrong any more, all calls are over within this time, and all members serve.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The commands that it was given, in order.
+#[derive(Debug, Default)]
+struct Sequence(Vec<u64>);
+
+impl Replicated for Sequence {
+    type Command = u64;
+    /// The number of commands, this one included.
+    type Reply = u64;
+
+    fn apply(&mut self, number: &Archived<u64>, _at: &Applied) -> u64 {
+        self.0.push(number.to_native());
+        self.0.len() as u64
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of_bytes(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    fn restore(&mut self, from: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes)?;
+        self.0 = bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("8 bytes"))).collect();
+        Ok(())
+    }
+}
+
+impl Answers for Sequence {
+    type Query = ();
+    type Answer = u64;
+
+    fn answer(&self, _query: &()) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+/// A command under way.
+struct Asked {
+    number: u64,
+    call: Pin<Box<Call<u64>>>,
+}
+
+struct Run {
+    rng: Rng,
+    cluster: Cluster,
+    options: ServeOptions,
+    /// By node, from 1 on.
+    groups: Vec<Group<Served<Sequence>>>,
+    clients: Vec<Client<Sequence>>,
+    asked: Vec<Asked>,
+    /// The outcome of each command.
+    told: BTreeMap<u64, Result<u64, ClientError>>,
+    numbers: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = Rng::with_seed(seed);
+        let members = rng.u32(2..=5);
+        let config = Config::builder("sessions", 1)
+            .members(1..=members)
+            .failure_timeout(Duration::from_millis(20))
+            .restart_wait(Duration::from_millis(50))
+            .storage("simulated")
+            .group("sequence", |group| _ = group.mode(Mode::Durable))
+            .build()
+            .expect("the configuration is valid");
+        let sim = Options { view_log: Decider::RaftOnDisks, ..Options::default() };
+        let mut cluster = Cluster::new(config, sim, rng.u64(..));
+        let options = ServeOptions { window: rng.u32(1..=16), ..ServeOptions::default() };
+        let node = |node| cluster.serve(NodeId(node), "sequence", Sequence::default(), options);
+        let groups = (1..=members).map(node).collect();
+        let clients = (0..rng.usize(1..=4)).map(|_| cluster.client("sequence")).collect();
+        Run { rng, cluster, options, groups, clients, asked: Vec::new(), told: BTreeMap::new(), numbers: 0 }
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        (1..=self.groups.len() as u32).map(NodeId).collect()
+    }
+
+    fn launch(&mut self, node: NodeId) -> Result<(), String> {
+        while !self.cluster.is_up(node) {
+            self.groups[node.0 as usize - 1] = self.cluster.serve(node, "sequence", Sequence::default(), self.options);
+            match self.cluster.launch(node) {
+                Ok(()) => {}
+                // A write that was to fail has come.
+                Err(NotStarted::Disk { .. }) if self.cluster.fallen().contains(&node) => {}
+                Err(NotStarted::Disk { why, .. }) => return Err(format!("{node} did not start: {why}")),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, most_ms: u64) {
+        let micros = self.rng.u64(0..=most_ms * 1000);
+        self.cluster.run_for(Duration::from_micros(micros));
+    }
+
+    fn end(&mut self, node: NodeId) {
+        match self.rng.bool() {
+            true => self.cluster.crash(node),
+            false => self.cluster.kill(node),
+        }
+    }
+
+    /// Something goes wrong, or well again.
+    fn inject(&mut self) -> Result<(), String> {
+        let node = NodeId(self.rng.u32(1..=self.groups.len() as u32));
+        match self.rng.u8(0..20) {
+            0 | 1 => self.end(node),
+            2 | 3 => {
+                // All lose power, and come back in any order, some while others still do.
+                let mut nodes = self.nodes();
+                nodes.iter().for_each(|&node| self.cluster.crash(node));
+                self.rng.shuffle(&mut nodes);
+                for node in nodes {
+                    self.pause(20);
+                    self.launch(node)?;
+                }
+            }
+            4 => {
+                let change = self.rng.u64(0..60);
+                self.cluster.crash_in_write(node, 0, change);
+            }
+            5 => {
+                let pace = [50, 2_000, 20_000][self.rng.usize(0..3)];
+                self.cluster.slow_disk(node, Duration::from_micros(pace));
+            }
+            6 => {
+                self.cluster.pause(node);
+                self.pause(40);
+                self.cluster.resume(node);
+            }
+            7 => {
+                let other = NodeId(self.rng.u32(1..=self.groups.len() as u32));
+                if node != other {
+                    self.cluster.net().cut_one_way(node, other);
+                    self.pause(60);
+                    self.cluster.net().heal(node, other);
+                }
+            }
+            8 | 9 => {
+                let client = self.rng.usize(0..self.clients.len());
+                self.cluster.break_connection(&self.clients[client]);
+            }
+            10..=14 => self.launch(node)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        let client = self.rng.usize(0..self.clients.len());
+        self.numbers += 1;
+        // Most have time until the end.
+        let limit = Duration::from_millis([50, 500, 60_000, 60_000][self.rng.usize(0..4)]);
+        let call = self.clients[client].submit(&mut self.cluster, &self.numbers, limit);
+        self.asked.push(Asked { number: self.numbers, call: Box::pin(call) });
+    }
+
+    fn hear(&mut self) {
+        let told = &mut self.told;
+        self.asked.retain_mut(|asked| match asked.call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                told.insert(asked.number, result);
+                false
+            }
+        });
+    }
+
+    fn is_whole(&self) -> bool {
+        let nodes = self.nodes();
+        let has_all = |node: &NodeId| {
+            let whole =
+                |view: &squall::View| view.members.len() == nodes.len() && view.shards[0].complete.len() == nodes.len();
+            self.cluster.view(*node).is_some_and(|view| whole(view))
+        };
+        nodes.iter().all(has_all)
+    }
+
+    /// Nothing goes wrong any more: all calls end, and all members come to the same.
+    fn settle(&mut self) -> Result<(), String> {
+        let mut waited = Duration::ZERO;
+        while !self.is_whole() || !self.asked.is_empty() {
+            for node in self.nodes() {
+                self.launch(node)?;
+                self.cluster.slow_disk(node, Duration::from_micros(50));
+            }
+            let slice = Duration::from_millis(5);
+            self.cluster.run_for(slice);
+            self.hear();
+            waited += slice;
+            if waited > PATIENCE {
+                let view = |node| (node, self.cluster.view(node).map(|view| view.epoch.0));
+                let views: Vec<_> = self.nodes().into_iter().map(view).collect();
+                let asked: Vec<u64> = self.asked.iter().map(|asked| asked.number).collect();
+                return Err(format!("after {PATIENCE:?}, members are {views:?}, and {asked:?} have no answer"));
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), String> {
+        let mut reference: Option<Vec<u64>> = None;
+        for node in self.nodes() {
+            let read = self.groups[node.0 as usize - 1].read(|served| served.0.clone());
+            let Some(Ok(applied)) = self.cluster.wait(PATIENCE, read) else {
+                return Err(format!("{node} reads nothing"));
+            };
+            if reference.as_ref().is_some_and(|reference| *reference != applied) {
+                return Err(format!("{node} has applied {applied:?}, and another member {reference:?}"));
+            }
+            reference = Some(applied);
+        }
+        let applied = reference.expect("there are members");
+        let once: BTreeSet<u64> = applied.iter().copied().collect();
+        if once.len() != applied.len() {
+            let twice = once.iter().find(|number| applied.iter().filter(|other| other == number).count() > 1);
+            return Err(format!("command {twice:?} was applied more than once"));
+        }
+        for (number, told) in &self.told {
+            match told {
+                Ok(place) if applied.get(*place as usize - 1) != Some(number) => {
+                    let there = applied.get(*place as usize - 1);
+                    return Err(format!("command {number} was said to be the {place}th, which is {there:?}"));
+                }
+                Err(error) if error.is_not_applied() && once.contains(number) => {
+                    return Err(format!("command {number} is applied, and its client was told: {error}"));
+                }
+                Err(ClientError::SessionEnded) => {
+                    return Err(format!("the session of command {number} has ended, and nobody ended it"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn play(&mut self) -> Result<(), String> {
+        self.cluster.start().map_err(|error| error.to_string())?;
+        for _ in 0..self.rng.usize(20..=80) {
+            let most = [1, 10, 60][self.rng.usize(0..3)];
+            self.pause(most);
+            self.inject()?;
+            for node in self.cluster.fallen() {
+                if self.rng.bool() {
+                    self.launch(node)?;
+                }
+            }
+            for _ in 0..self.rng.usize(0..=6) {
+                self.submit();
+            }
+            self.hear();
+        }
+        self.settle()?;
+        self.verify()
+    }
+}
+
+#[test]
+fn each_command_of_a_client_is_applied_once_and_what_it_is_told_is_true() {
+    seeds::run_all(seeds::seeds(SEEDS), |seed| Run::new(seed).play());
+}
