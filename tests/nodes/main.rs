@@ -26,3 +26,4 @@ mod stopped_replicas;
 #[path = "../support/sum.rs"]
 mod sum;
 mod transfer;
+mod wrong_directories;

@@ -48,7 +48,11 @@ pub(crate) fn node() {
 pub(crate) fn node_of(config: Config) {
     let mut node = Node::builder(config);
     let sums = node.sharded("sum", |_| Sum::default());
-    let node = node.start().expect("it becomes a member");
+    let node = match node.start() {
+        Ok(node) => node,
+        // Who waits for it to be ready shows that.
+        Err(error) => return say(&error.to_string()).expect("the test listens"),
+    };
     say("ready").expect("the test listens");
     for line in io::stdin().lines() {
         let line = line.expect("the test speaks UTF-8");
