@@ -5,20 +5,20 @@ use std::{sync::Arc, time::Duration};
 use squall_fabric::{BreakReason, Fabric, NodeId, Time};
 
 use crate::{
-    board::Board,
+    active_view::{ActiveView, Phase, has_departed},
     end::Cause,
     input::{Effect, Settings},
+    membership_table::MembershipTable,
     stall::{Patience, Watched},
-    tenure::{Phase, Tenure, has_departed},
 };
 
 /// A member that was in order when the view was decided, and of which bad news came before it appeared in it, has this part of
 /// the failure timeout left to appear.
-const DOUBTED_FOR: u32 = 4;
+const PENDING_FOR: u32 = 4;
 
 /// Bad news of a member of the view that has not appeared in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Doubt {
+pub(crate) struct PendingSuspicion {
     member: usize,
     reason: BreakReason,
     since: Option<Time>,
@@ -47,8 +47,8 @@ impl Coming {
     }
 
     /// The number of endpoints that have come about at this node, also of the view before: a host is busy with those, too.
-    pub(crate) fn endpoints_here(&mut self, board: &Board, previous: Option<&Board>) -> u64 {
-        let now = self.shards + board.reached() + previous.map_or(0, Board::reached);
+    pub(crate) fn endpoints_here(&mut self, table: &MembershipTable, previous: Option<&MembershipTable>) -> u64 {
+        let now = self.shards + table.reached() + previous.map_or(0, MembershipTable::reached);
         self.here = self.here.max(now);
         self.here
     }
@@ -58,78 +58,78 @@ impl Coming {
         self.since = Some(now);
     }
 
-    fn look(&mut self, now: Time, board: &Board, previous: Option<&Board>) {
-        let known = self.endpoints_here(board, previous).saturating_add(board.endpoints_elsewhere());
+    fn look(&mut self, now: Time, table: &MembershipTable, previous: Option<&MembershipTable>) {
+        let known = self.endpoints_here(table, previous).saturating_add(table.endpoints_elsewhere());
         if known > self.known || self.since.is_none() {
             (self.known, self.since) = (known, Some(now));
         }
     }
 }
 
-impl Tenure {
+impl ActiveView {
     /// Takes note that an endpoint of the view before broke.
-    pub(crate) fn doubt(&mut self, node: NodeId, reason: BreakReason) {
+    pub(crate) fn note_break(&mut self, node: NodeId, reason: BreakReason) {
         // A new life of it has nothing to do with what became of the old one.
-        let member = self.board.rank_of(node).filter(|_| !self.view.joined.contains(&node));
-        self.doubts.extend(member.map(|member| Doubt { member, reason, since: None }));
+        let member = self.table.rank_of(node).filter(|_| !self.view.joined.contains(&node));
+        self.suspicions.extend(member.map(|member| PendingSuspicion { member, reason, since: None }));
     }
 
     /// Whether a member has closed the view before, and nothing more is known of it.
-    pub(crate) fn is_doubted(&self, member: usize) -> bool {
-        self.doubts.iter().any(|doubt| doubt.member == member && has_departed(&doubt.reason))
+    pub(crate) fn is_suspicion_pending(&self, member: usize) -> bool {
+        self.suspicions.iter().any(|suspicion| suspicion.member == member && has_departed(&suspicion.reason))
     }
 
     /// When something is to be done about members that have not appeared.
     pub(crate) fn appear_by(&self, settings: &Settings) -> Time {
-        let doubts = self.doubts.iter().map(|doubt| self.doubted_until(doubt, settings));
-        let is_missing = (0..self.board.len()).any(|member| !self.is_coming(member));
-        let since = self.coming.since.filter(|_| is_missing || self.board.is_connected());
-        doubts.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
+        let suspicions = self.suspicions.iter().map(|suspicion| self.pending_until(suspicion, settings));
+        let is_missing = (0..self.table.len()).any(|member| !self.is_coming(member));
+        let since = self.coming.since.filter(|_| is_missing || self.table.is_connected());
+        suspicions.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
     }
 
     /// The time for which nothing may come about until those who are missing are given up. Who has reached nobody does not see what the others do,
     /// and is more likely than all of them to be what is missing; connecting them takes the longer, the more they are.
     fn patience_with_missing(&self, settings: &Settings) -> Duration {
-        let times = if self.board.reached() == 0 { self.board.len().max(2) as u32 } else { 2 };
+        let times = if self.table.reached() == 0 { self.table.len().max(2) as u32 } else { 2 };
         settings.connect_timeout * times / 2
     }
 
-    fn doubted_until(&self, doubt: &Doubt, settings: &Settings) -> Time {
-        let sure = doubt.reason == BreakReason::ProcessGone;
-        doubt.since.filter(|_| !sure).map_or(Time::ZERO, |since| since + settings.failure_timeout / DOUBTED_FOR)
+    fn pending_until(&self, suspicion: &PendingSuspicion, settings: &Settings) -> Time {
+        let sure = suspicion.reason == BreakReason::ProcessGone;
+        suspicion.since.filter(|_| !sure).map_or(Time::ZERO, |since| since + settings.failure_timeout / PENDING_FOR)
     }
 
     /// Goes on to work once all members and shards are connected, and suspects who does not appear.
     pub(crate) fn connect(&mut self, fabric: &mut impl Fabric, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
-        if self.board.is_connected() && self.shards_connected {
-            tracing::info!(epoch = self.view.epoch.0, members = self.board.len(), "the view is connected");
+        if self.table.is_connected() && self.shards_connected {
+            tracing::info!(epoch = self.view.epoch.0, members = self.table.len(), "the view is connected");
             self.phase = Phase::Running;
             self.touched = true;
             self.disconnect_previous(fabric);
             out.push(Effect::Installed(Arc::clone(&self.view)));
             return;
         }
-        let mut doubts = std::mem::take(&mut self.doubts);
-        doubts.retain(|doubt| !self.board.was_reached(doubt.member));
-        doubts.iter_mut().for_each(|doubt| _ = doubt.since.get_or_insert(now));
-        let (over, left) = doubts.into_iter().partition(|doubt| now >= self.doubted_until(doubt, settings));
-        self.doubts = left;
-        for Doubt { member, reason, .. } in over {
-            let node = self.board.node(member);
+        let mut suspicions = std::mem::take(&mut self.suspicions);
+        suspicions.retain(|suspicion| !self.table.was_reached(suspicion.member));
+        suspicions.iter_mut().for_each(|suspicion| _ = suspicion.since.get_or_insert(now));
+        let (over, left) = suspicions.into_iter().partition(|suspicion| now >= self.pending_until(suspicion, settings));
+        self.suspicions = left;
+        for PendingSuspicion { member, reason, .. } in over {
+            let node = self.table.node(member);
             self.suspect(node, Cause::Lost { node, reason }, out);
         }
-        self.coming.look(now, &self.board, self.previous.as_ref());
+        self.coming.look(now, &self.table, self.previous.as_ref());
         let waited = self.patience_with_missing(settings);
         let is_over = self.coming.since.is_some_and(|since| now >= since + waited);
         if is_over {
-            for member in (0..self.board.len()).filter(|&member| !self.is_coming(member)).collect::<Vec<_>>() {
-                let node = self.board.node(member);
+            for member in (0..self.table.len()).filter(|&member| !self.is_coming(member)).collect::<Vec<_>>() {
+                let node = self.table.node(member);
                 self.suspect(node, Cause::Missing { node, waited }, out);
             }
         }
         self.give_up_lingering(now, settings, out);
-        if is_over && self.board.is_connected() && self.is_open() {
-            self.board.ask();
+        if is_over && self.table.is_connected() && self.is_open() {
+            self.table.ask();
             self.wedge(Cause::NotConnected { waited }, out);
         }
     }
@@ -146,7 +146,7 @@ impl Tenure {
             let mut rows = rows.iter().filter(|(_, of, _)| *of == node).peekable();
             rows.peek().is_some() && rows.all(|(_, _, waits)| waits.is_none())
         };
-        let quiet: Vec<usize> = (0..self.board.len()).filter(|&member| is_quiet(self.board.node(member))).collect();
+        let quiet: Vec<usize> = (0..self.table.len()).filter(|&member| is_quiet(self.table.node(member))).collect();
         self.lingering.retain(|member, _| quiet.contains(member));
         quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
         // One that has cleaned up may be on its way to this node, like all others.
@@ -154,11 +154,11 @@ impl Tenure {
         let is_late =
             |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since.max(coming)) >= limit);
         let late: Vec<usize> = quiet.into_iter().filter(is_late).collect();
-        if 2 * late.len() > self.board.len() {
+        if 2 * late.len() > self.table.len() {
             return;
         }
         for member in late {
-            let node = self.board.node(member);
+            let node = self.table.node(member);
             self.suspect(node, Cause::Lingers { node, waited: limit }, out);
         }
     }
@@ -167,18 +167,18 @@ impl Tenure {
     pub(crate) fn lingers(&self) -> Option<Watched> {
         let previous = self.previous.as_ref().filter(|_| self.phase == Phase::Connecting)?;
         let mut rows = Vec::new();
-        for member in (0..self.board.len()).filter(|&m| !self.board.was_reached(m) && self.is_coming(m)) {
-            let node = self.board.node(member);
+        for member in (0..self.table.len()).filter(|&m| !self.table.was_reached(m) && self.is_coming(m)) {
+            let node = self.table.node(member);
             let Some(rank) = previous.rank_of(node) else { continue };
             let shards = self.shards_before.iter().enumerate();
             rows.extend(shards.map(|(index, &shard)| (shard, node, previous.waits(rank, index))));
         }
-        Some(Watched { members: self.board.len(), rows })
+        Some(Watched { members: self.table.len(), rows })
     }
 
     /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application does.
     fn is_coming(&self, member: usize) -> bool {
-        let before = self.previous.as_ref().and_then(|p| Some((p, p.rank_of(self.board.node(member))?)));
-        self.board.was_reached(member) || before.is_some_and(|(previous, rank)| previous.has_decided(rank))
+        let before = self.previous.as_ref().and_then(|p| Some((p, p.rank_of(self.table.node(member))?)));
+        self.table.was_reached(member) || before.is_some_and(|(previous, rank)| previous.has_decided(rank))
     }
 }

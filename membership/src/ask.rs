@@ -3,14 +3,14 @@
 use squall_fabric::Time;
 
 use crate::{
+    active_view::ActiveView,
     end::Cause,
     input::{Effect, Settings},
     reopen::reopened,
-    tenure::Tenure,
     view::{MAX_MEMBERS, Member, ShardView},
 };
 
-impl Tenure {
+impl ActiveView {
     /// A member that asks to join has begun another life.
     pub(crate) fn look_for_restarts(&mut self, candidates: &[Member], out: &mut Vec<Effect>) {
         for candidate in candidates {
@@ -34,19 +34,19 @@ impl Tenure {
         // Nobody can give it the state of a suspended shard.
         let lacks = |shard: &ShardView| !shard.is_complete(node) && !shard.complete.is_empty();
         let incomplete: Vec<usize> = self.shards().map(|(i, _)| i).filter(|&i| lacks(&self.view.shards[i])).collect();
-        if !incomplete.is_empty() && incomplete.iter().all(|&index| self.board.is_complete(self.me, index)) {
-            self.board.ask();
+        if !incomplete.is_empty() && incomplete.iter().all(|&index| self.table.is_complete(self.me, index)) {
+            self.table.ask();
             return self.wedge(Cause::Asked, out);
         }
         let may_join = |candidate: &Member| self.view.rank_of(candidate.node).is_none();
-        let can_join = candidates.iter().any(may_join) && self.board.len() < MAX_MEMBERS;
+        let can_join = candidates.iter().any(may_join) && self.table.len() < MAX_MEMBERS;
         if !can_join && !self.reopens() {
             self.wanted = None;
             return;
         }
         let since = *self.wanted.get_or_insert(now);
         if now >= self.may_ask_at(since, settings) {
-            self.board.ask();
+            self.table.ask();
             self.wedge(Cause::Asked, out);
         }
     }
@@ -63,7 +63,7 @@ impl Tenure {
 
     /// Whether this node may leave: not while it alone holds the state of a shard that another member is to get.
     pub(crate) fn may_leave(&self) -> bool {
-        let all: Vec<usize> = (0..self.board.len()).collect();
+        let all: Vec<usize> = (0..self.table.len()).collect();
         self.may_go(self.me, &all)
     }
 
@@ -72,8 +72,8 @@ impl Tenure {
     pub(crate) fn may_go(&self, member: usize, stay: &[usize]) -> bool {
         self.view.shards.iter().enumerate().all(|(index, shard)| {
             let mut others =
-                stay.iter().filter(|&&m| m != member && shard.members.contains(&self.board.node(m))).peekable();
-            let holds = shard.members.contains(&self.board.node(member)) && self.holds(member, index);
+                stay.iter().filter(|&&m| m != member && shard.members.contains(&self.table.node(m))).peekable();
+            let holds = shard.members.contains(&self.table.node(member)) && self.holds(member, index);
             let on_disk = self.is_on_disk(member, index);
             let can_take_over = |other| self.holds(other, index) && (!on_disk || self.is_on_disk(other, index));
             !holds || others.peek().is_none() || others.any(|&other| can_take_over(other))
@@ -84,17 +84,17 @@ impl Tenure {
     pub(crate) fn all_leave(&self) -> bool {
         // Who has not appeared in this view may have said so in the one before.
         let before = |member: usize| {
-            let node = self.board.node(member);
+            let node = self.table.node(member);
             let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));
             previous.and_then(|previous| Some(previous.is_leaving(previous.rank_of(node)?))).unwrap_or_default()
         };
-        let leaves = |member: usize| self.board.is_leaving(member) || (member != self.me && before(member));
-        self.board.is_closing() || (0..self.board.len()).all(leaves)
+        let leaves = |member: usize| self.table.is_leaving(member) || (member != self.me && before(member));
+        self.table.is_closing() || (0..self.table.len()).all(leaves)
     }
 
     pub(crate) fn leave(&mut self, out: &mut Vec<Effect>) {
-        if !self.is_decided() && !self.board.is_leaving(self.me) {
-            self.board.leave();
+        if !self.is_decided() && !self.table.is_leaving(self.me) {
+            self.table.leave();
             self.wedge(Cause::Leaving, out);
         }
     }

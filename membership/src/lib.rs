@@ -19,12 +19,10 @@
 //! Safety is the view log's: [`check`] holds for every successor, whoever proposed it, and what a member has once it is wedged
 //! does not change. Who proposes, and when, only decides how soon there is one.
 
+mod active_view;
 mod appear;
 mod ask;
-mod board;
 mod clocks;
-mod damping;
-mod decide;
 mod detector;
 mod end;
 mod input;
@@ -32,16 +30,18 @@ mod layout;
 mod lead;
 mod leases;
 mod machine;
+mod membership_table;
 mod parameters;
 mod placement;
+mod propose;
 mod ranks;
 mod register;
+mod rejoin_backoff;
 mod reopen;
 mod restart;
 mod returning;
 mod rules;
 mod stall;
-mod tenure;
 mod view;
 mod view_log;
 
@@ -50,7 +50,7 @@ pub use end::{Cause, EndReason};
 pub use input::{Effect, Input, Settings};
 pub use layout::{Counts, GroupLayout, Layout, LayoutError, MAX_SHARDS};
 pub use lead::{Accusations, staying, staying_with};
-pub use machine::{Membership, Signs};
+pub use machine::{MemberEvidence, Membership};
 pub use parameters::Parameters;
 pub use register::{Applied, Began, ClusterId, Entry, Refused, Register};
 pub use reopen::reopening;

@@ -5,21 +5,21 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::{Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    board::Board,
-    damping::Damping,
+    active_view::{ActiveView, Phase},
     end::{Cause, EndReason},
     input::{Effect, Input, Settings},
     lead::staying,
+    membership_table::MembershipTable,
+    rejoin_backoff::RejoinBackoff,
     returning::Returning,
     stall::Watched,
-    tenure::{Phase, Tenure},
     view::{Epoch, Incarnation, Member, Rank, ShardId, View},
     view_log::{Proposal, ViewEvent},
 };
 
 /// What a node knows of a member of its view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signs {
+pub struct MemberEvidence {
     /// When its heartbeat was last found to have moved. It is looked at four times within the failure timeout.
     pub heartbeat: Time,
     /// This node suspects it.
@@ -35,7 +35,7 @@ pub struct Signs {
 pub struct Membership {
     settings: Settings,
     me: Member,
-    tenure: Option<Tenure>,
+    active: Option<ActiveView>,
     /// To be installed by the next call of [`install`](Membership::install).
     installing: Option<Arc<View>>,
     /// Decided after that one.
@@ -43,8 +43,8 @@ pub struct Membership {
     candidates: Vec<Member>,
     returning: Returning,
     /// A view that this node has left, until its endpoints are closed.
-    retired: Vec<Tenure>,
-    damping: Damping,
+    retired: Vec<ActiveView>,
+    backoff: RejoinBackoff,
     leaving: bool,
     /// All members are to leave.
     closing: bool,
@@ -59,13 +59,13 @@ impl Membership {
         Membership {
             settings,
             me,
-            tenure: None,
+            active: None,
             installing: None,
             later: VecDeque::new(),
             candidates: Vec::new(),
             returning: Returning::default(),
             retired: Vec::new(),
-            damping: Damping::default(),
+            backoff: RejoinBackoff::default(),
             leaving: false,
             closing: false,
             ended: false,
@@ -80,7 +80,7 @@ impl Membership {
 
     /// The view that is installed, if any is.
     pub fn view(&self) -> Option<&Arc<View>> {
-        self.tenure.as_ref().map(|tenure| &tenure.view)
+        self.active.as_ref().map(|active| &active.view)
     }
 
     /// Who asks to join, in the order in which they asked.
@@ -90,87 +90,87 @@ impl Membership {
 
     /// Whether the view is connected and goes on as it is.
     pub fn is_running(&self) -> bool {
-        self.tenure.as_ref().is_some_and(|tenure| tenure.phase == Phase::Running)
+        self.active.as_ref().is_some_and(|active| active.phase == Phase::Running)
     }
 
     /// Members of the view that have not come to it from the one before, as long as it is not connected.
     pub fn lingering(&self) -> Option<Watched> {
-        self.tenure.as_ref().filter(|_| !self.ended)?.lingers()
+        self.active.as_ref().filter(|_| !self.ended)?.lingers()
     }
 
     /// The endpoints whose completions belong to this layer. Those of a view stay until the next one is connected.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
-        self.tenure.iter().flat_map(Tenure::endpoints)
+        self.active.iter().flat_map(ActiveView::endpoints)
     }
 
     /// Until when a node waits that was dropped again and again, before it asks to join.
     pub fn rejoins_at(&self) -> Option<Time> {
-        self.damping.waits_until().filter(|_| !self.ended)
+        self.backoff.waits_until().filter(|_| !self.ended)
     }
 
     /// Whether a member's row says that it is wedged.
     pub fn is_wedged(&self, member: Rank) -> bool {
-        self.tenure.as_ref().is_some_and(|tenure| tenure.board.is_wedged(member.index()))
+        self.active.as_ref().is_some_and(|active| active.table.is_wedged(member.index()))
     }
 
     /// Whether this node is wedged, and knows that all those are whom it would keep.
     pub fn are_all_wedged(&self) -> bool {
-        let is_wedged = |tenure: &Tenure| {
-            let board = &tenure.board;
-            board.is_wedged(board.me())
-                && staying(&board.accusations()).into_iter().all(|member| board.is_wedged(member))
+        let is_wedged = |active: &ActiveView| {
+            let table = &active.table;
+            table.is_wedged(table.me())
+                && staying(&table.accusations()).into_iter().all(|member| table.is_wedged(member))
         };
-        self.tenure.as_ref().is_some_and(is_wedged)
+        self.active.as_ref().is_some_and(is_wedged)
     }
 
     /// What this node knows of a member.
-    pub fn signs(&self, member: Rank) -> Option<Signs> {
-        self.tenure
+    pub fn evidence(&self, member: Rank) -> Option<MemberEvidence> {
+        self.active
             .as_ref()
-            .filter(|tenure| member.index() < tenure.board.len())
-            .map(|tenure| tenure.signs(member.index()))
+            .filter(|active| member.index() < active.table.len())
+            .map(|active| active.evidence(member.index()))
     }
 
     /// The lead of each other member's wall clock over this node's boot clock, in nanoseconds. None unless one changed since the last
     /// call, and all are known.
     pub fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
-        let tenure = self.tenure.as_mut().filter(|_| !self.ended)?;
-        let (me, members) = (tenure.me, tenure.board.len());
-        let is_news = tenure.clocks.take_changed();
+        let active = self.active.as_mut().filter(|_| !self.ended)?;
+        let (me, members) = (active.me, active.table.len());
+        let is_news = active.clocks.take_changed();
         let others = move || (0..members).filter(move |&member| member != me);
-        if !is_news || others().any(|member| tenure.clocks.offset(member).is_none()) {
+        if !is_news || others().any(|member| active.clocks.offset(member).is_none()) {
             return None;
         }
-        let tenure = &*tenure;
-        Some(others().filter_map(move |member| Some((tenure.board.node(member), tenure.clocks.offset(member)?))))
+        let active = &*active;
+        Some(others().filter_map(move |member| Some((active.table.node(member), active.clocks.offset(member)?))))
     }
 
     /// Who leads when the view must change, by what this node knows: the lowest-ranked of those who would stay.
     pub fn leader(&self) -> Option<NodeId> {
-        let tenure = self.tenure.as_ref()?;
-        staying(&tenure.board.accusations()).first().map(|&member| tenure.board.node(member))
+        let active = self.active.as_ref()?;
+        staying(&active.table.accusations()).first().map(|&member| active.table.node(member))
     }
 
     /// What this node goes on with alone when an operator gives all others up, and the shards that start anew in it since this
     /// node does not hold their state. None unless it is wedged and does not know what follows: then there is nothing to force.
     pub fn forced(&self) -> Option<(Proposal, Vec<ShardId>)> {
-        self.tenure.as_ref().filter(|_| !self.ended)?.forced(&self.settings)
+        self.active.as_ref().filter(|_| !self.ended)?.forced(&self.settings)
     }
 
     /// As [`forced`](Membership::forced), of a node in no view that was started again with its disk. `last` is the last view that its
     /// part of the view log has. None unless it was a member of that view.
     pub fn forced_from_disk(&self, last: Option<&Proposal>) -> Option<(Proposal, Vec<ShardId>)> {
-        let is_outside = self.tenure.is_none() && self.installing.is_none() && !self.ended;
+        let is_outside = self.active.is_none() && self.installing.is_none() && !self.ended;
         is_outside.then(|| self.returning.forced(&self.me, &self.settings, last)).flatten()
     }
 
     /// When [`step`](Membership::step) must be called next, if nothing happens before.
     pub fn deadline(&self) -> Time {
-        let due = match &self.tenure {
+        let due = match &self.active {
             _ if !self.retired.is_empty() => return Time::ZERO,
             _ if self.ended => return self.closes_at.unwrap_or(Time::ZERO),
-            Some(tenure) => tenure.deadline(&self.settings),
-            None => self.damping.deadline(),
+            Some(active) => active.deadline(&self.settings),
+            None => self.backoff.deadline(),
         };
         due.min(self.returning.deadline())
     }
@@ -179,25 +179,25 @@ impl Membership {
     pub fn install(&mut self, fabric: &mut impl Fabric, out: &mut Vec<Effect>) {
         let Some(view) = self.installing.take().filter(|_| !self.ended) else { return };
         let Some(Rank(rank)) = view.rank_of(self.me.node) else { return };
-        let mut before = self.tenure.take();
+        let mut before = self.active.take();
         if let Some(before) = &mut before {
             before.disconnect_previous(fabric);
         }
-        let board = match Board::connect(fabric, &view, rank as usize, self.settings.fingerprint) {
-            Ok(board) => board,
+        let table = match MembershipTable::connect(fabric, &view, rank as usize, self.settings.fingerprint) {
+            Ok(table) => table,
             Err(error) => return self.end(error.into(), out),
         };
         self.me = view.members[rank as usize].clone();
-        let mut tenure = Tenure::new(view, board, before, &self.settings);
-        tenure.backs = self.returning.backs(tenure.view.epoch);
-        tenure.expects = !self.candidates.is_empty();
-        self.tenure = Some(tenure);
+        let mut active = ActiveView::new(view, table, before, &self.settings);
+        active.backs = self.returning.backs(active.view.epoch);
+        active.expects = !self.candidates.is_empty();
+        self.active = Some(active);
     }
 
     /// Takes note of a completion of one of this layer's endpoints.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion, out: &mut Vec<Effect>) {
-        if let Some(tenure) = self.tenure.as_mut().filter(|_| !self.ended) {
-            tenure.on_completion(fabric, completion, out);
+        if let Some(active) = self.active.as_mut().filter(|_| !self.ended) {
+            active.on_completion(fabric, completion, out);
         }
     }
 
@@ -206,52 +206,52 @@ impl Membership {
         if self.ended {
             return;
         }
-        let tenure = self.tenure.as_mut();
+        let active = self.active.as_mut();
         self.closing |= matches!(input, Input::Close);
-        match (input, tenure) {
+        match (input, active) {
             (Input::Stop, _) => self.end(EndReason::ShutDown, out),
             (Input::Failed(reason), _) => self.end(reason, out),
-            (Input::Leave | Input::Close, tenure) => {
+            (Input::Leave | Input::Close, active) => {
                 self.leaving = true;
-                match tenure {
+                match active {
                     // A next step looks whether it may.
-                    Some(tenure) => tenure.touch(),
+                    Some(active) => active.touch(),
                     None => self.end(EndReason::Left, out),
                 }
             }
-            (Input::Held(held), tenure) => self.returning.hold(held, tenure.map(|tenure| &*tenure.view)),
+            (Input::Held(held), active) => self.returning.hold(held, active.map(|active| &*active.view)),
             (Input::Kept(kept), _) => self.returning.keep(kept),
             (Input::ViewLog(ViewEvent::Committed(next)), _) => {
                 self.returning.decided(&next);
                 self.on_committed(next, out);
             }
-            (Input::ViewLog(ViewEvent::Backs(backs)), tenure) => {
+            (Input::ViewLog(ViewEvent::Backs(backs)), active) => {
                 self.returning.on_backs(backs);
-                if let Some(tenure) = tenure {
-                    tenure.backs = self.returning.backs(tenure.view.epoch);
-                    tenure.touch();
+                if let Some(active) = active {
+                    active.backs = self.returning.backs(active.view.epoch);
+                    active.touch();
                 }
             }
-            (Input::ViewLog(ViewEvent::Candidates(candidates)), tenure) => {
+            (Input::ViewLog(ViewEvent::Candidates(candidates)), active) => {
                 self.candidates = candidates;
-                if let Some(tenure) = tenure {
-                    tenure.expects = !self.candidates.is_empty();
-                    tenure.touch();
+                if let Some(active) = active {
+                    active.expects = !self.candidates.is_empty();
+                    active.touch();
                 }
             }
-            (Input::ViewLog(ViewEvent::Reported(report)), Some(tenure)) => tenure.on_report(&report, out),
-            (Input::ViewLog(ViewEvent::NoQuorum), Some(tenure)) => tenure.stall(out),
-            (Input::Broken(node, reason), Some(tenure)) => tenure.broken(node, reason, out),
-            (Input::Faulty(node, why), Some(tenure)) => tenure.suspect(node, Cause::Faulty { node, why }, out),
-            (Input::Late { stall, waited }, Some(tenure)) => tenure.late(stall, waited, out),
-            (Input::Suspect(node), Some(tenure)) => tenure.suspect_as_told(node, out),
-            (Input::Frozen { shard, count, leased }, Some(tenure)) => tenure.on_frozen(shard, count, &leased),
-            (Input::Complete(shard), Some(tenure)) => tenure.on_complete(shard),
-            (Input::Connected, Some(tenure)) => tenure.coming.endpoint(),
-            (Input::ShardsConnected, Some(tenure)) => tenure.on_connected(),
-            (Input::CleansUp(waits), Some(tenure)) => tenure.cleans_up(&waits),
-            (Input::Ended(shard), Some(tenure)) => {
-                tenure.on_ended(shard);
+            (Input::ViewLog(ViewEvent::Reported(report)), Some(active)) => active.on_report(&report, out),
+            (Input::ViewLog(ViewEvent::NoQuorum), Some(active)) => active.stall(out),
+            (Input::Broken(node, reason), Some(active)) => active.broken(node, reason, out),
+            (Input::Faulty(node, why), Some(active)) => active.suspect(node, Cause::Faulty { node, why }, out),
+            (Input::Late { stall, waited }, Some(active)) => active.late(stall, waited, out),
+            (Input::Suspect(node), Some(active)) => active.suspect_as_told(node, out),
+            (Input::Frozen { shard, count, leased }, Some(active)) => active.on_frozen(shard, count, &leased),
+            (Input::Complete(shard), Some(active)) => active.on_complete(shard),
+            (Input::Connected, Some(active)) => active.coming.endpoint(),
+            (Input::ShardsConnected, Some(active)) => active.on_connected(),
+            (Input::CleansUp(waits), Some(active)) => active.cleans_up(&waits),
+            (Input::Ended(shard), Some(active)) => {
+                active.on_ended(shard);
                 self.go_on(out);
             }
             (_, None) => {}
@@ -261,11 +261,11 @@ impl Membership {
     /// Looks at the table and the clock, and pushes what changed. Returns whether anything did. `wall` is the wall clock, in
     /// nanoseconds since 1970; it is only told to the others.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, wall: u64, out: &mut Vec<Effect>) -> bool {
-        for mut tenure in self.retired.drain(..) {
-            tenure.disconnect(fabric);
+        for mut active in self.retired.drain(..) {
+            active.disconnect(fabric);
         }
         if !self.ended {
-            self.returning.step(now, &self.settings, &self.me, self.tenure.as_ref(), out);
+            self.returning.step(now, &self.settings, &self.me, self.active.as_ref(), out);
             // What waited until the view was installed.
             if self.installing.is_none() {
                 for next in std::mem::take(&mut self.later) {
@@ -278,23 +278,23 @@ impl Membership {
             self.close(fabric, now);
             return false;
         }
-        let Some(tenure) = self.tenure.as_mut() else {
-            let asks = self.damping.asks(now, &self.settings);
+        let Some(active) = self.active.as_mut() else {
+            let asks = self.backoff.asks(now, &self.settings);
             if asks {
                 out.push(Effect::Join(self.me.clone()));
             }
             return asks;
         };
-        self.damping.is_member(now);
-        let changed = tenure.step(fabric, (now, wall), &self.settings, &self.candidates, out);
+        self.backoff.is_member(now);
+        let changed = active.step(fabric, (now, wall), &self.settings, &self.candidates, out);
         self.go_on(out);
         changed
     }
 
     /// Closes this layer's endpoints.
     pub fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        for tenure in self.tenure.iter_mut().chain(&mut self.retired) {
-            tenure.disconnect(fabric);
+        for active in self.active.iter_mut().chain(&mut self.retired) {
+            active.disconnect(fabric);
         }
     }
 
@@ -309,23 +309,23 @@ impl Membership {
 
     /// Does what is due of leaving, if this node is to leave, or all are.
     fn leave(&mut self, out: &mut Vec<Effect>) {
-        let Some(tenure) = &mut self.tenure else { return };
-        self.closing |= tenure.closes;
+        let Some(active) = &mut self.active else { return };
+        self.closing |= active.closes;
         self.leaving |= self.closing;
-        if self.leaving && tenure.is_deserted() {
+        if self.leaving && active.is_deserted() {
             return self.end(EndReason::Left, out);
         }
         if self.closing {
-            tenure.board.close();
-        } else if !self.leaving || !tenure.may_leave() {
+            active.table.close();
+        } else if !self.leaving || !active.may_leave() {
             return;
         }
-        if tenure.is_open() && tenure.board.len() == 1 {
+        if active.is_open() && active.table.len() == 1 {
             // Nobody is left to whom it could matter.
             self.end(EndReason::Left, out);
-        } else if tenure.is_open() || self.candidates.is_empty() {
+        } else if active.is_open() || self.candidates.is_empty() {
             // Not while others may join instead.
-            tenure.leave(out);
+            active.leave(out);
         }
     }
 
@@ -342,7 +342,7 @@ impl Membership {
             // It may be that it never comes to an end of the view at hand.
             return self.drop_out(next, false, out);
         }
-        let Some(tenure) = self.tenure.as_mut() else {
+        let Some(active) = self.active.as_mut() else {
             // A node that asks to join, from outside.
             match &self.installing {
                 Some(_) => self.later.push_back(next),
@@ -351,22 +351,22 @@ impl Membership {
             }
             return;
         };
-        if self.installing.is_some() || tenure.is_decided() {
+        if self.installing.is_some() || active.is_decided() {
             return self.later.push_back(next);
         }
-        let follows = next.view.epoch.0 == tenure.view.epoch.0 + 1;
+        let follows = next.view.epoch.0 == active.view.epoch.0 + 1;
         let as_frozen = |(index, shard): (usize, ShardId)| {
             // Nothing stands in its order; and a restart knows of a copy in its place.
-            if tenure.view.shards[index].is_suspended() {
+            if active.view.shards[index].is_suspended() {
                 return true;
             }
             let ends = next.finals.get(&shard).map_or(&[][..], Vec::as_slice);
-            ends.iter().find(|end| end.node == self.me.node).map(|end| end.count) == tenure.frozen.get(&shard).copied()
+            ends.iter().find(|end| end.node == self.me.node).map(|end| end.count) == active.frozen.get(&shard).copied()
         };
-        let stays = next.view.members.contains(&self.me) && tenure.shards().all(as_frozen);
-        if follows && tenure.is_frozen() && (stays || self.leaving) {
+        let stays = next.view.members.contains(&self.me) && active.shards().all(as_frozen);
+        if follows && active.is_frozen() && (stays || self.leaving) {
             tracing::info!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "decided");
-            tenure.commit(next);
+            active.commit(next);
         } else {
             self.drop_out(next, follows, out);
         }
@@ -374,7 +374,7 @@ impl Membership {
 
     /// Whether others have given this node up in a view that it has not come to yet.
     fn lost_its_place(&self, next: &View) -> bool {
-        let coming = self.installing.as_ref().or_else(|| self.tenure.as_ref()?.committed());
+        let coming = self.installing.as_ref().or_else(|| self.active.as_ref()?.committed());
         let place = coming.and_then(|view| view.members.iter().find(|member| member.node == self.me.node));
         place.is_some_and(|me| !next.members.contains(me)) && !self.is_me(next)
     }
@@ -382,9 +382,9 @@ impl Membership {
     /// Others went on without this node.
     fn drop_out(&mut self, next: Proposal, follows: bool, out: &mut Vec<Effect>) {
         tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
-        let tenure = self.tenure.take();
-        let readable_until = tenure.as_ref().map_or(Time::MAX, |tenure| tenure.readable_until(&next.view));
-        self.retired.extend(tenure);
+        let active = self.active.take();
+        let readable_until = active.as_ref().map_or(Time::MAX, |active| active.readable_until(&next.view));
+        self.retired.extend(active);
         self.installing = None;
         self.later.clear();
         self.returning.dropped();
@@ -394,7 +394,7 @@ impl Membership {
         if self.leaving {
             self.end(EndReason::Left, out);
         } else {
-            self.damping.dropped();
+            self.backoff.dropped();
         }
     }
 
@@ -415,7 +415,7 @@ impl Membership {
 
     /// Goes on to the next view, once the current one is over.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
-        let Some(next) = self.tenure.as_mut().and_then(Tenure::next) else { return };
+        let Some(next) = self.active.as_mut().and_then(ActiveView::next) else { return };
         if next.view.members.contains(&self.me) {
             self.prepare(next, out);
         } else if next.view.members.is_empty() {

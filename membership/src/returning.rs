@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use squall_fabric::{NodeId, Time};
 
 use crate::{
+    active_view::ActiveView,
     input::{Effect, Settings},
     leases,
     restart::{Back, End, Held, Skipped, alone_from_disk, restart},
-    tenure::Tenure,
     view::{Epoch, Incarnation, Member, ShardId, ShardView, View},
     view_log::Proposal,
 };
@@ -127,21 +127,21 @@ impl Returning {
         now: Time,
         settings: &Settings,
         me: &Member,
-        tenure: Option<&Tenure>,
+        active: Option<&ActiveView>,
         out: &mut Vec<Effect>,
     ) {
         let Some(epoch) = self.last.as_ref().map(|last| last.view.epoch) else { return self.wake = Time::MAX };
-        let tenure = tenure.filter(|tenure| tenure.view.epoch == epoch);
+        let active = active.filter(|active| active.view.epoch == epoch);
         if !self.kept.is_empty() {
             // Its clock was read after it had ceased to vouch.
             self.kept_from.get_or_insert(now + leases::over_after(settings.read_lease));
         }
         let kept = self.kept_from.is_some_and(|from| now >= from);
-        let goes_on = tenure.is_some_and(Tenure::is_open);
-        self.log(tenure);
+        let goes_on = active.is_some_and(ActiveView::is_open);
+        self.log(active);
         let says = Some(Said { me: me.incarnation, epoch, goes_on, kept });
         if self.said != says
-            && let Some(back) = self.back(kept, me, tenure)
+            && let Some(back) = self.back(kept, me, active)
         {
             tracing::info!(epoch = epoch.0, goes_on, held = ?back.held, "this node is back");
             self.said = says;
@@ -158,13 +158,13 @@ impl Returning {
 
     /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a suspended
     /// shard: from a disk, or, once that may be said, `kept` in memory.
-    fn back(&self, kept: bool, me: &Member, tenure: Option<&Tenure>) -> Option<Back> {
-        if let Some(tenure) = tenure {
-            if tenure.is_open() {
-                return self.reopens(kept, tenure).filter(|back| !back.held.is_empty());
+    fn back(&self, kept: bool, me: &Member, active: Option<&ActiveView>) -> Option<Back> {
+        if let Some(active) = active {
+            if active.is_open() {
+                return self.reopens(kept, active).filter(|back| !back.held.is_empty());
             }
-            let mut back = tenure.back()?;
-            back.held.extend(self.reopens(kept, tenure).into_iter().flat_map(|reopens| reopens.held));
+            let mut back = active.back()?;
+            back.held.extend(self.reopens(kept, active).into_iter().flat_map(|reopens| reopens.held));
             return Some(back);
         }
         self.back_from_disk(me, &self.last.as_ref()?.view)
@@ -191,25 +191,25 @@ impl Returning {
     }
 
     /// Logs why suspended shards don't go on with what this node's disk has, once in each view.
-    fn log(&mut self, tenure: Option<&Tenure>) {
-        let (Some(tenure), Some(held)) = (tenure, &self.held) else { return };
-        let epoch = tenure.view.epoch;
+    fn log(&mut self, active: Option<&ActiveView>) {
+        let (Some(active), Some(held)) = (active, &self.held) else { return };
+        let epoch = active.view.epoch;
         if self.logged.replace(epoch) == Some(epoch) {
             return;
         }
         let held: BTreeMap<ShardId, Held> = held
             .iter()
-            .filter(|(shard, _)| is_suspended(&tenure.view, **shard))
+            .filter(|(shard, _)| is_suspended(&active.view, **shard))
             .map(|(&shard, &held)| (shard, held))
             .collect();
-        let back = Back { member: tenure.member().clone(), epoch, goes_on: true, held };
-        let backs = [&tenure.backs[..], std::slice::from_ref(&back)].concat();
-        for why in back.held.keys().filter_map(|&shard| back.falls_short(&tenure.view, shard, &backs)) {
+        let back = Back { member: active.member().clone(), epoch, goes_on: true, held };
+        let backs = [&active.backs[..], std::slice::from_ref(&back)].concat();
+        for why in back.held.keys().filter_map(|&shard| back.falls_short(&active.view, shard, &backs)) {
             tracing::warn!(epoch = epoch.0, why, "a suspended shard does not go on with this node's copy");
         }
-        let view = &tenure.view;
+        let view = &active.view;
         let has_copy = |shard: &ShardView| back.held.contains_key(&shard.shard) || self.kept.contains_key(&shard.shard);
-        for shard in view.shards.iter().filter(|shard| shard.may_reopen(tenure.member()) && !has_copy(shard)) {
+        for shard in view.shards.iter().filter(|shard| shard.may_reopen(active.member()) && !has_copy(shard)) {
             let others = match shard.are_all_back(&view.members) {
                 true => "all are back, too: if none of them has it, it is lost, and the shard does not go on by itself",
                 false => "not all are back",
@@ -220,15 +220,15 @@ impl Returning {
     }
 
     /// This node's report on suspended shards, if it has any.
-    fn reopens(&self, kept: bool, tenure: &Tenure) -> Option<Back> {
-        let view = &tenure.view;
+    fn reopens(&self, kept: bool, active: &ActiveView) -> Option<Back> {
+        let view = &active.view;
         let kept = self.kept.iter().filter(|_| kept);
         let held =
             self.held.iter().flatten().chain(kept).map(|(&shard, &held)| (shard, held)).collect::<BTreeMap<_, _>>();
         if held.is_empty() {
             return None;
         }
-        let mut back = Back { member: tenure.member().clone(), epoch: view.epoch, goes_on: true, held };
+        let mut back = Back { member: active.member().clone(), epoch: view.epoch, goes_on: true, held };
         let counts: Vec<ShardId> =
             back.held.keys().copied().filter(|&shard| back.may_tell(view, shard).is_ok()).collect();
         back.held.retain(|shard, _| counts.contains(shard));
@@ -271,7 +271,7 @@ impl Returning {
     }
 }
 
-impl Tenure {
+impl ActiveView {
     /// What this member has, if it is wedged and nothing can be decided.
     fn back(&self) -> Option<Back> {
         let end = |seq| End { epoch: self.view.epoch, seq };
@@ -289,7 +289,7 @@ impl Tenure {
                 },
             ))
         };
-        let is_stuck = self.is_frozen() && !self.is_decided() && self.decider.is_stalled();
+        let is_stuck = self.is_frozen() && !self.is_decided() && self.proposer.is_stalled();
         let (member, epoch) = (self.member().clone(), self.view.epoch);
         is_stuck.then(|| Back { member, epoch, goes_on: false, held: self.shards().filter_map(held).collect() })
     }

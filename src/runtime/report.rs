@@ -75,18 +75,20 @@ impl<F: Fabric + Wait + Learn> Engine<F> {
     }
 
     fn member(&self, member: &Member, rank: usize, now: Time) -> MemberReport {
-        let signs = self.core.membership().signs(Rank(rank as u32));
+        let evidence = self.core.membership().evidence(Rank(rank as u32));
         let is_other = member.node != self.monitor.me().node;
         MemberReport {
             node: member.node,
             incarnation: member.incarnation.0,
             addresses: member.addresses.clone(),
             rack: member.rack.clone(),
-            heartbeat_age_ms: signs.filter(|_| is_other).map(|signs| now.since(signs.heartbeat).as_millis() as u64),
+            heartbeat_age_ms: evidence
+                .filter(|_| is_other)
+                .map(|evidence| now.since(evidence.heartbeat).as_millis() as u64),
             clock_ahead_ms: self.core.bound().ahead_ms(member.node, Now::Boot.wall(), now),
-            suspected: signs.is_some_and(|signs| signs.suspected),
-            wedged: signs.is_some_and(|signs| signs.wedged),
-            leaving: signs.is_some_and(|signs| signs.leaving),
+            suspected: evidence.is_some_and(|evidence| evidence.suspected),
+            wedged: evidence.is_some_and(|evidence| evidence.wedged),
+            leaving: evidence.is_some_and(|evidence| evidence.leaving),
         }
     }
 

@@ -9,15 +9,15 @@ use std::{
 use squall_fabric::{BreakReason, Completion, EndpointId, Fabric, NodeId, Time};
 
 use crate::{
-    appear::{Coming, Doubt},
-    board::{Board, BoardEvent},
+    appear::{Coming, PendingSuspicion},
     clocks::Clocks,
-    decide::Decider,
     detector::Detector,
     end::Cause,
     input::{Effect, Settings},
     leases::Leases,
-    machine::Signs,
+    machine::MemberEvidence,
+    membership_table::{BoardEvent, MembershipTable},
+    propose::Proposer,
     restart::Back,
     stall::{Stall, Waits},
     view::{Member, Seq, ShardId, View},
@@ -41,12 +41,12 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct ActiveView {
     pub(crate) view: Arc<View>,
     pub(crate) me: usize,
-    pub(crate) board: Board,
-    /// The board of the view before: it tells of members that have not appeared in this one, and tells them of this node.
-    pub(crate) previous: Option<Board>,
+    pub(crate) table: MembershipTable,
+    /// The table of the view before: it tells of members that have not appeared in this one, and tells them of this node.
+    pub(crate) previous: Option<MembershipTable>,
     /// The shards of that view.
     pub(crate) shards_before: Vec<ShardId>,
     /// By member, since when one is late for this view of which it is not known for what it waits.
@@ -59,14 +59,14 @@ pub(crate) struct Tenure {
     next_beat: Time,
     pub(crate) clocks: Clocks,
     pub(crate) shards_connected: bool,
-    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) suspicions: Vec<PendingSuspicion>,
     /// Members that an operator suspects: if a view was decided with them meanwhile, they are suspected in that.
     to_suspect: BTreeSet<NodeId>,
     pub(crate) cause: Option<Cause>,
     /// The own final counts.
     pub(crate) frozen: BTreeMap<ShardId, Seq>,
     pub(crate) leases: Leases,
-    pub(crate) decider: Decider,
+    pub(crate) proposer: Proposer,
     /// What was decided.
     committed: Option<Proposal>,
     /// The shards that are being cleaned up, and what each was said to wait for.
@@ -89,16 +89,21 @@ pub(crate) struct Tenure {
     pub(crate) touched: bool,
 }
 
-impl Tenure {
-    pub(crate) fn new(view: Arc<View>, board: Board, before: Option<Tenure>, settings: &Settings) -> Tenure {
-        let (me, members) = (board.me(), board.len());
+impl ActiveView {
+    pub(crate) fn new(
+        view: Arc<View>,
+        table: MembershipTable,
+        before: Option<ActiveView>,
+        settings: &Settings,
+    ) -> ActiveView {
+        let (me, members) = (table.me(), table.len());
         let shards_before = before.iter().flat_map(|before| &before.view.shards).map(|shard| shard.shard).collect();
         let (previous, lost, mut to_suspect) =
-            before.map(|before| (Some(before.board), before.lost, before.to_suspect)).unwrap_or_default();
-        to_suspect.retain(|&node| board.rank_of(node).is_some() && !view.joined.contains(&node));
-        let mut tenure = Tenure {
+            before.map(|before| (Some(before.table), before.lost, before.to_suspect)).unwrap_or_default();
+        to_suspect.retain(|&node| table.rank_of(node).is_some() && !view.joined.contains(&node));
+        let mut active = ActiveView {
             me,
-            board,
+            table,
             previous,
             shards_before,
             lingering: BTreeMap::new(),
@@ -109,12 +114,12 @@ impl Tenure {
             next_beat: Time::ZERO,
             clocks: Clocks::new(members),
             shards_connected: false,
-            doubts: Vec::new(),
+            suspicions: Vec::new(),
             to_suspect,
             cause: None,
             frozen: BTreeMap::new(),
             leases: Leases::new(members, settings.read_lease),
-            decider: Decider::default(),
+            proposer: Proposer::default(),
             committed: None,
             cleaning: BTreeMap::new(),
             closes: false,
@@ -127,8 +132,8 @@ impl Tenure {
             touched: true,
             view,
         };
-        lost.into_iter().for_each(|(node, reason)| tenure.doubt(node, reason));
-        tenure
+        lost.into_iter().for_each(|(node, reason)| active.note_break(node, reason));
+        active
     }
 
     pub(crate) fn member(&self) -> &Member {
@@ -143,11 +148,11 @@ impl Tenure {
     }
 
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
-        self.board.endpoints().chain(self.previous.iter().flat_map(Board::endpoints))
+        self.table.endpoints().chain(self.previous.iter().flat_map(MembershipTable::endpoints))
     }
 
     pub(crate) fn disconnect(&mut self, fabric: &mut impl Fabric) {
-        self.board.disconnect(fabric);
+        self.table.disconnect(fabric);
         self.disconnect_previous(fabric);
     }
 
@@ -158,12 +163,12 @@ impl Tenure {
     }
 
     /// What this node knows of a member.
-    pub(crate) fn signs(&self, member: usize) -> Signs {
-        Signs {
+    pub(crate) fn evidence(&self, member: usize) -> MemberEvidence {
+        MemberEvidence {
             heartbeat: self.detector.moved(member),
-            suspected: self.board.suspects(self.me, member),
-            wedged: self.board.is_wedged(member),
-            leaving: self.board.is_leaving(member),
+            suspected: self.table.suspects(self.me, member),
+            wedged: self.table.is_wedged(member),
+            leaving: self.table.is_leaving(member),
         }
     }
 
@@ -184,11 +189,11 @@ impl Tenure {
 
     pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion, out: &mut Vec<Effect>) {
         self.touched = true;
-        match self.board.on_completion(fabric, completion) {
+        match self.table.on_completion(fabric, completion) {
             Some(BoardEvent::Up) => return,
-            Some(BoardEvent::Down(member, reason)) => return self.broken(self.board.node(member), reason, out),
+            Some(BoardEvent::Down(member, reason)) => return self.broken(self.table.node(member), reason, out),
             Some(BoardEvent::Strange(member)) => {
-                let (node, why) = (self.board.node(member), "the memory that it exposed is no membership table".into());
+                let (node, why) = (self.table.node(member), "the memory that it exposed is no membership table".into());
                 return self.suspect(node, Cause::Faulty { node, why }, out);
             }
             None => {}
@@ -196,14 +201,14 @@ impl Tenure {
         let Some(previous) = &mut self.previous else { return };
         if let Some(BoardEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
             let node = previous.node(member);
-            self.doubt(node, reason);
+            self.note_break(node, reason);
         }
     }
 
     /// An endpoint of this view broke.
     pub(crate) fn broken(&mut self, node: NodeId, reason: BreakReason, out: &mut Vec<Effect>) {
         self.touched = true;
-        let Some(member) = self.board.rank_of(node).filter(|&member| member != self.me) else { return };
+        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
         if reason == BreakReason::ProcessGone {
             self.leases.gone(member);
         }
@@ -227,9 +232,9 @@ impl Tenure {
         let has_gone = |member: usize| {
             member == self.me
                 || self.departed.contains(&member)
-                || !self.board.was_reached(member) && self.is_doubted(member)
+                || !self.table.was_reached(member) && self.is_suspicion_pending(member)
         };
-        self.decider.is_stalled() && (0..self.board.len()).all(has_gone)
+        self.proposer.is_stalled() && (0..self.table.len()).all(has_gone)
     }
 
     /// Whether what follows is known.
@@ -248,21 +253,21 @@ impl Tenure {
     /// Who would leave itself less than half of the view accuses nobody: it is itself what is cut off.
     pub(crate) fn suspect(&mut self, node: NodeId, cause: Cause, out: &mut Vec<Effect>) {
         self.touched = true;
-        let Some(member) = self.board.rank_of(node).filter(|&member| member != self.me) else { return };
+        let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
         if self.is_decided() {
             return;
         }
         if matches!(&cause, Cause::Lost { reason, .. } if has_departed(reason)) {
             self.departed.insert(member);
         }
-        let accused = self.board.accused_by(self.me).count();
+        let accused = self.table.accused_by(self.me).count();
         let (is_known, keeps_half) =
-            (self.board.suspects(self.me, member), 2 * (self.board.len() - accused - 1) >= self.board.len());
+            (self.table.suspects(self.me, member), 2 * (self.table.len() - accused - 1) >= self.table.len());
         if !is_known && !keeps_half {
-            self.decider.cut_off();
+            self.proposer.cut_off();
         } else if !is_known {
             tracing::warn!(epoch = self.view.epoch.0, %cause, "suspected");
-            self.board.suspect(member);
+            self.table.suspect(member);
             // One that closes its endpoints in an orderly way has mostly gone on to the next view.
             if !matches!(cause, Cause::Lost { reason: BreakReason::PeerClosed, .. }) {
                 out.push(Effect::PeerGone(node));
@@ -275,8 +280,8 @@ impl Tenure {
     /// the own part.
     pub(crate) fn late(&mut self, stall: Stall, waited: Duration, out: &mut Vec<Effect>) {
         let Stall { shard, node, waits_for, .. } = stall;
-        let accused = self.board.accused_by(self.me).filter(|&member| self.board.node(member) != node).count();
-        let keeps_half = 2 * (self.board.len() - accused - 1) >= self.board.len();
+        let accused = self.table.accused_by(self.me).filter(|&member| self.table.node(member) != node).count();
+        let keeps_half = 2 * (self.table.len() - accused - 1) >= self.table.len();
         if keeps_half {
             self.suspect(node, Cause::Late { node, shard, waits_for, waited }, out);
         }
@@ -297,11 +302,11 @@ impl Tenure {
     pub(crate) fn on_frozen(&mut self, shard: ShardId, count: Seq, leased: &[NodeId]) {
         self.touched = true;
         let Some(index) = self.view.shards.iter().position(|s| s.shard == shard) else { return };
-        for member in leased.iter().filter_map(|&node| self.board.rank_of(node)) {
+        for member in leased.iter().filter_map(|&node| self.table.rank_of(node)) {
             self.leases.vouched(member);
         }
         if self.phase == Phase::Wedged && self.frozen.insert(shard, count).is_none() {
-            self.board.freeze(index, count);
+            self.table.freeze(index, count);
             self.look_whether_frozen();
         }
     }
@@ -309,7 +314,7 @@ impl Tenure {
     fn look_whether_frozen(&mut self) {
         if self.is_frozen() {
             // After the final counts were set, so that who sees the flag sees them.
-            self.board.wedge(self.expects);
+            self.table.wedge(self.expects);
         }
     }
 
@@ -319,13 +324,13 @@ impl Tenure {
         let index = self.shards().find(|(_, s)| *s == shard).map(|(index, _)| index);
         // A proposer that has seen the final counts must not see another answer later.
         if let Some(index) = index.filter(|_| self.is_open()) {
-            self.board.set_complete(index);
+            self.table.set_complete(index);
         }
     }
 
     /// Whether the disk of a member that the view calls complete is known to have all that it had delivered when the view began.
     pub(crate) fn is_on_disk(&self, member: usize, shard: usize) -> bool {
-        self.view.shards[shard].is_complete(self.board.node(member)) && self.board.is_complete(member, shard)
+        self.view.shards[shard].is_complete(self.table.node(member)) && self.table.is_complete(member, shard)
     }
 
     pub(crate) fn on_connected(&mut self) {
@@ -335,7 +340,7 @@ impl Tenure {
 
     /// Whether a member holds a shard's state, as far as is known; the shard by its place in the view.
     pub(crate) fn holds(&self, member: usize, shard: usize) -> bool {
-        self.view.shards[shard].is_complete(self.board.node(member)) || self.board.is_complete(member, shard)
+        self.view.shards[shard].is_complete(self.table.node(member)) || self.table.is_complete(member, shard)
     }
 
     /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
@@ -347,15 +352,15 @@ impl Tenure {
         candidates: &[Member],
         out: &mut Vec<Effect>,
     ) -> bool {
-        let (changed, mut signal) = self.board.refresh();
+        let (changed, mut signal) = self.table.refresh();
         if changed {
-            self.clocks.look(now, |member| self.board.clock(member));
+            self.clocks.look(now, |member| self.table.clock(member));
         }
         signal |= std::mem::take(&mut self.touched);
         if let Some(previous) = &mut self.previous {
             previous.refresh();
         }
-        if signal && !self.closes && self.board.is_closing() {
+        if signal && !self.closes && self.table.is_closing() {
             (self.closes, self.touched) = (true, true);
         }
         if self.began.is_none() {
@@ -365,10 +370,10 @@ impl Tenure {
         // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
         if self.is_frozen() {
             self.leases.ceased(now);
-            self.decider.begin(now);
+            self.proposer.begin(now);
         }
         if now >= self.next_beat {
-            self.board.tell_clock(wall);
+            self.table.tell_clock(wall);
             self.beat(now, settings, out);
         }
         if signal && self.is_open() {
@@ -380,12 +385,12 @@ impl Tenure {
             Phase::Running if signal || self.wanted.is_some() => {
                 self.look_whether_to_ask(now, settings, candidates, out);
             }
-            Phase::Wedged if signal || now >= self.decider.deadline() => self.decide(now, settings, candidates, out),
+            Phase::Wedged if signal || now >= self.proposer.deadline() => self.decide(now, settings, candidates, out),
             Phase::Waiting if now >= self.leases_over() => self.clean_up(out),
             Phase::Parting => self.part(now, settings),
             _ => {}
         }
-        self.board.push(fabric);
+        self.table.push(fabric);
         if let Some(previous) = &mut self.previous {
             previous.push(fabric);
         }
@@ -399,7 +404,7 @@ impl Tenure {
         let due = match self.phase {
             Phase::Connecting => self.appear_by(settings),
             Phase::Running => self.wanted.map_or(Time::MAX, |since| self.may_ask_at(since, settings)),
-            Phase::Wedged => self.decider.deadline(),
+            Phase::Wedged => self.proposer.deadline(),
             Phase::Waiting => self.leases_over(),
             Phase::Parting => self.parts_by.unwrap_or(Time::ZERO),
             Phase::CleaningUp | Phase::Over => Time::MAX,
@@ -409,44 +414,45 @@ impl Tenure {
 
     fn beat(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         self.next_beat = now + self.detector.interval();
-        self.board.beat();
-        self.board.tell_endpoints(self.coming.endpoints_here(&self.board, self.previous.as_ref()));
+        self.table.beat();
+        self.table.tell_endpoints(self.coming.endpoints_here(&self.table, self.previous.as_ref()));
         if let Some(previous) = &mut self.previous {
             previous.beat();
         }
-        let (board, previous) = (&self.board, &self.previous);
-        let before = |member| previous.as_ref().and_then(|p| Some((p, p.rank_of(board.node(member))?)));
-        let was_reached =
-            |member| before(member).is_some_and(|(previous, rank): (&Board, usize)| previous.was_reached(rank));
+        let (table, previous) = (&self.table, &self.previous);
+        let before = |member| previous.as_ref().and_then(|p| Some((p, p.rank_of(table.node(member))?)));
+        let was_reached = |member| {
+            before(member).is_some_and(|(previous, rank): (&MembershipTable, usize)| previous.was_reached(rank))
+        };
         // Any sign of life counts: while a member is not here yet, its heartbeat in the view before.
-        let signs = |member| {
+        let evidence = |member| {
             let earlier = before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
             let reached =
-                [board.was_reached(member), was_reached(member)].into_iter().filter(|reached| *reached).count();
-            board.heartbeat(member) + earlier + reached as u64
+                [table.was_reached(member), was_reached(member)].into_iter().filter(|reached| *reached).count();
+            table.heartbeat(member) + earlier + reached as u64
         };
-        let mut silent = self.detector.look(now, signs);
+        let mut silent = self.detector.look(now, evidence);
         if self.detector.has_stalled() {
             self.coming.wait_anew(now);
         }
         let joined = &self.view.joined;
         // No clock runs against one that has never been heard.
-        silent.retain(|&m| board.was_reached(m) || was_reached(m) && !joined.contains(&board.node(m)));
+        silent.retain(|&m| table.was_reached(m) || was_reached(m) && !joined.contains(&table.node(m)));
         for member in silent {
-            let (node, timeout) = (self.board.node(member), settings.failure_timeout);
+            let (node, timeout) = (self.table.node(member), settings.failure_timeout);
             self.suspect(node, Cause::Silent { node, timeout }, out);
         }
     }
 
     fn look_whether_others_end(&mut self, out: &mut Vec<Effect>) {
-        let others = (0..self.board.len()).filter(|&member| member != self.me);
-        if let Some(by) = others.clone().find(|&member| self.board.suspects(member, self.me)) {
-            return self.wedge(Cause::GivenUp { by: self.board.node(by) }, out);
+        let others = (0..self.table.len()).filter(|&member| member != self.me);
+        if let Some(by) = others.clone().find(|&member| self.table.suspects(member, self.me)) {
+            return self.wedge(Cause::GivenUp { by: self.table.node(by) }, out);
         }
-        let ending = others.filter(|&member| self.board.ends(member));
-        if let Some(by) = ending.min_by_key(|&member| self.board.accused_by(member).next().is_none()) {
-            let accused = self.board.accused_by(by).map(|member| self.board.node(member)).collect();
-            self.wedge(Cause::WedgedBy { node: self.board.node(by), accused }, out);
+        let ending = others.filter(|&member| self.table.ends(member));
+        if let Some(by) = ending.min_by_key(|&member| self.table.accused_by(member).next().is_none()) {
+            let accused = self.table.accused_by(by).map(|member| self.table.node(member)).collect();
+            self.wedge(Cause::WedgedBy { node: self.table.node(by), accused }, out);
         }
     }
 
@@ -454,7 +460,7 @@ impl Tenure {
     pub(crate) fn commit(&mut self, next: Proposal) {
         self.touched = true;
         self.phase = Phase::Waiting;
-        self.board.decide();
+        self.table.decide();
         self.committed = Some(next);
     }
 
@@ -475,8 +481,8 @@ impl Tenure {
 
     /// When those others read no more who are not in the view that follows. One whose row says `wedged` does not.
     pub(crate) fn readable_until(&self, next: &View) -> Time {
-        let left = next.left.iter().filter_map(|&node| self.board.rank_of(node));
-        let mut others = left.filter(|&member| member != self.me && !self.board.is_wedged(member));
+        let left = next.left.iter().filter_map(|&node| self.table.rank_of(node));
+        let mut others = left.filter(|&member| member != self.me && !self.table.is_wedged(member));
         if self.is_frozen() {
             return self.leases.over(others);
         }
@@ -510,7 +516,7 @@ impl Tenure {
             let waits = waits.get(shard).copied();
             let index = self.view.shards.iter().position(|s| s.shard == *shard);
             if let Some(index) = index.filter(|_| waits != std::mem::replace(told, waits)) {
-                self.board.set_waits(index, waits);
+                self.table.set_waits(index, waits);
                 self.touched = true;
             }
         }
@@ -520,7 +526,7 @@ impl Tenure {
         self.touched = true;
         let Some(told) = self.cleaning.remove(&shard) else { return };
         if let Some(index) = self.view.shards.iter().position(|s| s.shard == shard).filter(|_| told.is_some()) {
-            self.board.set_waits(index, None);
+            self.table.set_waits(index, None);
         }
         if self.phase == Phase::CleaningUp && self.cleaning.is_empty() {
             self.phase = self.cleaned_up();
@@ -535,9 +541,9 @@ impl Tenure {
     /// Goes once all others know that all leave, or are gone: who does not know it would wait for this member.
     fn part(&mut self, now: Time, settings: &Settings) {
         let by = *self.parts_by.get_or_insert(now + settings.failure_timeout);
-        let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.board.node(member));
-        let knows = |member| member == self.me || self.board.has_decided(member) || is_gone(member);
-        if now >= by || (0..self.board.len()).all(knows) {
+        let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.table.node(member));
+        let knows = |member| member == self.me || self.table.has_decided(member) || is_gone(member);
+        if now >= by || (0..self.table.len()).all(knows) {
             self.phase = Phase::Over;
         }
     }

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use squall_fabric::{NodeId, Time};
 
 use crate::{
+    active_view::{ActiveView, Phase},
     input::{Effect, Settings},
     layout::Counts,
     lead::{Accusations, staying, staying_with},
     reopen::reopening,
     rules,
-    tenure::{Phase, Tenure},
     view::{MAX_MEMBERS, Member, ShardId, ShardView},
     view_log::{Final, Finals, Proposal, Report},
 };
@@ -21,7 +21,7 @@ const LOSES_STATE_AFTER: u32 = 16;
 
 /// What this member has done to get a wedged view's successor.
 #[derive(Debug)]
-pub(crate) struct Decider {
+pub(crate) struct Proposer {
     /// When its own shards had told their final counts.
     since: Option<Time>,
     /// When to look again if nothing changes.
@@ -44,9 +44,9 @@ struct Plan {
     join: Vec<Member>,
 }
 
-impl Default for Decider {
-    fn default() -> Decider {
-        Decider {
+impl Default for Proposer {
+    fn default() -> Proposer {
+        Proposer {
             since: None,
             wake: Time::MAX,
             proposed: None,
@@ -59,7 +59,7 @@ impl Default for Decider {
     }
 }
 
-impl Decider {
+impl Proposer {
     /// This member's final counts are known.
     pub(crate) fn begin(&mut self, now: Time) {
         if self.since.is_none() {
@@ -82,24 +82,24 @@ impl Decider {
     }
 }
 
-impl Tenure {
+impl ActiveView {
     /// Proposes the next view if it is this member's turn.
     ///
     /// First in turn is the lowest rank of those who stay when the table's accusations are settled; then, after a back-off for
     /// each, the others of those, and at last those who would be dropped: whoever still finds half of the view wedged. When that has led to nothing either, members report their final
     /// counts through the view log, and propose those who have.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
-        let Some(since) = self.decider.since.filter(|_| self.phase == Phase::Wedged) else { return };
+        let Some(since) = self.proposer.since.filter(|_| self.phase == Phase::Wedged) else { return };
         if let Some(last) = self.dissolution(since, now, settings) {
             tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
             // A member that ended may have told this one that it leaves, and not the others.
-            self.board.close();
+            self.table.close();
             return self.commit(last);
         }
         let timeout = settings.failure_timeout;
         let by_reports = since + timeout * (self.me as u32 + 8) / 2;
         self.report(since, now, settings, out);
-        let accusations = self.board.accusations();
+        let accusations = self.table.accusations();
         let turn = since + timeout * (self.place_in_turn(&accusations) + 1) / 2;
         let led = self.leads(&accusations).or_else(|| self.remains(&accusations).filter(|_| now >= turn));
         let led = led.map(|stay| (self.finals_of_rows(&stay), stay));
@@ -110,19 +110,19 @@ impl Tenure {
             self.propose(now, settings, candidates, stay, &finals, out);
         }
         // Who is cut off itself has nobody to wait for.
-        let patient_until = if self.decider.is_alone { since + timeout } else { by_reports };
-        if now >= patient_until && self.decider.proposed.is_none() {
+        let patient_until = if self.proposer.is_alone { since + timeout } else { by_reports };
+        if now >= patient_until && self.proposer.proposed.is_none() {
             self.stall(out);
         }
-        let again = self.decider.proposed.as_ref().map(|(_, at)| *at + timeout);
-        let report = self.decider.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
+        let again = self.proposer.proposed.as_ref().map(|(_, at)| *at + timeout);
+        let report = self.proposer.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
         let times = [Some(turn), Some(patient_until), Some(by_reports), Some(report), again, Some(now + timeout)];
-        self.decider.wake = times.into_iter().flatten().filter(|&time| time > now).min().unwrap_or(Time::MAX);
+        self.proposer.wake = times.into_iter().flatten().filter(|&time| time > now).min().unwrap_or(Time::MAX);
     }
 
     /// Tells callers that nothing is decided for now.
     pub(crate) fn stall(&mut self, out: &mut Vec<Effect>) {
-        if self.phase == Phase::Wedged && !std::mem::replace(&mut self.decider.stalled, true) {
+        if self.phase == Phase::Wedged && !std::mem::replace(&mut self.proposer.stalled, true) {
             self.touched = true;
             let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"));
             out.push(Effect::Stalled(format!(
@@ -138,7 +138,7 @@ impl Tenure {
         let Some(rank) = rank.filter(|&rank| report.epoch == self.view.epoch && rank != self.me) else { return };
         let node = report.member.node;
         self.wedge(crate::end::Cause::WedgedBy { node, accused: Vec::new() }, out);
-        self.decider.is_asked |= self.decider.reports.insert(rank, report.finals.clone()).is_none();
+        self.proposer.is_asked |= self.proposer.reports.insert(rank, report.finals.clone()).is_none();
     }
 
     /// The number of members whose turn comes before this one's. Those who stay by the table's accusations come first: who would be
@@ -162,28 +162,28 @@ impl Tenure {
     }
 
     fn may_follow(&self, staying: &[usize]) -> bool {
-        2 * staying.len() >= self.board.len() && staying.iter().all(|&member| self.board.is_wedged(member))
+        2 * staying.len() >= self.table.len() && staying.iter().all(|&member| self.table.is_wedged(member))
     }
 
     /// Those who have reported, with their final counts.
     fn reporters(&self) -> Option<(Finals, Vec<usize>)> {
-        let mut all: Vec<usize> = self.decider.reports.keys().copied().chain([self.me]).collect();
+        let mut all: Vec<usize> = self.proposer.reports.keys().copied().chain([self.me]).collect();
         all.sort_unstable();
-        let mut among = Accusations::none(self.board.len());
-        for other in 0..self.board.len() {
+        let mut among = Accusations::none(self.table.len());
+        for other in 0..self.table.len() {
             if !all.contains(&other) {
                 among.accuse(self.me, other);
             }
-            self.board.accused_by(other).filter(|_| all.contains(&other)).for_each(|whom| among.accuse(other, whom));
+            self.table.accused_by(other).filter(|_| all.contains(&other)).for_each(|whom| among.accuse(other, whom));
         }
-        let half = |stay: &Vec<usize>| 2 * stay.len() >= self.board.len();
+        let half = |stay: &Vec<usize>| 2 * stay.len() >= self.table.len();
         let content = staying_with(&among, self.me);
         // If all accuse each other, what broke between them may have healed.
         let stay = Some(content).filter(half).or_else(|| Some(all).filter(half))?;
         let mut finals = Finals::new();
         let own = self.own_finals();
         for shard in &self.view.shards {
-            let of = |&member: &usize| if member == self.me { Some(&own) } else { self.decider.reports.get(&member) };
+            let of = |&member: &usize| if member == self.me { Some(&own) } else { self.proposer.reports.get(&member) };
             let ends = stay.iter().filter_map(|member| of(member)?.get(&shard.shard).copied());
             let in_order = |node: &NodeId| ends.clone().find(|end| end.node == *node);
             finals.insert(shard.shard, shard.members.iter().filter_map(in_order).collect());
@@ -201,10 +201,10 @@ impl Tenure {
     fn finals_of_rows(&self, stay: &[usize]) -> Finals {
         let mut finals = Finals::new();
         for (index, shard) in self.view.shards.iter().enumerate() {
-            let members = shard.members.iter().filter_map(|&node| self.board.rank_of(node));
+            let members = shard.members.iter().filter_map(|&node| self.table.rank_of(node));
             let end = |member: usize| Final {
-                node: self.board.node(member),
-                count: self.board.frozen(member, index),
+                node: self.table.node(member),
+                count: self.table.frozen(member, index),
                 complete: self.holds(member, index),
                 on_disk: self.is_on_disk(member, index),
             };
@@ -215,7 +215,7 @@ impl Tenure {
 
     /// Adds, of members that do not stay, who holds what.
     fn with_holders(&self, mut finals: Finals, stay: &[usize]) -> Finals {
-        let gone: Vec<usize> = (0..self.board.len()).filter(|member| !stay.contains(member)).collect();
+        let gone: Vec<usize> = (0..self.table.len()).filter(|member| !stay.contains(member)).collect();
         for (shard, ends) in self.finals_of_rows(&gone) {
             finals.entry(shard).or_default().extend(ends);
         }
@@ -251,10 +251,10 @@ impl Tenure {
     /// A node that asks to join may be a member already, with whom the group goes on. Where any row tells of one, all wait for that
     /// decision, and as long: so some of them don't end the group while others decide what follows.
     fn dissolution(&self, since: Time, now: Time, settings: &Settings) -> Option<Proposal> {
-        let all = 0..self.board.len();
-        let is_wedged = |member: &usize| self.board.is_wedged(*member);
-        let is_known = |member: usize| self.board.suspects(self.me, member) || is_wedged(&member);
-        let expects = all.clone().any(|member| self.board.expects(member));
+        let all = 0..self.table.len();
+        let is_wedged = |member: &usize| self.table.is_wedged(*member);
+        let is_known = |member: usize| self.table.suspects(self.me, member) || is_wedged(&member);
+        let expects = all.clone().any(|member| self.table.expects(member));
         let patience = settings.failure_timeout * if expects { 4 } else { 2 };
         let is_due = now >= since + patience || !expects && all.clone().all(is_known);
         if !is_due || !self.all_leave() {
@@ -263,7 +263,7 @@ impl Tenure {
         let (layout, nodes) = (&settings.layout, self.view.nodes());
         let finals = self.finals_of_rows(&all.collect::<Vec<_>>());
         let mut last = rules::successor(&self.view, layout, self.member().node, &nodes, &[], &finals);
-        let is_whole = (0..self.board.len()).all(|member| is_wedged(&member));
+        let is_whole = (0..self.table.len()).all(|member| is_wedged(&member));
         last.trims.retain(|shard, _| is_whole && layout.counts(*shard) == Counts::Received);
         let view = Arc::make_mut(&mut last.view);
         (view.members, view.shards, view.left) = (Vec::new(), Vec::new(), nodes);
@@ -272,11 +272,11 @@ impl Tenure {
 
     fn report(&mut self, since: Time, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         let timeout = settings.failure_timeout;
-        let due = self.decider.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
-        if now < due && !self.decider.is_asked {
+        let due = self.proposer.reported.map_or(since + timeout * 3, |at| at + timeout * 2);
+        if now < due && !self.proposer.is_asked {
             return;
         }
-        (self.decider.reported, self.decider.is_asked) = (Some(now), false);
+        (self.proposer.reported, self.proposer.is_asked) = (Some(now), false);
         let report = Report { epoch: self.view.epoch, member: self.member().clone(), finals: self.own_finals() };
         out.push(Effect::Report { to: Arc::clone(&self.view), report });
     }
@@ -292,26 +292,26 @@ impl Tenure {
     ) {
         // Of those who leave as many as half of the view can do without; the others in the next views.
         for at in (0..stay.len()).rev() {
-            if self.board.is_leaving(stay[at])
-                && 2 * (stay.len() - 1) >= self.board.len()
+            if self.table.is_leaving(stay[at])
+                && 2 * (stay.len() - 1) >= self.table.len()
                 && self.may_go(stay[at], &stay)
             {
                 stay.remove(at);
             }
         }
-        let nodes: Vec<NodeId> = stay.iter().map(|&member| self.board.node(member)).collect();
+        let nodes: Vec<NodeId> = stay.iter().map(|&member| self.table.node(member)).collect();
         let may_join = |candidate: &&Member| !nodes.contains(&candidate.node);
         let room = stay.len().min(MAX_MEMBERS - stay.len());
         let join: Vec<Member> = candidates.iter().filter(may_join).take(room).cloned().collect();
         let plan = Plan { stay, join };
         let is_due = |(last, at): &(Plan, Time)| *last != plan || now >= *at + settings.failure_timeout;
-        if self.decider.proposed.as_ref().is_none_or(is_due) {
+        if self.proposer.proposed.as_ref().is_none_or(is_due) {
             let by = self.member().node;
             let finals = self.with_holders(finals.clone(), &plan.stay);
             let proposal = reopening(&self.view, &settings.layout, by, &nodes, &plan.join, &finals, &self.backs);
             tracing::info!(epoch = proposal.view.epoch.0, members = ?proposal.view.nodes(), trims = ?proposal.trims, "proposed");
             out.push(Effect::Propose(proposal));
-            self.decider.proposed = Some((plan, now));
+            self.proposer.proposed = Some((plan, now));
         }
     }
 }

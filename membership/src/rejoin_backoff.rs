@@ -16,7 +16,7 @@ const CALM: u32 = 16;
 /// A node whose link comes and goes costs the others a failure timeout whenever it is lost, and is lost again soon if it joins at
 /// once. So it waits before it joins again, twice as long each time, and not at all once it was a member for a while.
 #[derive(Debug, Default)]
-pub(crate) struct Damping {
+pub(crate) struct RejoinBackoff {
     member_since: Option<Time>,
     /// How long it waits if it is dropped soon; zero before it was dropped at all.
     next: Duration,
@@ -33,7 +33,7 @@ enum Asks {
     At(Time),
 }
 
-impl Damping {
+impl RejoinBackoff {
     /// The node is a member.
     pub(crate) fn is_member(&mut self, now: Time) {
         self.member_since.get_or_insert(now);
@@ -106,32 +106,32 @@ mod tests {
     }
 
     /// How long it waits when it was a member from `now` on for so long.
-    fn waits(damping: &mut Damping, now: &mut Time, member_for: Duration) -> Duration {
-        damping.is_member(*now);
+    fn waits(backoff: &mut RejoinBackoff, now: &mut Time, member_for: Duration) -> Duration {
+        backoff.is_member(*now);
         *now = *now + member_for;
-        damping.dropped();
-        assert_eq!(damping.deadline(), Time::ZERO, "it must read the clock");
+        backoff.dropped();
+        assert_eq!(backoff.deadline(), Time::ZERO, "it must read the clock");
         let dropped = *now;
-        while !damping.asks(*now, &settings()) {
-            *now = damping.waits_until().expect("it waits");
+        while !backoff.asks(*now, &settings()) {
+            *now = backoff.waits_until().expect("it waits");
         }
-        assert_eq!((damping.deadline(), damping.waits_until()), (Time::MAX, None), "it has asked");
+        assert_eq!((backoff.deadline(), backoff.waits_until()), (Time::MAX, None), "it has asked");
         now.since(dropped)
     }
 
     #[test]
     fn who_is_dropped_again_and_again_waits_twice_as_long_each_time_up_to_a_limit() {
-        let (mut damping, mut now) = (Damping::default(), Time::ZERO);
-        let waited: Vec<u64> = (0..8).map(|_| waits(&mut damping, &mut now, TIMEOUT).as_secs()).collect();
+        let (mut backoff, mut now) = (RejoinBackoff::default(), Time::ZERO);
+        let waited: Vec<u64> = (0..8).map(|_| waits(&mut backoff, &mut now, TIMEOUT).as_secs()).collect();
         assert_eq!(waited, [0, 2, 4, 8, 16, 16, 16, 16]);
     }
 
     #[test]
     fn who_was_a_member_for_a_while_does_not_wait() {
-        let (mut damping, mut now) = (Damping::default(), Time::ZERO);
+        let (mut backoff, mut now) = (RejoinBackoff::default(), Time::ZERO);
         let calm = TIMEOUT * CALM;
         let times = [TIMEOUT, TIMEOUT, TIMEOUT, calm, TIMEOUT, calm - Duration::from_nanos(1)];
-        let waited = times.map(|time| waits(&mut damping, &mut now, time).as_secs());
+        let waited = times.map(|time| waits(&mut backoff, &mut now, time).as_secs());
         assert_eq!(waited, [0, 2, 4, 0, 2, 4]);
     }
 }

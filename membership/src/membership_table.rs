@@ -27,7 +27,7 @@ pub(crate) enum BoardEvent {
 
 /// One member's copy of a view's table. Members are named by their ranks, shards by their places in the view.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct MembershipTable {
     mesh: Mesh,
     remote: Vec<Option<RegionKey>>,
     table: Table,
@@ -57,14 +57,14 @@ pub(crate) struct Board {
     flags: ColumnSet,
 }
 
-impl Board {
+impl MembershipTable {
     /// Starts to connect the table of a view in which this node has rank `me`.
     pub(crate) fn connect(
         fabric: &mut impl Fabric,
         view: &View,
         me: usize,
         fingerprint: u64,
-    ) -> Result<Board, RegisterError> {
+    ) -> Result<MembershipTable, RegisterError> {
         let nodes = view.nodes();
         let mut layout = Layout::builder();
         let heartbeat = layout.counter("heartbeat");
@@ -93,7 +93,7 @@ impl Board {
         let tag = GroupTag { layer: LAYER, group: 0, epoch: view.epoch.0 };
         let mesh = Mesh::connect(fabric, &nodes, me, tag, &hello, |_| vec![table.region().clone()]);
         let remote = vec![None; nodes.len()];
-        Ok(Board {
+        Ok(MembershipTable {
             mesh,
             remote,
             table,
