@@ -146,7 +146,7 @@ pub struct Applied {
     pub seq: Seq,
     /// Who submitted it.
     pub sender: NodeId,
-    /// The group's time there: the sender's wall clock when the message was accepted, in whole milliseconds, or just behind the time of
+    /// The group's time there: the sender's wall clock when the message was accepted, as of its engine's last look and in whole milliseconds, or just behind the time of
     /// the message before where that is later. So it is alike at all members, and never stands still or goes back; the clocks of senders
     /// bound it (`clock_limit_ms`). In unordered mode the sender's clock alone counts, as of its latest message where that clock was set
     /// back.

@@ -1,4 +1,4 @@
-//! Who proposes what follows a wedged view, and when.
+//! The proposal of a wedged view's successor: the members whose turn it is, and the time of each turn.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,29 +15,29 @@ use crate::{
     view_log::{Final, Finals, Proposal, Report},
 };
 
-/// Members that hold a shard's state may come back, and are waited for, for so many failure timeouts before the others go on
-/// without the state.
+/// The number of failure timeouts for which members that hold a shard's state, and may come back, are waited for. After
+/// that the others go on without the state.
 const LOSES_STATE_AFTER: u32 = 16;
 
-/// What this member has done to get a wedged view's successor.
+/// A member's progress towards a wedged view's successor.
 #[derive(Debug)]
 pub(crate) struct Proposer {
-    /// When its own shards had told their final counts.
+    /// The time at which its own shards had reported their final counts.
     since: Option<Time>,
-    /// When to look again if nothing changes.
+    /// The time of the next look, if nothing changes.
     wake: Time,
     proposed: Option<(Plan, Time)>,
-    /// By rank.
+    /// The reports of other members, by rank.
     reports: BTreeMap<usize, BTreeMap<ShardId, Final>>,
     reported: Option<Time>,
-    /// Another member has reported since, so that it needs this one's report.
+    /// Whether another member has reported since, so that it needs this one's report.
     is_asked: bool,
-    /// This member has lost so many that it would have to give up more than half of the view.
+    /// Whether this member has lost so many others that it would have to give up more than half of the view.
     is_alone: bool,
     stalled: bool,
 }
 
-/// Who is to be in the next view.
+/// The members of the next view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
     stay: Vec<usize>,
@@ -60,19 +60,19 @@ impl Default for Proposer {
 }
 
 impl Proposer {
-    /// This member's final counts are known.
+    /// Notes that this member's final counts are known.
     pub(crate) fn begin(&mut self, now: Time) {
         if self.since.is_none() {
             (self.since, self.wake) = (Some(now), now);
         }
     }
 
-    /// This member is out of reach of more than half of the view.
+    /// Notes that this member is out of reach of more than half of the view.
     pub(crate) fn cut_off(&mut self) {
         self.is_alone = true;
     }
 
-    /// Callers were told that nothing is decided for now.
+    /// Whether callers were told that nothing is decided for now.
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled
     }
@@ -85,22 +85,24 @@ impl Proposer {
 impl ActiveView {
     /// Proposes the next view if it is this member's turn.
     ///
-    /// First in turn is the lowest rank of those who stay when the table's accusations are settled; then, after a back-off for
-    /// each, the others of those, and at last those who would be dropped: whoever still finds half of the view wedged. When that has led to nothing either, members report their final
-    /// counts through the view log, and propose those who have.
+    /// First in turn is the lowest rank of the members that stay when the table's accusations are settled. Then, after
+    /// a back-off for each, come the others of these, and at last the members that would be dropped: any of them that
+    /// still finds half of the view wedged. When that has led to nothing either, members report their final counts
+    /// through the view log, and propose the members that have reported.
     pub(crate) fn decide(&mut self, now: Time, settings: &Settings, candidates: &[Member], out: &mut Vec<Effect>) {
         let Some(since) = self.proposer.since.filter(|_| self.phase == Phase::Wedged) else { return };
         if let Some(last) = self.dissolution(since, now, settings) {
             tracing::info!(epoch = self.view.epoch.0, "all members leave: the group ends");
-            // A member that ended may have told this one that it leaves, and not the others.
+            // A member that ended may have told this one that all leave, and not the others.
             self.table.close();
             return self.commit(last);
         }
         let timeout = settings.failure_timeout;
-        let by_reports = since + timeout * (self.me as u32 + 8) / 2;
         self.report(since, now, settings, out);
         let accusations = self.table.accusations();
-        let turn = since + timeout * (self.place_in_turn(&accusations) + 1) / 2;
+        let place = self.place_in_turn(&accusations);
+        let turn = since + timeout * (place + 1) / 2;
+        let by_reports = since + timeout * (place + 8) / 2;
         let led = self.leads(&accusations).or_else(|| self.remains(&accusations).filter(|_| now >= turn));
         let led = led.map(|stay| (self.finals_of_rows(&stay), stay));
         let reported = self.reporters().filter(|_| now >= by_reports);
@@ -109,7 +111,7 @@ impl ActiveView {
         if let Some((finals, stay)) = plan {
             self.propose(now, settings, candidates, stay, &finals, out);
         }
-        // Who is cut off itself has nobody to wait for.
+        // A member that is cut off itself has no member to wait for.
         let patient_until = if self.proposer.is_alone { since + timeout } else { by_reports };
         if now >= patient_until && self.proposer.proposed.is_none() {
             self.stall(out);
@@ -132,7 +134,7 @@ impl ActiveView {
         }
     }
 
-    /// Takes note of another member's report. It tells, if nothing else did, that the view is over.
+    /// Takes note of another member's report. The report tells, if nothing else did, that the view is over.
     pub(crate) fn on_report(&mut self, report: &Report, out: &mut Vec<Effect>) {
         let rank = self.view.members.iter().position(|member| *member == report.member);
         let Some(rank) = rank.filter(|&rank| report.epoch == self.view.epoch && rank != self.me) else { return };
@@ -141,22 +143,26 @@ impl ActiveView {
         self.proposer.is_asked |= self.proposer.reports.insert(rank, report.finals.clone()).is_none();
     }
 
-    /// The number of members whose turn comes before this one's. Those who stay by the table's accusations come first: who would be
-    /// dropped leads only if they don't manage, since it drops those who accuse it.
+    /// This member's place in the order of turns. The members that stay by the table's accusations come first, in rank
+    /// order. A member that would be dropped leads only if these don't manage, since it drops the members that accuse
+    /// it. It does not wait for members that it accuses: these can't lead it.
     fn place_in_turn(&self, accusations: &Accusations) -> u32 {
         let staying = staying(accusations);
-        let place = staying.iter().position(|&member| member == self.me);
-        let dropped_before = || (0..self.me).filter(|member| !staying.contains(member)).count();
-        place.unwrap_or_else(|| staying.len() + dropped_before()) as u32
+        let stays = |member: usize| staying.contains(&member);
+        let key = |member: usize| (!stays(member), member);
+        let comes_before = |&member: &usize| key(member) < key(self.me) && !self.table.suspects(self.me, member);
+        let before = (0..self.table.len()).filter(comes_before).count();
+        let place = if stays(self.me) { before } else { before.max(self.me) };
+        place as u32
     }
 
-    /// Those who stay, if this member leads them and all of them are wedged.
+    /// The members that stay, if this member leads them and all of them are wedged.
     fn leads(&self, accusations: &Accusations) -> Option<Vec<usize>> {
         let staying = staying(accusations);
         (staying.first() == Some(&self.me)).then_some(staying).filter(|staying| self.may_follow(staying))
     }
 
-    /// Those who are left to this member by what it knows against others, and they against it.
+    /// The members that are left to this one once its accusations, and those against it, are settled.
     fn remains(&self, accusations: &Accusations) -> Option<Vec<usize>> {
         Some(staying_with(accusations, self.me)).filter(|staying| self.may_follow(staying))
     }
@@ -165,7 +171,7 @@ impl ActiveView {
         2 * staying.len() >= self.table.len() && staying.iter().all(|&member| self.table.is_wedged(member))
     }
 
-    /// Those who have reported, with their final counts.
+    /// The members that have reported, with their final counts.
     fn reporters(&self) -> Option<(Finals, Vec<usize>)> {
         let mut all: Vec<usize> = self.proposer.reports.keys().copied().chain([self.me]).collect();
         all.sort_unstable();
@@ -178,7 +184,7 @@ impl ActiveView {
         }
         let half = |stay: &Vec<usize>| 2 * stay.len() >= self.table.len();
         let content = staying_with(&among, self.me);
-        // If all accuse each other, what broke between them may have healed.
+        // If all accuse each other, the connections between them may have healed.
         let stay = Some(content).filter(half).or_else(|| Some(all).filter(half))?;
         let mut finals = Finals::new();
         let own = self.own_finals();
@@ -191,7 +197,7 @@ impl ActiveView {
         Some((finals, stay))
     }
 
-    /// Whether of each shard somebody stays who holds its state, if anybody does.
+    /// Whether a member that holds its state stays of each shard, if any member holds it.
     fn keeps_state(&self, finals: &Finals) -> bool {
         let is_held =
             |shard: &ShardView| finals.get(&shard.shard).is_some_and(|ends| ends.iter().any(|end| end.complete));
@@ -213,7 +219,7 @@ impl ActiveView {
         finals
     }
 
-    /// Adds, of members that do not stay, who holds what.
+    /// Adds the final counts of members that do not stay, which tell what they hold.
     fn with_holders(&self, mut finals: Finals, stay: &[usize]) -> Finals {
         let gone: Vec<usize> = (0..self.table.len()).filter(|member| !stay.contains(member)).collect();
         for (shard, ends) in self.finals_of_rows(&gone) {
@@ -242,14 +248,16 @@ impl ActiveView {
         Some(rules::alone(&self.view, &settings.layout, self.member().node, &finals))
     }
 
-    /// The end of a group of which all members leave. It has no members, and is decided by nobody.
+    /// The end of a group that all members leave. It has no members, and no view log decides it.
     ///
-    /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor that was
-    /// decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended, or do not answer,
-    /// nothing more is delivered: what is, all have received. The same holds of a shard whose end is the greatest count.
+    /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor
+    /// that was decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended,
+    /// or do not answer, nothing more is delivered: all have received what is. The same holds of a shard whose end is
+    /// the greatest count.
     ///
-    /// A node that asks to join may be a member already, with whom the group goes on. Where any row tells of one, all wait for that
-    /// decision, and as long: so some of them don't end the group while others decide what follows.
+    /// A node that asks to join may be a member already, with which the group goes on. Where any row tells of such a
+    /// node, all wait for that decision, and equally long: so none of them ends the group while others decide on a
+    /// successor.
     fn dissolution(&self, since: Time, now: Time, settings: &Settings) -> Option<Proposal> {
         let all = 0..self.table.len();
         let is_wedged = |member: &usize| self.table.is_wedged(*member);
@@ -290,7 +298,7 @@ impl ActiveView {
         finals: &Finals,
         out: &mut Vec<Effect>,
     ) {
-        // Of those who leave as many as half of the view can do without; the others in the next views.
+        // As many of the members that leave go now as half of the view can do without; the others go in the next views.
         for at in (0..stay.len()).rev() {
             if self.table.is_leaving(stay[at])
                 && 2 * (stay.len() - 1) >= self.table.len()

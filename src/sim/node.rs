@@ -409,8 +409,8 @@ impl Cluster {
         let mut effects = std::mem::take(&mut self.effects);
         let (read, wall) = (node.stale.take().unwrap_or(node.clock.at(now)), node.wall(now));
         let mut busy = node.core.step(read, wall, &mut effects);
-        if id.0.is_multiple_of(2) {
-            // It sleeps between its steps; the others are awake, and slow.
+        if self.steps % 16 < 8 {
+            // It sleeps until its next step. At other times it is awake, and slow.
             node.core.bound().look_away();
         }
         busy |= !effects.is_empty();
