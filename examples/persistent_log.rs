@@ -1,10 +1,11 @@
-//! A replicated log that survives everything: records are appended, and read back, through three processes.
+//! A replicated log that survives the death of all its processes. Records are appended, and read back, through three
+//! processes.
 //!
 //! ```text
-//! cargo run --release --example persistent_log                            appends, kills all three, and shows that nothing is lost
-//! cargo run --release --example persistent_log -- serve DIRECTORY ID      one node of three, with its part of the log in DIRECTORY
-//! cargo run --release --example persistent_log -- append                  appends the lines of standard input
-//! cargo run --release --example persistent_log -- read                    prints all of them
+//! cargo run --release --example persistent_log                         appends, kills all three, checks the log
+//! cargo run --release --example persistent_log -- serve DIRECTORY ID   one node of three; its data is in DIRECTORY
+//! cargo run --release --example persistent_log -- append               appends the lines of standard input
+//! cargo run --release --example persistent_log -- read                 prints all of them
 //! ```
 
 use std::{
@@ -27,17 +28,17 @@ use squall::{
     log_service::{Appended, LogClient, LogRecord, RecordLog},
 };
 
-/// The nodes' ids. They share memory, so they are processes of one host; with addresses and keys in their configuration they would
-/// not have to be.
+/// The nodes' ids. They share memory, so they are processes of one host. With addresses and keys in their
+/// configuration, they could run on several hosts.
 const NODES: [u32; 3] = [1, 2, 3];
 
-/// The group.
+/// The name of the group.
 const GROUP: &str = "log";
 
-/// So many appends are under way at a time: as many as there are go to the disks together.
+/// The number of appends under way at a time. All that are waiting go to the disks together.
 const WINDOW: usize = 500;
 
-/// How long a call may take, if all nodes have to be started again meanwhile.
+/// The time that a call may take, even if all nodes have to be started again meanwhile.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const HELP: &str = "\
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a node until its part in the group is over.
+/// Runs a node until it leaves the group.
 fn serve(cluster: &str, directory: &Path, id: u32) -> Done {
     let config = Config::builder(cluster, id).members(NODES).storage(directory).group(GROUP, |group| {
         group.mode(Mode::Durable);
@@ -84,12 +85,12 @@ fn serve(cluster: &str, directory: &Path, id: u32) -> Done {
     Err(node.wait_ended().to_string().into())
 }
 
-/// Where a client finds the nodes.
+/// The nodes, as a client finds them.
 fn cluster_of(cluster: &str) -> ClientConfig {
     ClientConfig::on_host(cluster, NODES.map(NodeId)).with_timeout(PATIENCE)
 }
 
-/// Appends lines, in order, each once, whatever becomes of the nodes; `tell` is told where each one is.
+/// Appends lines, in order, each once, whatever happens to the nodes. `tell` is called with the place of each line.
 fn append(
     cluster: &str,
     lines: impl Iterator<Item = io::Result<String>>,
@@ -115,7 +116,7 @@ fn append_input(cluster: &str) -> Done {
     append(cluster, io::stdin().lines(), |Appended { version, .. }| Ok(writeln!(io::stdout(), "{version}")?))
 }
 
-/// Reads everything that anybody was told is there.
+/// Reads every record that a client was told is in the log.
 fn read(cluster: &str, mut each: impl FnMut(&LogRecord) -> Done) -> Done {
     let mut log = LogClient::new(&cluster_of(cluster), GROUP);
     let mut page = log.read(Freshness::Latest, ..)?;
@@ -153,9 +154,9 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// As `kill -9`.
+    /// Kills the process, as `kill -9` does.
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -167,7 +168,7 @@ fn start_all(cluster: &str, base: &Path) -> Done<Vec<Process>> {
     Ok(nodes)
 }
 
-/// Three nodes on this machine.
+/// Runs three nodes on this machine, kills them, and checks that the log is whole.
 fn demonstrate() -> Done {
     let base = tempfile::Builder::new()
         .prefix("squall-persistent-log-")
@@ -222,7 +223,7 @@ fn demonstrate_in(base: &Path) -> Done {
     Ok(())
 }
 
-/// The log must hold exactly these lines, where the appender was told that they are.
+/// Checks that the log holds exactly these lines, each at the place that its appender was told.
 fn check(cluster: &str, lines: &[String], acknowledged: &[Appended]) -> Done {
     if acknowledged.len() != lines.len() {
         return Err(format!("{} of {} lines were acknowledged", acknowledged.len(), lines.len()).into());

@@ -39,7 +39,7 @@ impl Near for Epoll {
                             Err(error) => return Err(error.into()),
                         }
                     }
-                    // Nothing is there at first, and asking costs a system call.
+                    // At first nothing has arrived, and asking costs a system call.
                     while sent[index] == bytes.len() && received[index] < answer {
                         match recv(&peers[index], &mut buffer[received[index]..], RecvFlags::DONTWAIT) {
                             Ok((count, _)) => received[index] += count,

@@ -1,13 +1,13 @@
-//! What epoll and io_uring cost a fabric's polling thread, side by side on this machine's loopback.
+//! The cost of epoll and of io_uring to a fabric's polling thread, side by side on this machine's loopback.
 //!
-//! Three loads, each carried by either way of asking the kernel, in turns (median of several):
+//! Three loads, each carried by both interfaces to the kernel in turn (median of several repeats):
 //!
-//! - *round trip*: one connection, 64 bytes there and back, both sides sleep for each;
-//! - *fan-out*: one thread sends 512 bytes to each of 8 connections and waits for 8 echoes, as a node does that pushes its
-//!   row to 8 members;
-//! - *bulk*: one thread sends 256 KiB at a time to each of 3 connections, as the root of a sequential multicast.
+//! - *round trip*: one connection, 64 bytes there and back; both sides sleep for each;
+//! - *fan-out*: one thread sends 512 bytes to each of 8 connections and waits for 8 echoes, as a node does that pushes
+//!   its row to 8 members;
+//! - *bulk*: one thread sends 256 KiB at a time to each of 3 connections, as the root of a sequential multicast does.
 //!
-//! The far side is the same in both cases: a plain blocking thread per connection, so that the figures differ by the
+//! The far side is the same in both cases: a plain blocking thread per connection. The figures therefore differ by the
 //! near side alone.
 
 mod epoll;
@@ -20,10 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How the near side asks the kernel.
+/// An interface to the kernel by which the near side sends and receives.
 trait Near {
     fn name(&self) -> &'static str;
-    /// Sends `send` to every connection and receives as many bytes as `recv` holds from each, `rounds` times.
+    /// Sends `send` over every connection and receives `recv` bytes from each, `rounds` times.
     fn exchange(&mut self, peers: &[TcpStream], send: &[u8], recv: usize, rounds: usize) -> std::io::Result<()>;
 }
 

@@ -15,7 +15,7 @@ impl Uring {
     }
 }
 
-/// The bit of a completion's data that says that it is a receive's.
+/// The bit of a completion's data that marks it as a receive's.
 const RECV: u64 = 1 << 32;
 
 impl Near for Uring {

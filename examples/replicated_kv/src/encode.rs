@@ -1,9 +1,9 @@
 //! Answers as bytes, in the version of the protocol that a client chose.
 //!
-//! An aggregate is its header and then its elements, one after the other, so no tree is built and no value copied to encode
-//! it.
+//! An aggregate is its header, and then its elements. So encoding builds no tree, and copies no value.
 //!
-//! By hand: redis-protocol takes 17 ns for `+OK` and 47 ns for 100 bytes, this 3 and 8, and it writes no header alone.
+//! It is written by hand. redis-protocol takes 17 ns for `+OK` and 47 ns for 100 bytes; this takes 3 ns and 8 ns.
+//! Nor does redis-protocol write a header alone.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use crate::{Reply, Text, number};
 /// A version of the Redis protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The one that every client knows.
+    /// RESP2, which every client knows.
     #[default]
     Resp2,
-    /// The one with maps, sets, doubles and pushes.
+    /// RESP3, which has maps, sets, doubles and pushes.
     Resp3,
 }
 
@@ -24,7 +24,7 @@ const MAX_BYTES: usize = 64 << 20;
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// Appends an answer to what a connection is sent; an error in its place if it is too large.
+/// Appends an answer to a connection's output, or an error in its place if it is too large.
 pub fn encode(reply: &Reply, protocol: Protocol, out: &mut Vec<u8>) {
     if let Reply::Array(_) | Reply::Map(_) | Reply::Pairs(_) | Reply::Set(_) = reply {
         let bytes = reply.payload_bytes();
@@ -36,7 +36,7 @@ pub fn encode(reply: &Reply, protocol: Protocol, out: &mut Vec<u8>) {
     encode_whole(reply, protocol, out);
 }
 
-/// Appends a message that was published: what a client is sent without asking.
+/// Appends a published message, which a client is sent without asking.
 pub fn encode_message(pattern: Option<&[u8]>, channel: &[u8], text: &[u8], protocol: Protocol, out: &mut Vec<u8>) {
     let kind = if protocol == Protocol::Resp3 { b'>' } else { b'*' };
     match pattern {
@@ -109,7 +109,7 @@ fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
 }
 
 fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
-    // With the longest header.
+    // With room for the longest header.
     out.reserve(bytes.len() + 24);
     header(b'$', bytes.len(), out);
     out.extend_from_slice(bytes);
@@ -122,7 +122,7 @@ fn header(kind: u8, len: usize, out: &mut Vec<u8>) {
 
 /// Writes a number on the stack.
 fn with_decimal<T>(number: i64, then: impl FnOnce(&[u8]) -> T) -> T {
-    // The sign, and as many digits as there can be.
+    // The sign, and as many digits as a number can have.
     let mut text = [0; 20];
     let mut at = text.len();
     let mut rest = number.unsigned_abs();
@@ -141,7 +141,7 @@ fn with_decimal<T>(number: i64, then: impl FnOnce(&[u8]) -> T) -> T {
     then(&text[at..])
 }
 
-/// An error is one line. It may repeat a client's words, which may hold anything.
+/// An error's text on one line. It may repeat a client's words, which may hold line ends.
 fn one_line(text: &str) -> Cow<'_, str> {
     if text.contains(['\r', '\n']) { Cow::Owned(text.replace(['\r', '\n'], " ")) } else { Cow::Borrowed(text) }
 }

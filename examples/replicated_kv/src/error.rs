@@ -1,6 +1,6 @@
-//! Why a request was refused, in Redis' words: clients look at them.
+//! The errors of requests, in Redis' words, which clients look at.
 
-// What rkyv derives has no documentation.
+// The types that rkyv derives have no documentation.
 #![allow(missing_docs)]
 
 use std::{borrow::Cow, fmt};
@@ -14,19 +14,19 @@ pub struct Error(#[rkyv(with = AsOwned)] Cow<'static, str>);
 impl Error {
     /// The value is of another type.
     pub const WRONG_TYPE: Error = Error::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
-    /// Words that make no sense together.
+    /// The words make no sense together.
     pub const SYNTAX: Error = Error::fixed("ERR syntax error");
-    /// A word or a value that should be a whole number of 64 bits.
+    /// A word or a value is no whole number of 64 bits.
     pub const NOT_AN_INTEGER: Error = Error::fixed("ERR value is not an integer or out of range");
-    /// A word or a value that should be a number.
+    /// A word or a value is no number.
     pub const NOT_A_FLOAT: Error = Error::fixed("ERR value is not a valid float");
-    /// A sum beyond 64 bits.
+    /// A sum exceeds 64 bits.
     pub const OVERFLOW: Error = Error::fixed("ERR increment or decrement would overflow");
-    /// A number that is outside of what it may be.
+    /// A number is outside of its range.
     pub const OUT_OF_RANGE: Error = Error::fixed("ERR value is out of range");
-    /// A count that is negative.
+    /// A count is negative.
     pub const NOT_POSITIVE: Error = Error::fixed("ERR value is out of range, must be positive");
-    /// A value beyond what one may have.
+    /// A value would be longer than the limit.
     pub const TOO_LONG: Error = Error::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     /// The command needs a key that exists.
     pub const NO_SUCH_KEY: Error = Error::fixed("ERR no such key");
@@ -36,12 +36,12 @@ impl Error {
         Error(Cow::Borrowed(text))
     }
 
-    /// An error that repeats something of the request.
+    /// An error that repeats a part of the request.
     pub fn new(text: String) -> Error {
         Error(Cow::Owned(text))
     }
 
-    /// The command was given too few words, or too many. `name` is as in the table, in small letters.
+    /// The error of a command with too few words, or too many. `name` is as in the table, in small letters.
     pub fn arity(name: &str) -> Error {
         Error::new(format!("ERR wrong number of arguments for '{name}' command"))
     }

@@ -1,4 +1,5 @@
-//! Numbers with a mantissa of 64 bits: what Redis on x86-64, where `long double` is one, counts with in `INCRBYFLOAT`.
+//! Numbers with a mantissa of 64 bits. Redis on x86-64, where `long double` is such a number, uses them in
+//! `INCRBYFLOAT`.
 //!
 //! So the sums are Redis' to the last digit, and the same on machines that have no such numbers.
 
@@ -7,13 +8,14 @@ use std::{cmp::Ordering, fmt};
 /// The longest text that Redis takes for such a number, in bytes.
 const MAX_BYTES: usize = 5 * 1024 - 1;
 
-/// What the highest bit of a finite number is worth at most, as a power of two.
+/// The highest bit of a finite number stands for at most this power of two.
 const MAX_POWER: i32 = 16383;
 
-/// What the highest bit of a number is worth at least. Redis has fewer bits for a number near this, but shows it as 0.
+/// The highest bit of a number stands for at least this power of two. Redis has fewer bits for a number near this, but
+/// shows it as 0.
 const MIN_POWER: i32 = -16445;
 
-/// How many digits after the point are written.
+/// The most digits after the point that are written.
 const DECIMALS: u32 = 17;
 
 /// A finite number, or an infinite one: `mantissa` × 2^`exponent`. The mantissa's highest bit is set, unless it is 0.
@@ -27,7 +29,7 @@ pub struct Extended {
 impl Extended {
     const ZERO: Extended = Extended { negative: false, mantissa: 0, exponent: 0 };
 
-    /// Stands for both infinities: nothing can be done with them but to refuse a sum.
+    /// The value of both infinities. Their only use is that a sum with one is refused.
     const INFINITE: Extended = Extended { negative: false, mantissa: 1 << 63, exponent: i32::MAX };
 
     /// Reads a decimal number, or an infinite one. None where Redis reads none, and for hexadecimal ones.
@@ -68,7 +70,7 @@ impl Extended {
         if digits.is_empty() {
             return Some(Extended { negative, ..Extended::ZERO });
         }
-        // Far outside of what there is, but not so far that the numbers below become large.
+        // Far outside of the range of numbers, yet small enough that the numbers below do not become large.
         if !(-5000..=5000).contains(&(digits.len() as i64 + power)) {
             return None;
         }
@@ -80,7 +82,7 @@ impl Extended {
         quotient(numerator, denominator, negative)
     }
 
-    /// Whether it is not infinite.
+    /// Whether the number is finite.
     pub fn is_finite(self) -> bool {
         self.exponent != i32::MAX
     }
@@ -115,7 +117,7 @@ impl Extended {
     }
 }
 
-/// At most 17 digits after the point, without an exponent.
+/// Writes at most 17 digits after the point, without an exponent.
 impl fmt::Display for Extended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = if self.exponent == i32::MAX {
@@ -141,7 +143,7 @@ impl fmt::Display for Extended {
     }
 }
 
-/// Reads what follows the `e`. What is far too large is cut off.
+/// Reads the digits after the `e`. Exponents far outside of the range are capped.
 fn power(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -155,12 +157,12 @@ fn power(text: &[u8]) -> Option<i64> {
     Some(if negative { -power } else { power })
 }
 
-/// The number nearest to one of at most 38 digits, of which at most 18 are decimals. Sums are written like that.
+/// The number nearest to one of at most 38 digits, of which at most 18 are decimals. Sums are written in this form.
 fn short_quotient(digits: &[u8], decimals: u32, negative: bool) -> Option<Extended> {
     let number = digits.iter().fold(0, |number, &digit| 10 * number + u128::from(digit));
     let shift = number.leading_zeros();
     let (wide, denominator) = (number << shift, u128::from(10u64.pow(decimals)));
-    // 128 bits, divided by at most 60: more than a mantissa has.
+    // 128 bits, divided by at most 60, leave more than a mantissa has.
     rounded(negative, wide / denominator, -(shift as i32), wide % denominator != 0)
 }
 
@@ -194,7 +196,7 @@ fn rounded(negative: bool, bits: u128, exponent: i32, rest: bool) -> Option<Exte
         let up = lost > half || (lost == half && (rest || kept % 2 == 1));
         ((kept as u64).wrapping_add(u64::from(up)), exponent + excess)
     };
-    // All ones were rounded up.
+    // A mantissa of ones was rounded up, and has wrapped to 0.
     if mantissa == 0 {
         (mantissa, exponent) = (1 << 63, exponent + 1);
     }
@@ -267,7 +269,7 @@ impl Natural {
         }
     }
 
-    /// Takes away a number that is not larger.
+    /// Subtracts a number that is not larger.
     fn subtract(&mut self, other: &Natural) {
         let mut borrow = false;
         for (place, &less) in self.0.iter_mut().zip(other.0.iter().chain(std::iter::repeat(&0))) {

@@ -1,4 +1,4 @@
-//! What can be said of a value besides what it holds.
+//! Facts about a value besides its content: its encoding, its memory, and its digest.
 
 use sha1::{Digest as _, Sha1};
 
@@ -9,7 +9,7 @@ use crate::{
     value::Value,
 };
 
-/// What Redis calls the form in which it would keep this value, with its default settings.
+/// Redis' name for the form in which it would keep this value, with its default settings.
 pub fn encoding(value: &Value) -> &'static str {
     /// The longest element of a collection that Redis packs.
     const PACKED_BYTES: usize = 64;
@@ -51,20 +51,20 @@ pub fn heap_bytes(value: &Value) -> usize {
     }
 }
 
-/// 20 bytes that are the same where the same is held, however it came to be. What differs has different ones, unless
-/// somebody took pains.
+/// A digest of 20 bytes. Equal contents have equal digests, in whatever way they came about. Different contents have
+/// different ones, unless they were constructed to collide.
 ///
-/// They are made as Redis makes them, but that the time when a key expires counts too.
+/// Digests are made as Redis makes them, except that the time when a key expires counts too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digest([u8; 20]);
 
 impl Digest {
-    /// Of all keys.
+    /// The digest of all keys.
     pub fn of_all(keys: &View<'_>) -> Digest {
         let mut all = Digest::default();
         for (place, (key, entry)) in keys.iter().enumerate() {
             if place == 0 {
-                // The number of the database.
+                // The number of the database comes first.
                 all.follow(&[0; 4]);
             }
             let mut one = Digest::default();
@@ -75,7 +75,7 @@ impl Digest {
         all
     }
 
-    /// Of one key's value, and of when it expires.
+    /// The digest of one key's value and expiry.
     pub fn of_entry(entry: &Entry) -> Digest {
         let mut one = Digest::default();
         one.follow_entry(entry);
@@ -105,13 +105,13 @@ impl Digest {
         }
     }
 
-    /// Adds something whose place does not matter.
+    /// Adds bytes whose place does not matter.
     fn join(&mut self, bytes: &[u8]) {
         let hash: [u8; 20] = Sha1::digest(bytes).into();
         self.0.iter_mut().zip(hash).for_each(|(byte, more)| *byte ^= more);
     }
 
-    /// Adds something whose place matters.
+    /// Adds bytes whose place matters.
     fn follow(&mut self, bytes: &[u8]) {
         self.join(bytes);
         self.0 = Sha1::digest(self.0).into();
@@ -124,7 +124,7 @@ impl Digest {
         self.join(&pair.0);
     }
 
-    /// As 40 hexadecimal digits.
+    /// The digest as 40 hexadecimal digits.
     pub fn to_hex(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

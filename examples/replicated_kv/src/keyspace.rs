@@ -1,10 +1,10 @@
-//! The keys: their values, when they expire, and what a transaction that watches them must know.
+//! The keys: their values, their expiry, and the versions by which a watching transaction notices changes.
 //!
-//! Keys lie in places (see `rows`), of which each `SCAN` walks from the last to the first. It meets every key that exists all
-//! the while; and a random key is a random place.
+//! Keys lie in places (see `rows`), and each `SCAN` walks from the last place to the first. It meets every key that
+//! exists during the whole walk. A random key is the key at a random place.
 //!
-//! A key that expires at `t` is absent for whoever looks at `t` or later. It is removed by the next change that meets it,
-//! or by [`Keyspace::expire`]; when that is makes no difference to what anybody sees.
+//! A key that expires at `t` is absent for a look at `t` or later. It is removed by the next change that meets it, or
+//! by [`Keyspace::expire`]. The time of its removal makes no visible difference.
 
 mod rows;
 
@@ -17,7 +17,7 @@ use crate::{
     value::{Typed, Value},
 };
 
-/// In how many classes the births of keys are noted; see [`Keyspace::births`].
+/// The number of classes in which the births of keys are noted; see [`Keyspace::births`].
 const BIRTHS: usize = 1 << 16;
 
 /// All keys of a store.
@@ -25,15 +25,15 @@ pub struct Keyspace {
     entries: Rows,
     /// The keys that expire, the earliest first.
     expiries: BTreeSet<(u64, Box<[u8]>)>,
-    /// Counts the changes of keys.
+    /// The number of changes of keys so far.
     version: u64,
-    /// The last version at which a key of each class came into being. A transaction that watches an absent key is aborted
-    /// if one was born since: that it watched, or, rarely, another of its class.
+    /// The last version at which a key of each class came into being. A transaction that watches an absent key is
+    /// aborted if a key of its class was born since: the watched one, or, rarely, another.
     births: Box<[u64]>,
     publisher: Option<Arc<dyn Publish>>,
 }
 
-/// A key's value, and what goes with it.
+/// A key's value, with its version and expiry.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The value.
@@ -43,14 +43,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// When the key expires, in milliseconds since 1970.
+    /// The time when the key expires, in milliseconds since 1970.
     pub fn expires_ms(&self) -> Option<u64> {
         self.expires_ms.map(NonZeroU64::get)
     }
 
-    /// About how many bytes of memory the key of this name takes, its value included.
+    /// The bytes of memory that the key of this name takes, its value included; an estimate.
     pub fn memory_bytes(&self, key: &[u8]) -> usize {
-        // The row holds these three, and the table of places two numbers for each, since it is never full.
+        // The row holds these three. The table of places holds two numbers for each, since it is never full.
         let row = size_of::<u64>() + size_of::<Box<[u8]>>() + size_of::<Entry>() + 2 * size_of::<usize>();
         let expiry = self.expires_ms.map_or(0, |_| size_of::<(u64, Box<[u8]>)>() + key.len());
         row + key.len() + expiry + inspect::heap_bytes(&self.value)
@@ -61,12 +61,12 @@ impl Entry {
     }
 }
 
-/// Where published messages go, at one replica.
+/// The destination of published messages, at one replica.
 pub trait Publish: Send + Sync {
-    /// Hands a message to this replica's subscribers. Returns how many there are.
+    /// Hands a message to this replica's subscribers. Returns their number.
     fn publish(&self, channel: &[u8], message: &[u8]) -> usize;
 
-    /// Messages were published that this replica will not see: it got the state behind them from another.
+    /// Notes that messages were published that this replica will not see: it got the state behind them from another.
     fn tell_of_gap(&self) {}
 }
 
@@ -83,12 +83,12 @@ impl Default for Keyspace {
 }
 
 impl Keyspace {
-    /// Sets where published messages go.
+    /// Sets the destination of published messages.
     pub fn set_publisher(&mut self, publisher: Arc<dyn Publish>) {
         self.publisher = Some(publisher);
     }
 
-    /// Tells who listens that messages are missing.
+    /// Tells the publisher that messages are missing.
     pub(crate) fn tell_of_gap(&self) {
         if let Some(publisher) = &self.publisher {
             publisher.tell_of_gap();
@@ -100,12 +100,13 @@ impl Keyspace {
         View { keys: self, now_ms }
     }
 
-    /// Changes keys at a time, which never goes back. `seed` makes what is random the same at all replicas.
+    /// Changes keys at a time, which never goes back. `seed` determines random choices, which must be the same at all
+    /// replicas.
     pub fn change(&mut self, now_ms: u64, seed: u64) -> Change<'_> {
         Change { keys: self, now_ms, seed }
     }
 
-    /// Removes keys that have expired, until their values had `max` elements. Returns how many keys.
+    /// Removes keys that have expired, until their values had `max` elements. Returns the number of keys.
     pub fn expire(&mut self, now_ms: u64, max: usize) -> usize {
         let (mut removed, mut elements) = (0, 0);
         while elements < max {
@@ -121,32 +122,32 @@ impl Keyspace {
         removed
     }
 
-    /// How many keys there are, with those that have expired and were not removed yet.
+    /// The number of keys, with those that have expired and were not removed yet.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none, not even expired ones.
+    /// Whether there are no keys, not even expired ones.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many keys expire, or have expired and were not removed yet.
+    /// The number of keys that have an expiry, with those that have expired and were not removed yet.
     pub fn expiring(&self) -> usize {
         self.expiries.len()
     }
 
-    /// When the next key expires.
+    /// The time when the next key expires.
     pub fn next_expiry_ms(&self) -> Option<u64> {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// The keys as they are, those that have expired included, to be written out later and on any thread.
+    /// A copy of the keys, expired ones included, which can be written out later and on any thread.
     pub(crate) fn freeze(&self) -> Frozen {
         Frozen { entries: self.entries.clone(), version: self.version, births: self.births.clone() }
     }
 
-    /// Has the keys that were written, instead of those that there are.
+    /// Replaces the keys by those that were written.
     pub(crate) fn load(&mut self, from: &mut Reader<'_>) -> io::Result<()> {
         let mut new = Keyspace { version: from.number()?, publisher: self.publisher.clone(), ..Keyspace::default() };
         for _ in 0..from.number()? {
@@ -184,7 +185,7 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// Writes them, behind what is in `out` already.
+    /// Writes the keys, behind the bytes that are in `out` already.
     pub(crate) fn write(self, mut out: Writer, to: &mut dyn io::Write) -> io::Result<()> {
         out.number(self.version);
         let births = || self.births.iter().enumerate().filter(|(_, version)| **version > 0);
@@ -213,12 +214,12 @@ impl fmt::Debug for Keyspace {
     }
 }
 
-/// What a transaction knows of a key that it watches.
+/// The state of a watched key, as a transaction notes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// It was there, in this version.
+    /// The key was there, in this version.
     Present(u64),
-    /// It was not there, and this was the version of all.
+    /// The key was not there, and this was the version of the keyspace.
     Absent(u64),
 }
 
@@ -235,7 +236,7 @@ impl<'a> View<'a> {
         self.now_ms
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         let expired = self.keys.expiries.iter().take_while(|(at, _)| *at <= self.now_ms).count();
         self.keys.entries.len() - expired
@@ -246,7 +247,7 @@ impl<'a> View<'a> {
         self.len() == 0
     }
 
-    /// A key's value and what goes with it.
+    /// A key's value, with its version and expiry.
     pub fn entry(&self, key: &[u8]) -> Option<&'a Entry> {
         self.keys.entries.get(key).filter(|entry| entry.is_alive(self.now_ms))
     }
@@ -272,12 +273,12 @@ impl<'a> View<'a> {
         self.keys.entries.iter().filter(move |(_, entry)| entry.is_alive(now_ms))
     }
 
-    /// How many places there are for keys. Some are empty.
+    /// The number of places for keys. Some are empty.
     pub fn places(&self) -> usize {
         self.keys.entries.places()
     }
 
-    /// What lies at a place. None also where the key has expired.
+    /// The key and entry at a place. `None` if the place is empty, or the key has expired.
     pub fn at(&self, place: usize) -> Option<(&'a [u8], &'a Entry)> {
         let (key, entry) = self.keys.entries.at(place)?;
         entry.is_alive(self.now_ms).then_some((key, entry))
@@ -288,7 +289,7 @@ impl<'a> View<'a> {
         self.entry(key).map_or(Watch::Absent(self.keys.version), |entry| Watch::Present(entry.version))
     }
 
-    /// Whether a key is as it was.
+    /// Whether a key is in the state in which it was watched.
     pub fn is_unchanged(&self, key: &[u8], since: Watch) -> bool {
         match (since, self.entry(key)) {
             (Watch::Present(version), Some(entry)) => entry.version == version,
@@ -298,23 +299,23 @@ impl<'a> View<'a> {
     }
 }
 
-/// What an edit did, and what it returns.
+/// The effect of an edit, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited<T> {
-    /// The value is another one.
+    /// The value was changed.
     Changed(T),
-    /// The value is what it was.
+    /// The value was not changed.
     Unchanged(T),
 }
 
 impl<T> Edited<T> {
-    /// `Changed` where it was.
+    /// `Changed` if `changed`, else `Unchanged`.
     pub fn when(changed: bool, result: T) -> Edited<T> {
         if changed { Edited::Changed(result) } else { Edited::Unchanged(result) }
     }
 }
 
-/// The keys, to change them at a moment.
+/// The keys, open to changes at a moment.
 #[derive(Debug)]
 pub struct Change<'a> {
     keys: &'a mut Keyspace,
@@ -333,18 +334,18 @@ impl Change<'_> {
         self.keys.view(self.now_ms)
     }
 
-    /// Sets a key to a value, for ever.
+    /// Sets a key to a value, without an expiry.
     pub fn put(&mut self, key: &[u8], value: impl Typed) {
         self.put_until(key, value.into_value(), None);
     }
 
-    /// Sets a key to a value, which expires when its old one would have.
+    /// Sets a key to a value, which keeps the expiry of the old one.
     pub fn put_keeping_expiry(&mut self, key: &[u8], value: impl Typed) {
         let expires_ms = self.view().entry(key).and_then(Entry::expires_ms);
         self.put_until(key, value.into_value(), expires_ms);
     }
 
-    /// Sets a key to a collection, for ever, or removes it if that is empty.
+    /// Sets a key to a collection, without an expiry, or removes the key if the collection is empty.
     pub fn put_unless_empty(&mut self, key: &[u8], value: impl Typed) {
         if value.is_gone() {
             self.remove(key);
@@ -380,8 +381,8 @@ impl Change<'_> {
         self.move_expiry(key, old_expiry, expires_ms);
     }
 
-    /// Changes a key's value of a type, in place. An absent one begins with the type's default, and one whose collection
-    /// is empty afterwards is removed. When the key expires stays as it is.
+    /// Changes a key's value of a type, in place. An absent one begins with the type's default, and one whose
+    /// collection is empty afterwards is removed. The key's expiry stays as it is.
     ///
     /// An edit that fails must have changed nothing. The error is the edit's, or [`Error::WRONG_TYPE`].
     pub fn edit<T: Typed, R>(
@@ -392,7 +393,8 @@ impl Change<'_> {
         self.edit_or(key, T::default, edit)
     }
 
-    /// As [`edit`](Change::edit), where an absent value begins with another one than the type's default.
+    /// Changes a key's value as [`edit`](Change::edit) does; an absent value begins with the given one instead of the
+    /// type's default.
     pub fn edit_or<T: Typed, R>(
         &mut self,
         key: &[u8],
@@ -424,7 +426,7 @@ impl Change<'_> {
         Ok(result)
     }
 
-    /// Removes a key. Returns its value and when it would have expired, if it existed.
+    /// Removes a key. Returns its value and its expiry, if it existed.
     pub fn remove(&mut self, key: &[u8]) -> Option<(Value, Option<u64>)> {
         let entry = self.keys.entries.remove(key)?;
         self.move_expiry(key, entry.expires_ms, None);
@@ -435,7 +437,7 @@ impl Change<'_> {
         Some((entry.value, entry.expires_ms.map(NonZeroU64::get)))
     }
 
-    /// Sets when a key expires; None for never. One in the past removes it. Returns whether the key existed.
+    /// Sets a key's expiry; `None` for never. One in the past removes the key. Returns whether the key existed.
     pub fn set_expiry(&mut self, key: &[u8], expires_ms: Option<u64>) -> bool {
         if !self.view().exists(key) {
             return false;
@@ -460,9 +462,9 @@ impl Change<'_> {
         self.keys.expiries.clear();
     }
 
-    /// A number below `bound`, which must not be 0: any, but the same at all replicas.
+    /// A random number below `bound`, which must not be 0. It is the same at all replicas.
     pub fn random(&mut self, bound: usize) -> usize {
-        // SplitMix64, whose every seed is good.
+        // SplitMix64, for which every seed is good.
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -471,7 +473,7 @@ impl Change<'_> {
         ((u128::from(mixed) * bound as u128) >> 64) as usize
     }
 
-    /// Hands a message to this replica's subscribers. Returns how many there are.
+    /// Hands a message to this replica's subscribers. Returns their number.
     pub fn publish(&self, channel: &[u8], message: &[u8]) -> usize {
         self.keys.publisher.as_ref().map_or(0, |publisher| publisher.publish(channel, message))
     }

@@ -1,11 +1,11 @@
 //! A replicated key-value store that speaks the Redis protocol: its state, its commands, and what its clients see.
 //!
-//! The state ([`Store`]) is a [`squall::Replicated`] service, and pure: no I/O, no clock, no randomness of its own. So a
-//! test or a simulated cluster drives the very store that the servers run.
+//! The state ([`Store`]) is a [`squall::Replicated`] service, and pure: it does no I/O, reads no clock, and has no
+//! randomness of its own. So a test or a simulated cluster drives the very store that the servers run.
 //!
-//! How a request travels: its [`words`] are looked up among the [`command`]s. What changes the state becomes a
-//! [`message::Command`], which every replica applies in the same order; what only looks is answered by one replica, by
-//! [`Store::look`]. Time is an argument of both.
+//! The [`words`] of a request are looked up among the [`command`]s. A request that changes the state becomes a
+//! [`message::Command`], which every replica applies in the same order. A request that only looks is answered by one
+//! replica, by [`Store::look`]. Time is an argument of both.
 
 pub mod command;
 pub mod encode;

@@ -1,6 +1,6 @@
-//! What travels through the group, and what is asked of it by those who are no members.
+//! The messages of the group, and the queries of front ends, which are no members of it.
 
-// What rkyv derives has no documentation.
+// The types that rkyv derives have no documentation.
 #![allow(missing_docs)]
 
 use rkyv::{Archive, Deserialize, Serialize};
@@ -13,27 +13,27 @@ use crate::Reply;
 pub enum Command {
     /// One request.
     Run {
-        /// When it was sent.
+        /// The time of sending.
         at_ms: u64,
         /// Its [`words`](crate::words).
         request: Vec<u8>,
-        /// Who answers it, if it only looks.
+        /// The replicas that answer it, if it only looks.
         answered_by: AnsweredBy,
     },
     /// Several requests, at one moment, unless a watched key has changed.
     Transaction {
-        /// When it was sent.
+        /// The time of sending.
         at_ms: u64,
         /// The keys that are watched.
         watched: Vec<Watched>,
         /// The words of each request.
         requests: Vec<Vec<u8>>,
-        /// Who answers those that only look.
+        /// The replicas that answer the requests that only look.
         answered_by: AnsweredBy,
     },
-    /// Only the time, so that keys expire where nothing else happens.
+    /// The time alone, so that keys expire where nothing else happens.
     Tick {
-        /// When it was sent.
+        /// The time of sending.
         at_ms: u64,
     },
 }
@@ -52,35 +52,35 @@ impl Command {
     }
 }
 
-/// Who answers requests that only look. What changes the state all replicas carry out.
+/// The replicas that answer requests that only look. Requests that change the state are carried out by all replicas.
 #[derive(Archive, Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnsweredBy {
-    /// The replica that it was submitted at: no other's answer is seen.
+    /// The replica at which it was submitted: no other's answer is seen.
     Sender,
-    /// All, since any of them may be asked for the answer: that of a front end's request.
+    /// All replicas, since any of them may be asked for the answer to a front end's request.
     All,
 }
 
-/// What a front end asks a replica, beside the order.
+/// A front end's query to a replica, outside of the order.
 #[derive(Archive, Serialize, Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Answers to requests that only look, all of one state.
     Look {
-        /// The asker's clock.
+        /// The front end's clock, in milliseconds since 1970.
         clock_ms: u64,
         /// The words of each request.
         requests: Vec<Vec<u8>>,
     },
     /// The state of keys that a transaction is to watch.
     Watch {
-        /// The asker's clock.
+        /// The front end's clock, in milliseconds since 1970.
         clock_ms: u64,
         /// The keys.
         keys: Vec<Vec<u8>>,
     },
 }
 
-/// What a replica says to a [`Query`].
+/// A replica's answer to a [`Query`].
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The first of the answers: where they are long, the rest must be asked for again.
@@ -94,8 +94,8 @@ pub enum Answer {
 pub struct Watched {
     /// The key.
     pub key: Vec<u8>,
-    /// Whether it was there.
+    /// Whether the key was there.
     pub present: bool,
-    /// Its version, or, if it was absent, that of the whole.
+    /// The key's version, or, if it was absent, that of the keyspace.
     pub version: u64,
 }

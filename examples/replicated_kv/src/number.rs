@@ -1,6 +1,6 @@
 //! Numbers as Redis reads and writes them.
 
-/// Reads a number as Redis does: decimal, no sign but a minus, no leading zero, no space.
+/// Reads a whole number as Redis does: decimal, no sign but a minus, no leading zero, no space.
 pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
@@ -14,8 +14,8 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a number that need not be whole, as Redis does, but for hexadecimal ones, which only Redis takes. "inf" and "-inf"
-/// are numbers, "nan" is none, and neither is what is too large, or too near to 0.
+/// Reads a number that need not be whole, as Redis does, except for hexadecimal ones, which only Redis takes. "inf" and
+/// "-inf" are numbers. "nan" is none, and neither is one that is too large, or too near to 0.
 pub fn float(text: &[u8]) -> Option<f64> {
     let number: f64 = str::from_utf8(text).ok()?.parse().ok()?;
     let is_spelled_out = || text.iter().any(|byte| matches!(byte, b'i' | b'I'));
@@ -28,9 +28,9 @@ pub fn float(text: &[u8]) -> Option<f64> {
     is_read.then_some(number)
 }
 
-/// Writes a number that need not be whole, as Redis 7.2 does: as short as it can be read back.
+/// Writes a number that need not be whole, as Redis 7.2 does: as the shortest text that reads back as the number.
 pub fn double(number: f64) -> String {
-    /// Up to here Redis writes whole numbers as such.
+    /// Up to this limit Redis writes whole numbers without an exponent.
     const WHOLE: f64 = (1u64 << 62) as f64;
     if !number.is_finite() || number == 0.0 {
         return number.to_string().to_ascii_lowercase();
@@ -43,7 +43,7 @@ pub fn double(number: f64) -> String {
     let power: i32 = power.parse().expect("it was just written");
     let (sign, mantissa) = mantissa.split_at(usize::from(number < 0.0));
     let digits = mantissa.replace('.', "");
-    // What the last digit is worth, as a power of ten.
+    // The power of ten for which the last digit stands.
     let last = power + 1 - digits.len() as i32;
     if last < 0 && (last > -7 || power.abs() < 4) {
         return match power {
@@ -58,7 +58,7 @@ pub fn double(number: f64) -> String {
     format!("{sign}{mantissa}{e}{power}")
 }
 
-/// How many bytes a number takes in decimal, its sign included.
+/// The number of bytes that a number takes in decimal, its sign included.
 pub fn digits(number: i64) -> usize {
     let digits = number.unsigned_abs().checked_ilog10().map_or(1, |log| log as usize + 1);
     digits + usize::from(number < 0)

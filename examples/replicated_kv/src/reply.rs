@@ -1,6 +1,6 @@
-//! What a request is answered, before it is encoded for a client's version of the protocol.
+//! A request's answer, before it is encoded for a client's version of the protocol.
 
-// What rkyv derives has no documentation.
+// The types that rkyv derives have no documentation.
 #![allow(missing_docs)]
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use rkyv::{
 
 use crate::{Error, Text, text::AsBytes};
 
-/// An answer. Where RESP2 lacks a form, it becomes what Redis makes of it.
+/// An answer. A form that RESP2 lacks is encoded there as Redis does it.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[rkyv(
     serialize_bounds(__S: Writer + Allocator, __S::Error: Source),
@@ -37,24 +37,24 @@ pub enum Reply {
     Bytes(Box<[u8]>),
     /// A text for people.
     Verbatim(String),
-    /// Nothing; in RESP2 a bulk string of no length.
+    /// No value; in RESP2 a bulk string of length -1.
     Null,
-    /// Nothing; in RESP2 an array of no length.
+    /// No value; in RESP2 an array of length -1.
     NullArray,
     /// Answers in a row.
     Array(#[rkyv(omit_bounds)] Vec<Reply>),
     /// Keys and values; in RESP2 an array of both in turn.
     Map(#[rkyv(omit_bounds)] Vec<(Reply, Reply)>),
-    /// Answers that belong together two by two; in RESP2 an array of all.
+    /// Answers in pairs; in RESP2 an array of all.
     Pairs(#[rkyv(omit_bounds)] Vec<(Reply, Reply)>),
     /// Answers without an order; in RESP2 an array.
     Set(#[rkyv(omit_bounds)] Vec<Reply>),
-    /// What was not asked for; in RESP2 an array.
+    /// A push, which the client did not ask for; in RESP2 an array.
     Push(#[rkyv(omit_bounds)] Vec<Reply>),
 }
 
 impl Reply {
-    /// What most changes are answered.
+    /// The answer to most changes.
     pub const OK: Reply = Reply::Status(Cow::Borrowed("OK"));
 
     /// A fixed status.
@@ -67,22 +67,22 @@ impl Reply {
         Reply::Bytes(bytes.as_ref().into())
     }
 
-    /// A number of things.
+    /// The answer to a count.
     pub fn count(things: usize) -> Reply {
         Reply::Integer(things as i64)
     }
 
-    /// 1 or 0.
+    /// The answer to a yes-or-no question: 1 or 0.
     pub fn whether(holds: bool) -> Reply {
         Reply::Integer(i64::from(holds))
     }
 
-    /// Bytes in a row, copied.
+    /// An array of bytes, copied.
     pub fn array_of_bytes<B: AsRef<[u8]>>(all: impl IntoIterator<Item = B>) -> Reply {
         Reply::Array(all.into_iter().map(Reply::bytes).collect())
     }
 
-    /// About how many bytes of memory it takes, with those of values that the store still holds.
+    /// The bytes of memory that it takes, with those of values that the store still holds; an estimate.
     pub fn memory_bytes(&self) -> usize {
         let inner = match self {
             Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => all.iter().map(Reply::memory_bytes).sum(),
@@ -116,7 +116,7 @@ impl From<Text> for Reply {
     }
 }
 
-/// A value, or nothing.
+/// A value, or null.
 impl<T: Into<Reply>> From<Option<T>> for Reply {
     fn from(value: Option<T>) -> Reply {
         value.map_or(Reply::Null, T::into)

@@ -1,8 +1,8 @@
 //! A replica's state as bytes, for a replica that joins.
 //!
-//! What is written says everything that a later command could depend on: besides keys and values, the order in which they lie
-//! (some commands draw places at random), and what transactions that watch need. All numbers are little-endian; a text is its
-//! length (4 bytes) and its bytes.
+//! The bytes hold everything on which a later command could depend. Besides keys and values, that is the order in which
+//! they lie (some commands draw places at random), and the versions that watching transactions need. All numbers are
+//! little-endian. A text is its length (4 bytes) and its bytes.
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +17,7 @@ use crate::{
 /// The first bytes of a state, with the version of the format.
 pub(crate) const MAGIC: &[u8; 8] = b"sqlkv\0\0\x02";
 
-/// As many bytes are read or written at once: a length is only believed as far as bytes come.
+/// The number of bytes read or written at once. A length is trusted only as far as bytes have arrived.
 const AT_ONCE: usize = 1 << 20;
 
 /// Writes a state.
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 1 << 20;
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
 impl Writer {
-    /// Hands on what is there, if that is much.
+    /// Hands on the bytes so far, if there are many.
     pub(crate) fn spill(&mut self, to: &mut dyn Write) -> io::Result<()> {
         if self.0.len() < AT_ONCE {
             return Ok(());
@@ -55,7 +55,7 @@ impl Writer {
     }
 
     fn text(&mut self, text: &Text) {
-        // How it is held is not to be seen from its bytes, and clients may ask.
+        // The form matters: it cannot be told from the bytes, and clients may ask for it.
         match text {
             Text::Integer(number) => {
                 self.byte(1);
@@ -199,7 +199,7 @@ impl Reader<'_> {
             }
             _ => return Err(damaged("it has a value of no type")),
         };
-        // Collections that are empty, or have an element twice, no store has.
+        // No store has collections that are empty, or that have an element twice.
         if elements == 0 || value.elements() as u64 != elements {
             return Err(damaged("a collection's elements are fewer than it says"));
         }
@@ -207,7 +207,7 @@ impl Reader<'_> {
     }
 }
 
-/// The error of bytes that no store has written; the sentence is about the state.
+/// The error of bytes that no store has written. `what` completes a sentence about the state.
 pub(crate) fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a state that was to be restored is damaged: {what}"))
 }

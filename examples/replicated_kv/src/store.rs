@@ -20,17 +20,17 @@ use crate::{
 /// The longest value, in bytes (Redis' `proto-max-bulk-len`).
 pub const MAX_VALUE_BYTES: usize = 512 << 20;
 
-/// How many elements of expired keys a command removes besides what it does, so that none takes long.
+/// The most elements of expired keys that a command removes besides its own work, so that no command takes long.
 const EXPIRE_AT_ONCE: usize = 32;
 
-/// How many a [`Command::Tick`] removes, which does nothing else.
+/// The most elements that a [`Command::Tick`] removes, which does nothing else.
 const EXPIRE_AT_TICK: usize = 1000;
 
-/// The memory that a transaction's answers take before its other requests that only look are refused: a few words can ask
-/// for any value, and be said a thousand times.
+/// The memory of a transaction's answers, in bytes, beyond which its other requests that only look are refused. A few
+/// words can ask for any value, and can be repeated a thousand times.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// When the answers to a front end's requests have so many bytes, the other requests are left for later.
+/// The bytes of the answers to a front end's requests after which the other requests are left for later.
 const MAX_LOOK_BYTES: usize = 1 << 20;
 
 /// One replica's state.
@@ -44,27 +44,27 @@ pub struct Store {
 }
 
 impl Store {
-    /// The replica of a node. It spares itself the requests of others that only look.
+    /// The replica of a node. It skips the requests of other senders that only look.
     pub fn at(node: NodeId) -> Store {
         Store { node: Some(node), ..Store::default() }
     }
 
-    /// Sets where published messages go.
+    /// Sets the destination of published messages.
     pub fn set_publisher(&mut self, publisher: Arc<dyn Publish>) {
         self.keys.set_publisher(publisher);
     }
 
-    /// The keys.
+    /// The keys, read-only.
     pub fn keys(&self) -> &Keyspace {
         &self.keys
     }
 
-    /// The place of the last command that was applied: the view in whose order it is, and its place there.
+    /// The place of the last command that was applied: its view, and its sequence number there.
     pub fn applied(&self) -> Option<(Epoch, Seq)> {
         self.applied
     }
 
-    /// What time it is for a reader whose clock says `clock_ms`.
+    /// The store's time for a reader whose clock says `clock_ms`.
     pub fn time_ms(&self, clock_ms: u64) -> u64 {
         self.now_ms.max(clock_ms)
     }
@@ -98,7 +98,7 @@ impl Store {
         bytes
     }
 
-    /// What is saved before the keys.
+    /// The saved bytes that precede the keys.
     fn head(&self) -> Writer {
         let mut out = Writer(MAGIC.to_vec());
         out.number(self.now_ms);
@@ -107,7 +107,7 @@ impl Store {
         out
     }
 
-    /// Has the state that another replica saved, instead of its own. After an error it is what it was.
+    /// Replaces the state by one that another replica saved. After an error, the state is unchanged.
     pub fn load(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let mut from = Reader(from);
         from.magic()?;
@@ -137,12 +137,12 @@ impl Store {
     }
 }
 
-/// What becomes of a request that only looks. None of these changes the state, so replicas may differ.
+/// The treatment of a request that only looks. None changes the state, so replicas may differ.
 #[derive(Clone, Copy, Debug)]
 enum Looks {
     Answered,
     Refused,
-    /// Nobody would see the answer.
+    /// No client would see the answer.
     Skipped,
 }
 
@@ -235,7 +235,7 @@ impl Answers for Store {
     }
 }
 
-/// What a replica answers to what no replica of this version sends.
+/// The answer to a request that no replica of this version sends.
 fn malformed() -> Error {
     Error::fixed("ERR the request is none that replicas exchange: they run different versions of this program")
 }
@@ -300,7 +300,7 @@ mod tests {
         other.store.load(&mut &saved[..]).expect("it is whole");
         assert!(is_same(&shell.store, &other.store));
         (other.now_ms, other.applied) = (shell.now_ms, shell.applied);
-        // Commands that draw places at random, watch, expire, and depend on how values are held.
+        // Commands that draw places at random, watch, expire, and depend on the values' forms.
         for line in ["spop set", "spop set 2", "object encoding digits", "incr digits", "randomkey", "lrem list 0 2"] {
             let (one, two) = (shell.ask(line), other.ask(line));
             assert!(one == two || line == "randomkey", "{line}: {one} {two}");
@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(other.save(), before);
             let mut damaged = saved.clone();
             damaged[len] ^= random.u8(1..);
-            // It may be one, of other values; but nothing panics, and no length is believed.
+            // The result may be a valid state of other values. But nothing panics, and no length is trusted.
             let _ = Store::default().load(&mut &damaged[..]);
         }
     }

@@ -1,4 +1,4 @@
-//! A store at a prompt, for tests of commands.
+//! A store behind a prompt, for tests of commands.
 
 use rkyv::rancor;
 use squall::{Applied, Epoch, Hlc, NodeId, Replicated, Seq};
@@ -23,13 +23,14 @@ impl Shell {
         Shell { now_ms: 1_700_000_000_000, ..Shell::default() }
     }
 
-    /// Carries out a line of words, and shows the answer: `OK`, `:1`, `"text"`, `nil`, `[..]`, `{key: value}`, `-ERR ..`.
+    /// Carries out a line of words, and shows the answer: `OK`, `:1`, `"text"`, `nil`, `[..]`, `{key: value}`, `-ERR
+    /// ..`.
     pub(crate) fn ask(&mut self, line: &str) -> String {
         let words: Vec<_> = line.split(' ').collect();
         self.ask_words(&words)
     }
 
-    /// As [`ask`](Shell::ask), of words that may hold anything.
+    /// Carries out a request as [`ask`](Shell::ask) does, from words that may hold any bytes.
     pub(crate) fn ask_words<W: AsRef<[u8]>>(&mut self, words: &[W]) -> String {
         let request = words::join(words);
         let run = {

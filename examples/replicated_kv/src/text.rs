@@ -17,7 +17,7 @@ use crate::number;
 pub enum Text {
     /// The decimal digits of a number.
     Integer(i64),
-    /// A few bytes, here in the value itself.
+    /// A few bytes, stored inline.
     Short(Short),
     /// Bytes that do not change.
     Fixed(Arc<[u8]>),
@@ -53,7 +53,7 @@ impl fmt::Debug for Short {
     }
 }
 
-/// How a text travels to where it is only looked at: as its bytes, however it is held.
+/// The form of a text in messages to front ends: its bytes, however it is held.
 #[derive(Debug)]
 pub(crate) struct AsBytes;
 
@@ -79,7 +79,7 @@ impl<D: Fallible + ?Sized> DeserializeWith<ArchivedVec<u8>, Text, D> for AsBytes
 }
 
 impl Text {
-    /// The bytes as they are, though they may be a number's digits.
+    /// A text of these bytes as they are, even if they are a number's digits.
     pub fn plain(bytes: &[u8]) -> Text {
         Short::new(bytes).map_or_else(|| Text::Fixed(Arc::from(bytes)), Text::Short)
     }
@@ -94,7 +94,7 @@ impl Text {
         }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Text::Integer(number) => number::digits(*number),
@@ -104,12 +104,12 @@ impl Text {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number whose digits these are, if they are one's, as Redis reads it.
+    /// The number whose digits these are, as Redis reads it; `None` if they are no number's.
     pub fn integer(&self) -> Option<i64> {
         match self {
             Text::Integer(number) => Some(*number),
@@ -119,7 +119,7 @@ impl Text {
         }
     }
 
-    /// The bytes, to change them. Copies them if somebody else holds them, or if they were of a fixed length.
+    /// The bytes, to change them. Copies them if another clone holds them too, or if they were of a fixed length.
     pub fn make_mut(&mut self) -> &mut Vec<u8> {
         if !matches!(self, Text::Growing(_)) {
             *self = Text::Growing(Arc::new(self.bytes().into_owned()));
@@ -130,10 +130,12 @@ impl Text {
         }
     }
 
-    /// As [`make_mut`](Text::make_mut), of at least `len` bytes: zeros follow those that there are.
+    /// The bytes, to change them, as of [`make_mut`](Text::make_mut), and at least `len` of them: zeros follow the
+    /// present ones.
     pub fn make_mut_of(&mut self, len: usize) -> &mut Vec<u8> {
         if len / 2 > self.len() {
-            // Where there are many, the system has zeros ready: to write them would take long, and memory at once.
+            // For many bytes the system has zeros ready. Writing them would take long, and would use the memory at
+            // once.
             let mut bytes = vec![0; len];
             bytes[..self.len()].copy_from_slice(&self.bytes());
             *self = Text::Growing(Arc::new(bytes));
@@ -145,7 +147,7 @@ impl Text {
 
     /// Bytes of memory beyond the value itself.
     pub fn heap_bytes(&self) -> usize {
-        /// What an `Arc` counts.
+        /// The size of an `Arc`'s two counts.
         const COUNTS: usize = 2 * size_of::<usize>();
         match self {
             Text::Integer(_) | Text::Short(_) => 0,
@@ -155,7 +157,7 @@ impl Text {
     }
 }
 
-/// What is a number's digits, as Redis writes them, is kept as that number.
+/// A text of these bytes. The digits of a number, as Redis writes it, are kept as that number.
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Text {
         number::integer(bytes).map_or_else(|| Text::plain(bytes), Text::Integer)

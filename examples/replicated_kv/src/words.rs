@@ -1,4 +1,4 @@
-//! The words of a request, in one buffer: each is a length (4 bytes, little-endian) and so many bytes.
+//! The words of a request, in one buffer. Each is a length (4 bytes, little-endian) and that many bytes.
 
 use smallvec::SmallVec;
 
@@ -15,11 +15,11 @@ pub fn push(request: &mut Vec<u8>, word: &[u8]) {
     request.extend_from_slice(word);
 }
 
-/// Begins a word, of which so many bytes are to be appended.
+/// Begins a word, of which `bytes` bytes are to be appended.
 ///
 /// # Panics
 ///
-/// As [`push`].
+/// If the word has 4 GiB or more.
 pub fn begin(request: &mut Vec<u8>, bytes: usize) {
     let bytes = u32::try_from(bytes).expect("a word is shorter than 4 GiB");
     request.extend_from_slice(&bytes.to_le_bytes());
@@ -32,7 +32,7 @@ pub fn join<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>) -> Vec<u8> {
     request
 }
 
-/// Splits a request into its words. None if it was not made by [`push`].
+/// Splits a request into its words. `None` if it was not made by [`push`].
 pub fn split(mut request: &[u8]) -> Option<Split<'_>> {
     let mut words = Split::new();
     while !request.is_empty() {

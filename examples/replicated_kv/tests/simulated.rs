@@ -1,6 +1,6 @@
 //! The store in whole simulated clusters, each from a seed: clients at all nodes, clocks that differ, nodes that pause.
 //!
-//! Afterwards all replicas must be the same to the last detail, and what was done to some keys must be linearizable. A
+//! Afterwards all replicas must be the same to the last detail, and the history of some keys must be linearizable. A
 //! failure names its seed, and `SQUALL_SEED` runs that one alone.
 
 use std::{
@@ -26,24 +26,25 @@ use squall_kv::{
     words,
 };
 
-/// How many seeds run.
+/// The number of seeds that run.
 const SEEDS: u64 = 100;
 
-/// How many operations each client does.
+/// The number of operations of each client.
 const OPERATIONS: usize = 60;
 
-/// How many operations a client has on their way at most.
+/// The most operations that a client has under way.
 const PIPELINE: usize = 4;
 
-/// How many nanoseconds of virtual time clocks take for a millisecond. So few that keys expire within a run, which takes some
-/// milliseconds of virtual time.
+/// The nanoseconds of virtual time in a millisecond of the clocks. They are few, so that keys expire within a run,
+/// which takes some milliseconds of virtual time.
 const NS_PER_CLOCK_MS: u64 = 10_000;
 
-/// How long the search for a linearization of one key's history may take.
+/// The limit of the search for a linearization of one key's history.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is done to keys whose history is not checked. A capital letter stands for a word: a key of a string, a hash, a list,
-/// a set (`M`) or a sorted set; a field or member `F`, a value `V`, a small number `N`, a time `T` in milliseconds.
+/// The changes to keys whose history is not checked. A capital letter stands for a word. It is a key of a string, a
+/// hash, a list, a set (`M`) or a sorted set, or one of these: a field or member `F`, a value `V`, a small number `N`,
+/// a time `T` in milliseconds.
 const CHANGES: &[&str] = &[
     "set S V",
     "set S V px T",
@@ -119,7 +120,7 @@ const CHANGES: &[&str] = &[
     "zdiffstore Z 2 Z M",
 ];
 
-/// What is asked about them.
+/// The reads of these keys.
 const LOOKS: &[&str] = &[
     "get S",
     "strlen S",
@@ -144,7 +145,7 @@ const LOOKS: &[&str] = &[
 enum Step {
     Get(Option<i64>),
     Set(i64),
-    /// What was there before, and is now.
+    /// The value before, and the value now.
     Swap(Option<i64>, i64),
     Incr(i64),
     Del(bool),
@@ -173,17 +174,17 @@ impl Model for Register {
     }
 }
 
-/// Keys whose history is checked.
+/// The number of keys whose history is checked.
 const CHECKED: usize = 3;
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Default)]
 struct World {
-    /// In nanoseconds of virtual time.
+    /// The time, in nanoseconds of virtual time.
     now: Cell<u64>,
-    /// Counts calls and returns, which is their order.
+    /// The number of calls and returns so far, which orders them.
     events: Cell<i64>,
-    /// Values are never set twice.
+    /// The last value that was set: values are never set twice.
     values: Cell<i64>,
     histories: RefCell<[Vec<Operation<Register>>; CHECKED]>,
     aborted: Cell<usize>,
@@ -229,7 +230,7 @@ impl Server {
         }
     }
 
-    /// Does some requests at one moment unless a key has changed since it was watched. None if it has.
+    /// Carries out requests at one moment unless a key has changed since it was watched. `None` if it has.
     async fn transaction(&self, watched: Vec<Watched>, lines: &[&str]) -> Option<Vec<Reply>> {
         let requests = lines.iter().map(|line| words::join(line.split(' '))).collect();
         let transaction =
@@ -246,7 +247,7 @@ impl Server {
         self.group.read(move |store| store.watch(&key, clock_ms)).await.expect("nodes live")
     }
 
-    /// Something to a key whose history is checked.
+    /// An operation on a key whose history is checked.
     async fn checked(self, key: usize, what: u8) {
         let name = format!("checked{key}");
         let mut call_time = self.world.event();
@@ -280,7 +281,7 @@ impl Server {
         self.world.histories.borrow_mut()[key].push(operation);
     }
 
-    /// Something to other keys.
+    /// An operation on other keys.
     async fn unchecked(self, what: u8, lines: Vec<String>) {
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         match what {
@@ -307,7 +308,7 @@ fn number(reply: &Reply) -> Option<i64> {
     }
 }
 
-/// A line in which words stand for the capital letters.
+/// A line with words in the place of the capital letters.
 fn fill(line: &str, rng: &mut Rng) -> String {
     let word = |word: &str| match word {
         "S" | "H" | "L" | "M" | "Z" => format!("{word}{}", rng.u8(..2)),
@@ -332,7 +333,7 @@ struct Simulation {
     nodes: Vec<NodeId>,
     servers: Vec<Server>,
     clients: Vec<Client>,
-    /// Until when a node is paused.
+    /// By node: the time until which it is paused.
     paused_until: Vec<u64>,
 }
 
@@ -423,7 +424,7 @@ impl Simulation {
         client.waiting.retain_mut(|operation| operation.as_mut().poll(&mut context) == Poll::Pending);
     }
 
-    /// All that a node's replica holds, and in which order.
+    /// All that a node's replica holds, in its order.
     fn dump(&mut self, node: usize) -> Vec<String> {
         let at_ms = self.servers.iter().map(Server::clock_ms).max().expect("there are nodes");
         let look = move |store: &Store| {
@@ -447,7 +448,7 @@ impl Simulation {
     }
 }
 
-/// Runs a seed, checks it, and returns what the replicas hold.
+/// Runs a seed, checks it, and returns the content of the replicas.
 fn run(seed: u64) -> Vec<String> {
     let mut simulation = Simulation::new(seed);
     simulation.run();

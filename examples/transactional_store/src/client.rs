@@ -1,4 +1,4 @@
-//! The transactions of this member's own: out to the shards, and done once these have answered.
+//! This member's own transactions: sent to the shards, and over once these have answered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,29 +9,29 @@ use crate::{
     message::{Answer, Header, Part, answer_bytes, append, longest_value},
 };
 
-/// Names a transaction of one member.
+/// The number of a transaction of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId(pub u64);
 
 /// A transaction that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// Which.
+    /// The transaction.
     pub id: TransactionId,
-    /// What it did, or why that is not known.
+    /// The transaction's outcome, or the reason why it is not known.
     pub result: Result<Outcome, TransactionError>,
 }
 
-/// Why a transaction was not accepted. It has no effect.
+/// The reason why a transaction was not accepted. It has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// As many are under way as may be.
+    /// As many transactions are under way as may be.
     #[error("{window} transactions are under way already: wait until one is over, or raise `StoreConfig::window`")]
     Busy {
         /// The limit.
         window: usize,
     },
-    /// There is nothing to do.
+    /// The transaction has no operations.
     #[error("the transaction has no operations: give it one")]
     Empty,
     /// A value is too long.
@@ -39,33 +39,33 @@ pub enum SubmitError {
         "a value has {bytes} bytes, and may have {most}: split it, or raise `StoreConfig::value_bytes` at all members"
     )]
     ValueTooLong {
-        /// How long it is.
+        /// The value's length, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit, in bytes.
         most: usize,
     },
-    /// Its operations don't fit into a message, or what may come back does not.
+    /// The transaction's operations, or the possible replies, do not fit into a message.
     #[error(
         "the transaction needs messages of {bytes} bytes, and they may have {most}: split it, or raise `StoreConfig::message_bytes`"
     )]
     TooLong {
-        /// How long a message would have to be.
+        /// The length that a message would have, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit, in bytes.
         most: usize,
     },
     /// All replicas of a shard have failed.
     #[error("all replicas of {0} have failed: its keys are lost")]
     Lost(ShardId),
-    /// This member was taken for failed by the others.
+    /// The other members have removed this one.
     #[error("the other members have gone on without this one: start it again in a new group")]
     Ended,
 }
 
-/// One that has not been answered by all.
+/// A transaction that not all replicas have answered.
 #[derive(Debug)]
 struct Pending {
-    /// None as long as it waits to be sent.
+    /// `None` while the request waits to be sent.
     scattering: Option<ScatteringId>,
     operations: usize,
     parts: Vec<Awaited>,
@@ -76,9 +76,9 @@ struct Pending {
 #[derive(Debug)]
 struct Awaited {
     shard: ShardId,
-    /// Which of the transaction's operations it carries out.
+    /// The places of its operations in the transaction.
     operations: Vec<usize>,
-    /// The replicas that live, and what they have answered.
+    /// The replicas that live, by rank, and their answers.
     answers: Vec<(usize, Option<Vec<Reply>>)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Client {
     ended: bool,
     next: u64,
     pending: BTreeMap<u64, Pending>,
-    /// What is still to be sent, with the transactions' numbers.
+    /// The requests still to be sent, with the transactions' numbers.
     requests: VecDeque<(u64, Scattering)>,
     completed: VecDeque<Completed>,
 }
@@ -156,12 +156,12 @@ impl Client {
         if self.pending.len() >= window { Err(SubmitError::Busy { window }) } else { Ok(()) }
     }
 
-    /// The request that is to be sent next.
+    /// The request to be sent next.
     pub(crate) fn request(&self) -> Option<&Scattering> {
         self.requests.front().map(|(_, scattering)| scattering)
     }
 
-    /// It was sent.
+    /// Notes that the request was sent.
     pub(crate) fn sent(&mut self, scattering: ScatteringId) {
         let sent = self.requests.pop_front().and_then(|(number, _)| self.pending.get_mut(&number));
         if let Some(pending) = sent {
@@ -169,14 +169,14 @@ impl Client {
         }
     }
 
-    /// A replica has carried out a transaction.
+    /// Takes a replica's answer.
     pub(crate) fn on_answer(&mut self, from: usize, answer: Answer) {
         let Some(pending) = self.pending.get_mut(&answer.number) else { return };
         pending.stamp = answer.stamp;
         for Part { shard, items } in answer.parts {
             let part = pending.parts.iter_mut().find(|part| part.shard == shard);
             let Some(part) = part.filter(|part| part.operations.len() == items.len()) else { continue };
-            // Nobody waits for a removed replica, and what it has carried out may be undone: see the crate's page.
+            // A removed replica is not waited for, and what it has carried out may be undone: see the crate's page.
             if let Some((_, answered)) = part.answers.iter_mut().find(|(rank, _)| *rank == from) {
                 *answered = Some(items);
             }
@@ -184,7 +184,7 @@ impl Client {
         self.complete(answer.number);
     }
 
-    /// A scattering was recalled.
+    /// Aborts the transaction whose scattering was recalled.
     pub(crate) fn on_undeliverable(&mut self, scattering: ScatteringId) {
         let recalled = self.pending.iter().find(|(_, pending)| pending.scattering == Some(scattering));
         if let Some((&number, _)) = recalled {
@@ -192,7 +192,7 @@ impl Client {
         }
     }
 
-    /// These members have failed, all at once.
+    /// Takes the members that one settlement has removed, all at once.
     pub(crate) fn on_removed(&mut self, ranks: &[usize]) {
         for &rank in ranks {
             self.alive[rank] = false;
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// The others go on without this member.
+    /// Ends all transactions: the others go on without this member.
     pub(crate) fn on_ended(&mut self) {
         self.ended = true;
         while let Some((&number, pending)) = self.pending.first_key_value() {
@@ -232,7 +232,7 @@ impl Client {
         }
         let mut replies = vec![Reply::Skipped; pending.operations];
         for part in &mut pending.parts {
-            // All of them say the same.
+            // All replicas of a shard give the same answer.
             let answer = part.answers.pop().and_then(|(_, answer)| answer).unwrap_or_default();
             for (&at, reply) in part.operations.iter().zip(answer) {
                 replies[at] = reply;

@@ -1,8 +1,8 @@
-//! Whether what clients saw is strictly serializable: could have come from one transaction after the other, in an order in
-//! which none is before one that had ended when it was submitted.
+//! A check that a history is strictly serializable: that one order of the transactions explains all that clients saw.
+//! In that order, no transaction precedes one that had ended when it was submitted.
 //!
-//! The store itself says which order that is: that of [`Moment`]s. [`History::check`] carries all transactions out again in
-//! this order, on one [`Keyspace`], and compares. The package's tests also look for any such order without being told one.
+//! The order is the store's own, that of [`Moment`]s. [`History::check`] carries all transactions out again in this
+//! order, on one [`Keyspace`], and compares. The package's tests also search for any such order without being told one.
 
 use std::{
     borrow::Cow,
@@ -18,26 +18,26 @@ use crate::{Execution, Keyspace, Moment, Operation, Outcome, Placement, Reply, S
 pub struct Record {
     /// The client's rank.
     pub client: usize,
-    /// The transaction's number there.
+    /// The transaction's number at its client.
     pub number: u64,
-    /// When it was submitted, on a clock that all clients share, in any unit.
+    /// The time of submission, on a clock that all clients share, in any unit.
     pub submitted: u64,
-    /// When it was over, on the same clock; [`u64::MAX`] if that is not known.
+    /// The time of the end, on the same clock; [`u64::MAX`] if that is not known.
     pub ended: u64,
-    /// What was asked for.
+    /// The operations.
     pub transaction: Transaction,
-    /// What came of it.
+    /// The result, as far as the client knows it.
     pub seen: Seen,
 }
 
-/// What a client knows of a transaction at the end.
+/// A client's knowledge of a transaction's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Seen {
     /// It took effect.
     Committed(Outcome),
     /// It was recalled.
     Aborted,
-    /// Nothing.
+    /// Its end is not known.
     Unknown,
 }
 
@@ -46,24 +46,24 @@ pub enum Seen {
 pub struct History {
     placement: Placement,
     records: Vec<Record>,
-    /// The members that were looked at.
+    /// The members whose executions were added.
     learnt: BTreeSet<usize>,
-    /// What their replicas have carried out.
+    /// The effects that their replicas have carried out.
     effects: BTreeMap<Moment, Effect>,
-    /// When that was, by client and number.
+    /// The moment of each effect, by client and number.
     moments: HashMap<(usize, u64), Moment>,
 }
 
-/// What is known of a transaction from the replicas.
+/// The effect of a transaction, as the replicas report it.
 #[derive(Clone, Debug)]
 struct Effect {
     number: u64,
-    /// Those that it concerns.
+    /// The shards that it concerns.
     shards: Vec<ShardId>,
     parts: BTreeMap<ShardId, Done>,
 }
 
-/// What replicas of one shard have carried out, all the same.
+/// The part that the replicas of one shard have carried out; the same at all of them.
 #[derive(Clone, Debug)]
 struct Done {
     operations: Vec<Operation>,
@@ -76,35 +76,36 @@ struct Done {
 pub struct Entry<'a> {
     /// The client's rank.
     pub client: usize,
-    /// The transaction's number there.
+    /// The transaction's number at its client.
     pub number: u64,
-    /// When it was submitted; 0 if that is not known.
+    /// The time of submission; 0 if that is not known.
     pub submitted: u64,
-    /// When it was over, or [`u64::MAX`].
+    /// The time of the end, or [`u64::MAX`].
     pub ended: u64,
-    /// What was asked for.
+    /// The operations.
     pub transaction: Cow<'a, Transaction>,
-    /// What came of it, if its client was told.
+    /// The replies, if the client was told.
     pub replies: Option<&'a [Reply]>,
-    /// When it took effect, by the store's own order. None if no replica that was looked at has carried it out.
+    /// The moment at which it took effect, by the store's own order. `None` if no replica that was looked at has
+    /// carried it out.
     pub at: Option<Moment>,
 }
 
-/// What a history holds.
+/// The counts of a history that was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Transactions that took effect, as their clients were told.
+    /// The transactions that took effect and whose clients were told so.
     pub committed: usize,
-    /// Those that took effect, and nobody was told.
+    /// The transactions that took effect without their clients being told.
     pub untold: usize,
-    /// Those that were recalled.
+    /// The transactions that were recalled.
     pub aborted: usize,
 }
 
-/// Why a history is not strictly serializable.
+/// A reason for which a history is not strictly serializable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The order is none.
+    /// Two transactions took effect at one moment.
     #[error("two transactions took effect at {0}")]
     SameMoment(Moment),
     /// A replica did not keep to the order.
@@ -112,20 +113,20 @@ pub enum Violation {
     OutOfOrder {
         /// The shard.
         shard: ShardId,
-        /// What it carried out second.
+        /// The moment of the transaction that it carried out second.
         earlier: Moment,
-        /// What it carried out first.
+        /// The moment of the transaction that it carried out first.
         later: Moment,
     },
-    /// Two replicas differ.
+    /// Two replicas of a shard differ.
     #[error("replicas of {shard} were told, or have answered, different things for the transaction at {at}")]
     Torn {
         /// The shard.
         shard: ShardId,
-        /// The transaction.
+        /// The transaction's moment.
         at: Moment,
     },
-    /// One transaction had two effects.
+    /// One transaction took effect twice.
     #[error("the transaction at {first} was carried out at {second} too")]
     Twice {
         /// The one moment.
@@ -133,60 +134,61 @@ pub enum Violation {
         /// The other one.
         second: Moment,
     },
-    /// A transaction had an effect, and not all of it.
+    /// A transaction took effect only in part.
     #[error("member {member} has not carried out what {shard} was asked for by the transaction at {at}")]
     Partial {
-        /// The transaction.
+        /// The transaction's moment.
         at: Moment,
         /// The shard.
         shard: ShardId,
-        /// A replica of it.
+        /// A member with a replica of the shard.
         member: usize,
     },
-    /// A client was told that a transaction had no effect, and it had.
+    /// A client was told that a transaction had no effect, but it had one.
     #[error("the transaction at {0} was recalled, and took effect")]
     Recalled(Moment),
-    /// The order is not that of time.
+    /// The order contradicts time.
     #[error(
         "the transaction at {ended} was over before the one at {submitted} was submitted, and takes effect after it"
     )]
     AgainstTime {
-        /// The one that was over.
+        /// The moment of the transaction that was over.
         ended: Moment,
-        /// The one that was submitted then.
+        /// The moment of the transaction that was submitted afterwards.
         submitted: Moment,
     },
-    /// A client was told something that no such order explains, or a replica has answered it.
+    /// A client was told, or a replica has answered, something that the order does not explain.
     #[error("at {at}, {operation:?} was answered {told:?}, which would have to be {expected:?}")]
     Reply {
-        /// The transaction.
+        /// The transaction's moment.
         at: Moment,
-        /// Which of its operations.
+        /// The operation of the transaction.
         operation: Operation,
-        /// What the answer was.
+        /// The reply that was given.
         told: Option<Reply>,
-        /// What comes out if all transactions are carried out one after the other.
+        /// The reply that comes out if all transactions are carried out one after the other.
         expected: Reply,
     },
 }
 
 impl History {
-    /// One without transactions, of a store that is empty at first.
+    /// A history without transactions, of a store that is empty at first.
     pub fn new(placement: Placement) -> History {
         let (effects, moments) = (BTreeMap::new(), HashMap::new());
         History { placement, records: Vec::new(), learnt: BTreeSet::new(), effects, moments }
     }
 
-    /// Adds what a client saw.
+    /// Adds a transaction as its client saw it.
     pub fn record(&mut self, record: Record) {
         self.records.push(record);
     }
 
-    /// Adds what the member with this rank has [carried out](crate::Store::take_executions): all of it, in its order, once it
-    /// has nothing more to carry out. So it becomes known which of the transactions took effect of whose end no client
-    /// knows, and whether others did as their clients were told.
+    /// Adds what the member with this rank has [carried out](crate::Store::take_executions): all of it, in its order,
+    /// once it has nothing more to carry out. This shows which transactions without a known end took effect, and
+    /// whether the others took effect as their clients were told.
     ///
-    /// Only members count that have not failed: what one did that has failed is undone, if nobody else did it.
+    /// Add only members that have not failed. What a failed member carried out is undone if no other member carried it
+    /// out.
     pub fn learn(&mut self, member: usize, executions: impl IntoIterator<Item = Execution>) -> Result<(), Violation> {
         self.learnt.insert(member);
         let mut last: HashMap<ShardId, Moment> = HashMap::new();
@@ -233,7 +235,7 @@ impl History {
             let transaction = Cow::Borrowed(&record.transaction);
             entries.push(Entry { client, number, submitted, ended, transaction, replies, at });
         }
-        // Those of clients that have taken their records with them.
+        // Transactions whose records are missing, since their clients have failed.
         for ((client, number), at) in unclaimed {
             let operations = self.effects[&at].parts.values().flat_map(|done| &done.operations);
             let (transaction, at) = (Cow::Owned(operations.cloned().collect()), Some(at));
@@ -242,7 +244,7 @@ impl History {
         entries
     }
 
-    /// Whether the order of moments explains everything.
+    /// Checks that the order of moments explains all that clients saw and replicas did.
     pub fn check(&self) -> Result<Checked, Violation> {
         let aborted = self.check_aborted()?;
         let mut entries: Vec<_> = self.entries().into_iter().filter_map(|entry| Some((entry.at?, entry))).collect();
@@ -250,7 +252,7 @@ impl History {
         let mut checked = Checked { aborted, ..Checked::default() };
         let mut keyspace = Keyspace::default();
         let mut last = None;
-        // The one that was submitted last, of those that took effect before.
+        // The latest submission among the transactions that took effect before, with its moment.
         let mut newest: Option<(u64, Moment)> = None;
         for (at, entry) in entries {
             if last.replace(at) == Some(at) {
@@ -273,8 +275,8 @@ impl History {
         Ok(checked)
     }
 
-    /// All replicas that were looked at must have carried out their parts of a transaction, at that moment and as its replay
-    /// does.
+    /// Checks that all replicas that were looked at have carried out their parts of a transaction, at that moment and
+    /// with the replies of its replay.
     fn check_effect(&self, at: Moment, entry: &Entry<'_>, expected: &[Reply]) -> Result<(), Violation> {
         let effect = self.effects.get(&at).filter(|effect| effect.number == entry.number);
         let parts: BTreeMap<ShardId, Vec<usize>> = entry.transaction.parts(&self.placement).into_iter().collect();
@@ -297,7 +299,7 @@ impl History {
         Ok(())
     }
 
-    /// How many transactions were recalled. Nobody may have carried them out.
+    /// The number of recalled transactions. It is an error if a replica has carried one out.
     fn check_aborted(&self) -> Result<usize, Violation> {
         let aborted = self.records.iter().filter(|record| record.seen == Seen::Aborted);
         aborted

@@ -1,4 +1,4 @@
-//! The keys of one shard: the serial meaning of a transaction.
+//! The keys of one shard, and the meaning of a transaction on them when it runs alone.
 
 use std::{collections::BTreeMap, mem};
 
@@ -13,12 +13,12 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// What a key has.
+    /// A key's value.
     pub fn get(&self, key: &Key) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// One number for all keys and values, to compare replicas by.
+    /// One number that stands for all keys and values, to compare replicas by.
     pub fn fingerprint(&self) -> u64 {
         let mut fingerprint = Fingerprint::default();
         for (key, value) in &self.values {
@@ -34,7 +34,7 @@ impl Keyspace {
         fingerprint.value()
     }
 
-    /// Carries out a whole transaction, as if all keys were here: what it means when no other is under way.
+    /// Carries out a whole transaction, as if all keys were here. This defines its meaning when no other is under way.
     pub fn apply(&mut self, transaction: &Transaction, placement: &Placement) -> Vec<Reply> {
         let operations = transaction.operations();
         let mut replies = vec![Reply::Skipped; operations.len()];
@@ -47,8 +47,8 @@ impl Keyspace {
         replies
     }
 
-    /// Carries out the operations of a transaction on one shard, or only its reads, if its conditions don't hold. Returns a
-    /// reply for each.
+    /// Carries out the operations of a transaction on one shard, or only its reads if its conditions don't hold.
+    /// Returns a reply for each.
     pub(crate) fn execute(&mut self, operations: &[Operation]) -> Vec<Reply> {
         let holds = operations.iter().all(|operation| match operation {
             Operation::Check(key, condition) => condition.holds(self.get(key)),
@@ -68,7 +68,7 @@ impl Keyspace {
         operations.iter().enumerate().map(unchanged).collect()
     }
 
-    /// Carries out all, or nothing and returns the place of the add that can't be.
+    /// Carries out all operations. If an add cannot be carried out, it carries out none, and returns that add's place.
     fn run(&mut self, operations: &[Operation]) -> Result<Vec<Reply>, usize> {
         let mut replies = Vec::with_capacity(operations.len());
         let mut before: Vec<(&Key, Option<Value>)> = Vec::new();
@@ -107,7 +107,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns what the key had.
+    /// Sets a key. Returns its old value.
     fn set(&mut self, key: &Key, value: Value) -> Option<Value> {
         match self.values.get_mut(key) {
             Some(place) => Some(mem::replace(place, value)),

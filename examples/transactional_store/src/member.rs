@@ -5,28 +5,28 @@ use squall_onepipe::{Clock, Controller, Event, Message, Mode, OnePipe, ScatterEr
 
 use crate::{Store, StoreConfig};
 
-/// How many messages of one mode are delivered before the other mode has its turn.
+/// The most messages of one mode that are delivered before the other mode has its turn.
 const DELIVERIES: usize = 256;
 
-/// Why a store and a pipe don't go together.
+/// The reason why a store and a pipe don't go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
-    /// Shards would be on ranks that are not there, or ranks without shards.
+    /// The store's placement and the pipe have different numbers of members.
     #[error("the store is placed on {members} members, and the pipe has {ranks} ranks: give both the same")]
     Members {
-        /// Of the placement.
+        /// The members of the placement.
         members: usize,
-        /// Of the pipe.
+        /// The ranks of the pipe.
         ranks: usize,
     },
-    /// The pipe could not take the store's longest messages.
+    /// The pipe cannot take the store's longest messages.
     #[error(
         "`StoreConfig::message_bytes` is {message_bytes}, and the pipe takes {most}: lower it, or raise the pipe's `ring_bytes`"
     )]
     MessageBytes {
         /// The store's longest message, in bytes.
         message_bytes: usize,
-        /// The pipe's.
+        /// The pipe's longest message, in bytes.
         most: usize,
     },
 }
@@ -39,7 +39,7 @@ pub struct Member<C> {
 }
 
 impl<C: Clock> Member<C> {
-    /// Joins an empty store with its pipe, and makes it that rank's.
+    /// Joins an empty store with its pipe. The store has the pipe's rank.
     pub fn new(pipe: OnePipe<C>, config: StoreConfig) -> Result<Member<C>, MemberError> {
         let (members, ranks) = (config.placement.members(), pipe.ranks());
         if members != ranks {
@@ -53,17 +53,17 @@ impl<C: Clock> Member<C> {
         Ok(Member { pipe, store })
     }
 
-    /// The store, to submit transactions to and to ask for what has become of them.
+    /// The store, to submit transactions to and to take their results from.
     pub fn store(&mut self) -> &mut Store {
         &mut self.store
     }
 
-    /// The pipe.
+    /// The pipe that carries the scatterings.
     pub fn pipe(&self) -> &OnePipe<C> {
         &self.pipe
     }
 
-    /// Hands a completion to the pipe. Returns false if it is somebody else's.
+    /// Hands a completion to the pipe. Returns false if it belongs to another user of the fabric.
     pub fn on_completion(&mut self, fabric: &mut impl Fabric, now: Time, completion: &Completion) -> bool {
         self.pipe.on_completion(fabric, now, completion)
     }
@@ -73,7 +73,7 @@ impl<C: Clock> Member<C> {
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, controller: &mut impl Controller) -> bool {
         let mut progress = self.pipe.step(fabric, now);
         progress |= self.pipe.attend(fabric, now, controller);
-        // Before anything is delivered that was sent after a settlement.
+        // Removals precede the delivery of anything that was sent after the settlement.
         progress |= self.hear();
         for mode in [Mode::Reliable, Mode::BestEffort] {
             let store = &mut self.store;
@@ -86,7 +86,7 @@ impl<C: Clock> Member<C> {
         progress || scattered
     }
 
-    /// When it has to be stepped even if nothing happens.
+    /// The time at which the member has to be stepped even if nothing happens.
     pub fn deadline(&self) -> Time {
         self.pipe.deadline()
     }
@@ -109,7 +109,7 @@ impl<C: Clock> Member<C> {
         heard
     }
 
-    /// Gives the pipe what it has room for. Returns whether it took anything.
+    /// Gives the pipe the scatterings that it has room for. Returns whether it took any.
     fn scatter(&mut self, now: Time) -> bool {
         let mut any = false;
         for mode in [Mode::BestEffort, Mode::Reliable] {

@@ -1,27 +1,27 @@
-//! What members write to each other.
+//! The messages of members.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Operation, Reply, ShardId, Value};
 
-/// What a request begins with. Behind it are the parts of all shards of which the receiver has a copy.
+/// The head of a request. The parts of all shards of which the receiver has a copy follow.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// The transaction's number at its client.
     pub(crate) number: u64,
-    /// All shards that it concerns, so that each replica can tell of a transaction what the whole of it is.
+    /// All shards that the transaction concerns, so that each replica knows the whole of it.
     pub(crate) shards: Vec<ShardId>,
 }
 
-/// What one shard is to do for a transaction.
+/// The part of a transaction that concerns one shard.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Part<T> {
     pub(crate) shard: ShardId,
-    /// Operations on the way to a shard, and replies on the way back.
+    /// Operations on the way to a shard; replies on the way back.
     pub(crate) items: Vec<T>,
 }
 
-/// What a member says of a transaction that it has carried out. Several may follow each other in a message.
+/// A member's answer to a transaction that it has carried out. A message may hold several, one after the other.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) number: u64,
@@ -30,10 +30,10 @@ pub(crate) struct Answer {
     pub(crate) parts: Vec<Part<Reply>>,
 }
 
-/// An operation or reply takes so many bytes besides a key and a value, at most.
+/// The most bytes that an operation or reply takes besides a key and a value.
 const ITEM_BYTES: usize = 16;
 
-/// The same for what stands around those of one shard, and around a whole answer.
+/// The most bytes around the items of one shard, and around a whole answer.
 const PART_BYTES: usize = 16;
 const ANSWER_BYTES: usize = 32;
 
@@ -56,7 +56,7 @@ pub(crate) fn longest_value(operations: &[Operation]) -> usize {
     operations.iter().map(length).max().unwrap_or(0)
 }
 
-/// Appends a thing to a message.
+/// Appends a part to a message.
 pub(crate) fn append<T: Serialize>(thing: &T, to: Vec<u8>) -> Vec<u8> {
     match postcard::to_extend(thing, to) {
         Ok(message) => message,
@@ -64,7 +64,7 @@ pub(crate) fn append<T: Serialize>(thing: &T, to: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Takes the first thing off a message. None if there is none, or it is garbled.
+/// Takes the first part off a message. `None` if there is none, or it is garbled.
 pub(crate) fn take<T: DeserializeOwned>(from: &mut &[u8]) -> Option<T> {
     let (thing, rest) = postcard::take_from_bytes(from).ok()?;
     *from = rest;

@@ -1,4 +1,4 @@
-//! Which shard a key is in, and which members have a copy of the shard.
+//! The placement of keys in shards, and of shards on members.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How keys are spread over shards, and shards over the members. The same at all members.
+/// The assignment of keys to shards, and of shards to members. The same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     members: usize,
@@ -26,26 +26,26 @@ pub struct Placement {
     replicas: usize,
 }
 
-/// Why keys can't be placed so.
+/// The reason why a placement is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// There would be no place for any key.
+    /// There would be no shard for any key.
     #[error("a store has at least one shard: ask for one or more")]
     NoShards,
-    /// Two replicas of a shard on one member are no better than one.
+    /// There are fewer members than replicas. A second replica on one member would add nothing.
     #[error(
         "{replicas} replicas need as many members, and there are {members}: give each shard between 1 and {members}"
     )]
     Replicas {
-        /// How many were asked for.
+        /// The number of replicas that was asked for.
         replicas: usize,
-        /// How many members there are.
+        /// The number of members.
         members: usize,
     },
 }
 
 impl Placement {
-    /// `shards` shards, each on `replicas` of the members with ranks from 0 to `members`.
+    /// A placement of `shards` shards, each on `replicas` of the members with ranks below `members`.
     pub fn new(members: usize, shards: u32, replicas: usize) -> Result<Placement, PlacementError> {
         if shards == 0 {
             return Err(PlacementError::NoShards);
@@ -56,7 +56,7 @@ impl Placement {
         Ok(Placement { members, shards, replicas })
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn members(&self) -> usize {
         self.members
     }
@@ -66,14 +66,14 @@ impl Placement {
         (0..self.shards).map(ShardId)
     }
 
-    /// The shard that a key is in. If a part of its name is in braces, that part decides: `{bob}/debts` is where
-    /// `{bob}/name` is.
+    /// The shard that a key is in. If a part of its name is in braces, that part alone decides: `{bob}/debts` is in the
+    /// shard of `{bob}/name`.
     pub fn shard_of(&self, key: &Key) -> ShardId {
         let name = key.as_str();
         let braced = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(braced, _)| braced);
         let deciding = braced.filter(|braced| !braced.is_empty()).unwrap_or(name);
         let hash = Fingerprint::default().text(deciding).value();
-        // The upper half, since of this hash it depends on more of the name.
+        // The upper half of this hash depends on more of the name than the lower one.
         ShardId(((hash >> 32) % u64::from(self.shards)) as u32)
     }
 

@@ -1,4 +1,4 @@
-//! This member's copies of shards: they carry out what is delivered, and answer.
+//! This member's copies of shards, which carry out what is delivered, and answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,10 +10,10 @@ use crate::{
     message::{Answer, Header, Part, append, take},
 };
 
-/// What one replica has done for one transaction.
+/// One replica's part in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Execution {
-    /// The transaction's time.
+    /// The transaction's moment.
     pub at: Moment,
     /// The [transaction's number](crate::TransactionId) at its sender.
     pub number: u64,
@@ -21,22 +21,22 @@ pub struct Execution {
     pub shard: ShardId,
     /// All shards that the transaction concerns.
     pub shards: Vec<ShardId>,
-    /// What this one was told to do.
+    /// The operations that this shard was asked for.
     pub operations: Vec<Operation>,
-    /// What came of it.
+    /// The replies.
     pub replies: Vec<Reply>,
 }
 
-/// What all replicas of a shard have in common once they have carried out the same transactions.
+/// A digest of a shard. It is the same at all replicas that have carried out the same transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Digest {
     /// The shard.
     pub shard: ShardId,
-    /// How many transactions it has carried out.
+    /// The number of transactions that the replica has carried out.
     pub executed: u64,
-    /// Stands for which ones these were, in their order.
+    /// A fingerprint of these transactions in their order.
     pub order: u64,
-    /// Stands for its keys and values.
+    /// A fingerprint of the keys and values.
     pub contents: u64,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Server {
     config: StoreConfig,
     me: usize,
     shards: BTreeMap<ShardId, Shard>,
-    /// What is still to be sent to each rank; none to one that was removed.
+    /// By rank, the answers that are still to be sent; `None` for a rank that was removed.
     answers: Vec<Option<VecDeque<Vec<u8>>>>,
-    /// Some of it, which was tried to be sent, and to whom.
+    /// The answers that were offered to the pipe and not taken yet, and the client that they are for.
     next: Option<Scattering>,
     last: usize,
     executions: Vec<Execution>,
@@ -92,7 +92,7 @@ impl Server {
         None
     }
 
-    /// The answers that are to be sent next: as many of one client's as fit into a message, of each client in turn.
+    /// The answers to be sent next: as many of one client's as fit into a message, of each client in turn.
     ///
     /// Clients share no scattering: one that has failed would take the others' answers with it.
     pub(crate) fn answers(&mut self) -> Option<&Scattering> {
@@ -110,7 +110,7 @@ impl Server {
         self.next.as_ref()
     }
 
-    /// They were sent.
+    /// Notes that the answers were sent.
     pub(crate) fn sent(&mut self) {
         self.next = None;
     }
@@ -142,7 +142,7 @@ impl Server {
     }
 }
 
-/// Takes answers as long as there is room for them in one message.
+/// Takes answers while there is room for them in one message.
 fn gather(waiting: &mut VecDeque<Vec<u8>>, message_bytes: usize) -> Vec<u8> {
     let mut message = waiting.pop_front().unwrap_or_default();
     while let Some(answer) = waiting.pop_front_if(|answer| message.len() + answer.len() <= message_bytes) {

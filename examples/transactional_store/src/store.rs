@@ -7,18 +7,18 @@ use crate::{
     client::Client, message::take, server::Server,
 };
 
-/// How a store is set up. All but `window` and `record` are the same at all members.
+/// The settings of a store. All but `window` and `record` are the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Where keys and shards are.
+    /// The placement of keys and shards.
     pub placement: Placement,
-    /// The longest message, in bytes. The pipe has to take ones so long.
+    /// The longest message, in bytes. The pipe has to take messages of this length.
     pub message_bytes: usize,
     /// The longest value, in bytes.
     pub value_bytes: usize,
-    /// How many transactions of this member may be under way at a time.
+    /// The most transactions of this member that may be under way at a time.
     pub window: usize,
-    /// Whether to [keep](Store::take_executions) what is carried out, for who checks it.
+    /// Whether to [keep](Store::take_executions) what is carried out, for a check.
     pub record: bool,
 }
 
@@ -32,24 +32,25 @@ impl StoreConfig {
 /// Messages that are to be sent as one scattering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scattering {
-    /// How.
+    /// The mode in which they are sent.
     pub mode: Mode,
-    /// Receivers' ranks, and what each of them gets.
+    /// The receivers' ranks, and the message for each.
     pub messages: Vec<(usize, Vec<u8>)>,
 }
 
 impl Scattering {
-    /// Leaves out what is for these ranks.
+    /// Removes the messages for these ranks.
     pub(crate) fn remove(&mut self, ranks: &[usize]) {
         self.messages.retain(|(rank, _)| !ranks.contains(rank));
     }
 }
 
-/// One member: the transactions that it submits, and its copies of shards. Pure: what the pipe delivers goes in, and what is
-/// to be scattered comes out.
+/// One member: the transactions that it submits, and its copies of shards. It is pure: what the pipe delivers goes in,
+/// and what is to be scattered comes out.
 ///
-/// [`Member`](crate::Member) joins it with a pipe. Who does so by hand hands over [removals](Store::on_removed) before any
-/// message that the pipe delivers after them, and before it asks what to scatter next.
+/// [`Member`](crate::Member) joins it with a pipe. A caller that joins them itself hands over
+/// [removals](Store::on_removed) before any message that the pipe delivers after them. It does so before it asks for
+/// the next scattering, too.
 #[derive(Debug)]
 pub struct Store {
     client: Client,
@@ -68,7 +69,7 @@ impl Store {
         self.client.submit(transaction)
     }
 
-    /// What is to be scattered next in this mode, if anything is. It stays the next until it was [sent](Store::sent).
+    /// The next scattering in this mode, if there is one. It stays the next until it was [sent](Store::sent).
     pub fn outgoing(&mut self, mode: Mode) -> Option<&Scattering> {
         match mode {
             Mode::Reliable => self.client.request(),
@@ -76,7 +77,7 @@ impl Store {
         }
     }
 
-    /// The pipe has taken what was to be scattered next in this mode.
+    /// Notes that the pipe has taken the next scattering of this mode, under the number `id`.
     pub fn sent(&mut self, mode: Mode, id: ScatteringId) {
         match mode {
             Mode::Reliable => self.client.sent(id),
@@ -84,7 +85,7 @@ impl Store {
         }
     }
 
-    /// A message. What is garbled in it has no effect.
+    /// Takes a message. A part that is garbled has no effect.
     pub fn on_delivery(&mut self, delivery: &Delivery<'_>) {
         let mut rest = delivery.bytes;
         match delivery.mode {
@@ -102,21 +103,21 @@ impl Store {
         }
     }
 
-    /// A scattering was recalled, or may not have arrived at a member that has failed.
+    /// Notes that a scattering was recalled, or may not have arrived at a member that has failed.
     pub fn on_undeliverable(&mut self, mode: Mode, id: ScatteringId) {
-        // Who gets no answer has failed.
+        // A client that does not get an answer has failed, so lost answers need no action.
         if mode == Mode::Reliable {
             self.client.on_undeliverable(id);
         }
     }
 
-    /// These members have failed: those of one settlement, all at once.
+    /// Removes the members of one settlement, all at once.
     pub fn on_removed(&mut self, ranks: &[usize]) {
         self.server.on_removed(ranks);
         self.client.on_removed(ranks);
     }
 
-    /// The other members go on without this one.
+    /// Ends this member's part: the other members go on without it.
     pub fn on_ended(&mut self) {
         self.client.on_ended();
     }
@@ -146,12 +147,13 @@ impl Store {
         self.server.keyspace(shard)
     }
 
-    /// What each of its copies can be compared by with those of other members.
+    /// A digest of each of its copies, to compare them with those of other members.
     pub fn digests(&self) -> Vec<Digest> {
         self.server.digests()
     }
 
-    /// What its copies have carried out since this was last asked, in order, if the configuration says that it is recorded.
+    /// Takes the executions of its copies since the last call, in order, if the configuration says that they are
+    /// recorded.
     pub fn take_executions(&mut self) -> Vec<Execution> {
         self.server.take_executions()
     }

@@ -1,4 +1,4 @@
-//! What clients ask for, and what comes of it.
+//! Transactions, and their results.
 
 use std::fmt;
 
@@ -14,18 +14,21 @@ use crate::{Key, Placement, ShardId, Value};
 /// let transfer = Transaction::new().add("alice", -5).add("bob", 5);
 /// let both = Transaction::new().get("alice").get("bob");
 /// // The two keys are in one shard, so the condition guards both writes.
-/// let booking = Transaction::new().check("{room 7}/guest", Condition::Absent).put("{room 7}/guest", "eve").add("{room 7}/nights", 3);
+/// let booking = Transaction::new()
+///     .check("{room 7}/guest", Condition::Absent)
+///     .put("{room 7}/guest", "eve")
+///     .add("{room 7}/nights", 3);
 /// ```
 ///
-/// Operations on keys of one shard are carried out in the order given, each on what the one before has left; those on
-/// different shards don't see each other.
+/// Operations on keys of one shard are carried out in the order given, each on the result of the one before. Operations
+/// on different shards don't see each other.
 ///
 /// # What conditions guard
 ///
-/// All parts of a transaction are sent at once, and no shard waits for another's opinion. A [`check`](Transaction::check)
-/// therefore guards the operations **of its own key's shard**, and nothing else: if it does not hold, no write of that shard is
-/// carried out, and those of other shards are. Keys that a condition has to guard together belong into one shard: give
-/// their names the same [part in braces](Placement::shard_of).
+/// All parts of a transaction are sent at once, and no shard waits for another's decision. A
+/// [`check`](Transaction::check) therefore guards the operations **of its own key's shard**, and nothing else. If it
+/// does not hold, no write of that shard is carried out, and those of other shards are. Keys that a condition has to
+/// guard together belong into one shard: give their names the same [part in braces](Placement::shard_of).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
     operations: Vec<Operation>,
@@ -36,80 +39,81 @@ pub struct Transaction {
 pub enum Operation {
     /// Reads a key: [`Reply::Value`].
     Get(Key),
-    /// Gives a key a value, whatever it had.
+    /// Gives a key a value, whether or not it had one.
     Put(Key, Value),
     /// Removes a key, if it is there.
     Delete(Key),
-    /// Adds to a number; a key that is not there counts as 0. Refused where bytes are, or the sum has no room in 64 bits.
+    /// Adds to a number; a key that is not there counts as 0. Refused if the key holds bytes, or the sum does not fit
+    /// into 64 bits.
     Add(Key, i64),
-    /// Guards the writes of the key's shard: they are carried out only if the condition held before the transaction.
+    /// Guards the writes of the key's shard. They are carried out only if the condition held before the transaction.
     Check(Key, Condition),
 }
 
-/// What is asked of a key's value.
+/// A condition on a key's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// The key is not there.
     Absent,
-    /// It has a value.
+    /// The key has a value.
     Present,
-    /// It has this value.
+    /// The key has this value.
     Equals(Value),
-    /// It is a number, and at least this; a key that is not there counts as 0.
+    /// The key's value is a number, and at least this; a key that is not there counts as 0.
     AtLeast(i64),
 }
 
-/// What came of one [`Operation`].
+/// The result of one [`Operation`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// What a get has found.
+    /// The value that a get has found.
     Value(Option<Value>),
     /// The put or delete was carried out.
     Done,
-    /// The add was carried out, and this is the sum.
+    /// The add was carried out, with this sum.
     Sum(i64),
     /// Whether the condition held.
     Held(bool),
     /// The add could not be carried out, so no write of its shard was.
     Refused,
-    /// This write was not carried out, because a condition of its shard did not hold, or an add was refused.
+    /// This write was not carried out: a condition of its shard did not hold, or an add was refused.
     Skipped,
 }
 
-/// A transaction's place in the one order that all of them have: by time stamp, ties by sender.
+/// A transaction's place in the one order of all transactions: by time stamp, ties by sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Moment {
-    /// In nanoseconds of its sender's clock.
+    /// The time stamp, in nanoseconds of its sender's clock.
     pub stamp: u64,
     /// The rank of the client.
     pub sender: usize,
 }
 
-/// What a transaction did, and when.
+/// The effect of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// When all its operations took effect.
+    /// The moment at which all its operations took effect.
     pub at: Moment,
     /// One for each operation, in their order.
     pub replies: Vec<Reply>,
 }
 
-/// What becomes of a transaction for which there is no [`Outcome`].
+/// The reason why a transaction has no [`Outcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TransactionError {
-    /// It was recalled, since a replica that it concerned has failed: it did nothing anywhere.
+    /// It was recalled, since a replica that it concerned has failed. It had no effect anywhere.
     #[error("recalled after a failure, and without any effect: submit it again")]
     Aborted,
     /// All replicas of a shard have failed before they all answered.
     #[error("all replicas of {0} have failed: whether the transaction took effect is not known")]
     Lost(ShardId),
-    /// This member was taken for failed by the others.
+    /// The other members have removed this one.
     #[error("the other members have gone on without this one: whether the transaction took effect is not known")]
     Ended,
 }
 
 impl Transaction {
-    /// One that does nothing yet.
+    /// A transaction without operations.
     pub fn new() -> Transaction {
         Transaction::default()
     }
@@ -151,12 +155,12 @@ impl Transaction {
         self
     }
 
-    /// Its operations, in order.
+    /// The operations, in order.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// What concerns each shard, as places in the list of operations.
+    /// The shards that it concerns, each with the places of its operations.
     pub(crate) fn parts(&self, placement: &Placement) -> Vec<(ShardId, Vec<usize>)> {
         let mut parts: Vec<(ShardId, Vec<usize>)> = Vec::new();
         for (at, operation) in self.operations.iter().enumerate() {
@@ -177,7 +181,7 @@ impl FromIterator<Operation> for Transaction {
 }
 
 impl Operation {
-    /// The key that it concerns.
+    /// The key of the operation.
     pub fn key(&self) -> &Key {
         match self {
             Operation::Get(key)
@@ -190,7 +194,7 @@ impl Operation {
 }
 
 impl Condition {
-    /// Whether it holds for what a key has.
+    /// Whether the condition holds for a key's value.
     pub(crate) fn holds(&self, value: Option<&Value>) -> bool {
         match (self, value) {
             (Condition::Absent, value) => value.is_none(),

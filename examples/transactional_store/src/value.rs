@@ -1,4 +1,4 @@
-//! Keys, and what they have.
+//! Keys, and their values.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Key(String);
 
-/// What a key has.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Value {
     /// Any bytes.
@@ -19,7 +19,7 @@ pub enum Value {
 }
 
 impl Key {
-    /// The name as it is.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Key {
 }
 
 impl Value {
-    /// How long it is, in bytes; nothing for a number.
+    /// The length, in bytes; 0 for a number.
     pub(crate) fn len(&self) -> usize {
         match self {
             Value::Bytes(bytes) => bytes.len(),

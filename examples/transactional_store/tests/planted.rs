@@ -1,4 +1,5 @@
-//! Errors that a store could have, planted in histories: both checkers must find each, and nothing without it.
+//! Errors that a store could have, planted in histories. Both checkers must find each, and must find nothing without
+//! it.
 
 mod serial;
 
@@ -21,13 +22,13 @@ fn shard(placement: &Placement, key: &str) -> ShardId {
     placement.shard_of(&Key::from(key))
 }
 
-/// When a transaction was submitted and over, and its time stamp.
+/// The times of a transaction's submission and end, and its time stamp.
 struct When(u64, u64, u64);
 
 /// Builds a history.
 struct Story {
     history: History,
-    /// The transaction that was told of last, and its number.
+    /// The last transaction, and its number.
     last: (u64, Transaction),
     executions: Vec<Execution>,
 }
@@ -54,12 +55,12 @@ impl Story {
         self.record(submitted, ended, transaction, Seen::Aborted)
     }
 
-    /// A transaction of whose end its client does not know.
+    /// Adds a transaction whose end its client does not know.
     fn unknown(self, submitted: u64, transaction: Transaction) -> Story {
         self.record(submitted, u64::MAX, transaction, Seen::Unknown)
     }
 
-    /// A transaction that its client has taken with it.
+    /// A transaction whose record is missing, since its client has failed.
     fn unheard_of(mut self, transaction: Transaction) -> Story {
         self.last = (self.last.0.wrapping_add(1), transaction);
         self
@@ -71,7 +72,7 @@ impl Story {
         self.carried_out_at(A, stamp, a).carried_out_at(B, stamp, b)
     }
 
-    /// The replica that has this key has.
+    /// The replica with this key has carried out its part of the last transaction.
     fn carried_out_at(mut self, key: &str, stamp: u64, reply: Reply) -> Story {
         let (number, transaction) = &self.last;
         let of_key = |operation: &&Operation| operation.key().as_str() == key;
@@ -86,7 +87,7 @@ impl Story {
         self
     }
 
-    /// Both replicas have told what they have carried out, if they have carried out anything.
+    /// Adds the executions of both replicas to the history, if there are any.
     fn learn(&mut self) -> Result<(), Violation> {
         let executions = std::mem::take(&mut self.executions);
         let is_silent = executions.is_empty();
@@ -98,21 +99,21 @@ impl Story {
         self.learn().and_then(|()| self.history.check())
     }
 
-    /// Both checkers find nothing.
+    /// Checks that both checkers find no error.
     fn sound(mut self) -> Checked {
         let checked = self.check();
         assert!(serial::is_explained(&self.history.entries(), &placement()), "there is an order");
         checked.unwrap_or_else(|violation| panic!("{violation}"))
     }
 
-    /// Both checkers find an error.
+    /// Checks that both checkers find an error.
     fn refused(mut self) -> Violation {
         let checked = self.check();
         assert!(!serial::is_explained(&self.history.entries(), &placement()), "there is no order");
         checked.expect_err("the order of moments is none")
     }
 
-    /// Only who has looked at the replicas finds an error.
+    /// Checks that only the checker that knows the replicas' executions finds an error.
     fn given_away(mut self) -> Violation {
         let checked = self.check();
         assert!(serial::is_explained(&self.history.entries(), &placement()), "there is an order");
@@ -124,7 +125,7 @@ fn moment(stamp: u64) -> Moment {
     Moment { stamp, sender: 0 }
 }
 
-/// From the one account to the other.
+/// A transfer from one account to the other.
 fn transfer() -> Transaction {
     Transaction::new().add(A, -5).add(B, 5)
 }
@@ -151,7 +152,7 @@ fn a_shard_that_executes_out_of_order() {
     both([-5, 5], [-10, 10]).sound();
     let violation = both([-5, 10], [-10, 5]).refused();
     assert!(matches!(violation, Violation::Reply { told: Some(Reply::Sum(10)), expected: Reply::Sum(5), .. }));
-    // Another order than that of time stamps explains this. It is the store's own rule that is broken.
+    // Another order than that of time stamps explains this, so only the store's own rule is broken.
     let other_way = both([-10, 10], [-5, 5]);
     assert!(serial::is_explained(&other_way.history.entries(), &placement()));
     assert!(matches!(other_way.history.check(), Err(Violation::Reply { .. })));
@@ -201,7 +202,7 @@ fn a_transaction_that_counts_though_it_was_recalled() {
     assert_eq!(then_look([NOTHING, NOTHING]).sound(), Checked { committed: 1, untold: 0, aborted: 1 });
     then_look([found(-5), found(5)]).refused();
     then_look([found(-5), NOTHING]).refused();
-    // Even if nobody has seen it yet.
+    // This is an error even if no other transaction has seen it.
     let mut story = Story::new().aborted(1, 2, transfer()).carried_out(103, [-5, 5].map(Reply::Sum));
     assert_eq!(story.check(), Err(Violation::Recalled(moment(103))));
 }
@@ -263,7 +264,7 @@ fn replicas_that_differ() {
 fn a_wrong_answer_that_no_client_has_seen() {
     let stories: [fn() -> Story; 2] = [
         || Story::new().unknown(1, transfer()),
-        // The client has heard it of another replica, which has failed since.
+        // The client was told by another replica, which has failed since.
         || Story::new().committed(When(1, 2, 101), transfer(), &[-5, 5].map(Reply::Sum)),
     ];
     for story in stories {
@@ -300,12 +301,12 @@ fn a_transaction_that_is_carried_out_at_one_shard_and_not_at_another() {
         assert_eq!(story().carried_out_at(B, 101, b.clone()).given_away(), partial(101, A));
     }
     let untold = || Story::new().unknown(1, transfer());
-    // The client was told of another moment than the replicas'.
+    // The client was told another moment than the replicas'.
     let [.., committed] = stories;
     assert!(
         matches!(committed().carried_out(102, [a, b]).given_away(), Violation::Partial { at, .. } if at == moment(101))
     );
-    // A replica does something else than what it was asked for.
+    // A replica carries out another operation than it was asked for.
     let mut story = untold();
     story.last.1 = Transaction::new().add(A, -5).add(B, 6);
     assert_eq!(story.carried_out(101, [-5, 6].map(Reply::Sum)).given_away(), partial(101, A.max(B)));

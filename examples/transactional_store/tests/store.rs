@@ -1,4 +1,4 @@
-//! What one member does, with the pipe played by the test.
+//! One member, with the pipe played by the test.
 
 use squall_onepipe::{Delivery, Mode, ScatteringId};
 use squall_transactions::{
@@ -16,14 +16,14 @@ fn stores() -> Vec<Store> {
     (0..3).map(|me| Store::new(config(), me)).collect()
 }
 
-/// A key in the shard that ranks `first` and the next one have.
+/// A key in the shard whose replicas are at rank `first` and the next one.
 fn key(first: u32, name: &str) -> String {
     let keys = (0..).map(|number| format!("{{{number}}}{name}"));
     let mut of_shard = keys.filter(|key| config().placement.shard_of(&key.as_str().into()) == ShardId(first));
     of_shard.next().expect("every shard has keys")
 }
 
-/// Takes what a member would scatter next.
+/// Takes a member's next scattering.
 fn take(store: &mut Store, mode: Mode, id: u64) -> Option<Scattering> {
     let scattering = store.outgoing(mode)?.clone();
     store.sent(mode, ScatteringId(id));
@@ -42,7 +42,7 @@ fn answer(stores: &mut [Store], from: usize) {
     deliver(&mut stores[0], 0, &answers, 1, from);
 }
 
-/// Rank 0 has submitted, as its scattering number 0, a write to shard 1, which ranks 1 and 2 have.
+/// Rank 0 has submitted, as its scattering number 0, a write to shard 1, whose replicas are at ranks 1 and 2.
 fn submitted(stores: &mut [Store]) -> Scattering {
     let transaction = Transaction::new().put(key(1, "").as_str(), 7);
     assert_eq!(stores[0].submit(&transaction), Ok(TransactionId(0)));
@@ -107,7 +107,7 @@ fn what_a_removed_replica_has_answered_does_not_count() {
     deliver(&mut stores[0], 0, &early, 11, 1);
     stores[0].on_removed(&[1]);
     assert_eq!(result(&mut stores[0]), None);
-    // Nor what is delivered of it only now.
+    // Nor does an answer that is delivered only now.
     deliver(&mut stores[0], 0, &early, 11, 1);
     assert_eq!(result(&mut stores[0]), None);
     deliver(&mut stores[2], 2, &request, 10, 0);
@@ -120,7 +120,7 @@ fn a_recalled_transaction_is_aborted() {
     let mut stores = stores();
     submitted(&mut stores);
     stores[0].on_removed(&[1]);
-    // An answer that did not get to somebody who has failed is nothing to this.
+    // A lost answer to a member that has failed makes no difference here.
     stores[0].on_undeliverable(Mode::BestEffort, ScatteringId(0));
     stores[0].on_undeliverable(Mode::Reliable, ScatteringId(5));
     assert_eq!(result(&mut stores[0]), None);
@@ -172,7 +172,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
     assert_eq!(store.submit(&long), Err(SubmitError::ValueTooLong { bytes: 101, most: 100 }));
     let writes = (0..7).fold(Transaction::new(), |writes, _| writes.put("a", vec![0; 100]));
     assert!(matches!(store.submit(&writes), Err(SubmitError::TooLong { bytes: 700.., most: 600 })));
-    // Short questions with long answers.
+    // Short requests with long answers.
     let reads = (0..5).fold(Transaction::new(), |reads, _| reads.get("a"));
     assert!(matches!(store.submit(&reads), Err(SubmitError::TooLong { bytes: 600.., most: 600 })));
     assert!(store.outgoing(Mode::Reliable).is_none());
@@ -212,7 +212,7 @@ fn nothing_is_answered_to_who_was_removed() {
     stores[1].on_removed(&[0]);
     assert!(stores[1].outgoing(Mode::BestEffort).is_none());
     assert_eq!([0, 1, 2].map(|rank| stores[1].is_alive(rank)), [false, true, true]);
-    // Its last transactions are delivered after that.
+    // The removed member's last transactions are delivered after that.
     deliver(&mut stores[1], 1, &request, 11, 0);
     assert!(stores[1].outgoing(Mode::BestEffort).is_none());
     assert_eq!(stores[1].take_executions().len(), 2);

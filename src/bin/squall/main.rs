@@ -1,5 +1,8 @@
-//! The `squall` command: keys for a cluster and a look at what a machine can do, a look at a cluster that runs and orders to
-//! it, benchmarks, copies to many nodes, replicated logs, simulated clusters, and multicast schedules to look at.
+//! The `squall` command.
+//!
+//! It makes keys for a cluster, checks machines, shows the status of a running cluster and gives it orders. It also
+//! runs benchmarks, copies files to many nodes, serves replicated logs, simulates clusters, and draws multicast
+//! schedules.
 
 mod bench;
 mod cp;
@@ -56,15 +59,15 @@ enum Command {
     Witness(witness::WitnessArgs),
 }
 
-/// Why the command did not do what was asked: one sentence, with what to do about it.
+/// The reason for which the command did not do what was asked: one sentence, with its remedy.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
-    /// The arguments make no sense together, which no attempt could mend.
+    /// The arguments make no sense together, and no other attempt could mend that.
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
     Failed(String),
-    /// Nothing wrong was found, and not all could be looked at.
+    /// Nothing wrong was found, but not everything could be checked.
     #[error("{0}")]
     Unchecked(String),
 }
@@ -73,13 +76,13 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Without an output there is nobody to tell.
+            // Without an output the error can't be shown.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     let quiet = match &cli.command {
-        // What a node would warn of is what a scenario is made of.
+        // A scenario is made of what a node would warn of.
         Command::Sim(_) => "error",
         Command::Bench(bench) if bench.is_worker() => "error",
         Command::Bench(_) | Command::Cp(_) | Command::Doctor(_) | Command::Keys(_) | Command::Rdmc(_) => "warn",
@@ -90,7 +93,7 @@ fn main() -> ExitCode {
         | Command::Suspect(_)
         | Command::Witness(_) => "warn",
     };
-    // What matters of what Raft says, the view log says itself.
+    // The view log itself reports what matters of Raft's messages.
     let quiet = format!("{quiet},openraft=off");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
@@ -121,7 +124,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells the user. Without an output there is nobody to tell.
+/// Prints a line for the user. Without an output it is lost.
 fn say(line: impl Display) {
     let _ = writeln!(io::stdout().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Ending when asked to.
+//! A flag by which signals end a command.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::CommandError;
 
-/// A flag that Ctrl-C sets; a second one ends the process at once.
+/// A flag that Ctrl-C or SIGTERM sets; a second one ends the process at once.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, CommandError> {
     let stop = Arc::new(AtomicBool::new(false));
     let register = |signal| {

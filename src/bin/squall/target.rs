@@ -1,4 +1,4 @@
-//! Which node an operator's command asks.
+//! The node that an operator's command asks.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,32 +14,32 @@ use crate::{
     cp::{ProtectionArgs, Unprotected},
 };
 
-/// How long a node may take to answer.
+/// The time that a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The options of all these commands.
+/// The options of all commands that ask a node.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Which node to ask")]
 pub(crate) struct TargetArgs {
-    /// The one that this configuration describes; the environment (SQUALL_ID ..) overrides it, as for a node
+    /// The node that this configuration describes; the environment (SQUALL_ID ..) overrides it, as for a node
     #[arg(long, value_name = "FILE", required_unless_present = "cluster")]
     config: Option<PathBuf>,
-    /// Which node of a configuration that all share
+    /// The node to ask, of a configuration that all nodes share
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
-    /// One of this cluster
+    /// A node of this cluster
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
-    /// This one, on this host: of a cluster in shared memory
+    /// This node, on this host: of a cluster in shared memory
     #[arg(long, value_name = "N", requires = "cluster", conflicts_with = "address", required_unless_present_any = ["config", "address"])]
     node: Option<u32>,
-    /// Whoever listens at this `host:port`
+    /// The node that listens at this `host:port`
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Address>,
     /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
     #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
     keys: Option<PathBuf>,
-    /// Whose keys, where the directory has those of several nodes
+    /// The node whose keys are used, where the directory has those of several
     #[arg(long, value_name = "M", requires = "keys")]
     keys_of: Option<u32>,
     /// With --address, of a cluster without keys: «none» to dial other hosts
@@ -73,7 +73,6 @@ impl TargetArgs {
         .map_err(|error| usage(&error))
     }
 
-    /// Calls the node.
     pub(crate) fn connect(&self) -> Result<AdminClient, CommandError> {
         AdminClient::connect(&self.target()?, PATIENCE).map_err(failed)
     }
@@ -84,7 +83,7 @@ pub(crate) fn name(text: &str) -> Result<String, NameError> {
     check_name(text).map(|()| text.to_owned())
 }
 
-/// The node was reached in vain, or not at all.
+/// The error of a command whose node refused it, or could not be reached.
 pub(crate) fn failed(error: AdminError) -> CommandError {
     CommandError::Failed(error.to_string())
 }

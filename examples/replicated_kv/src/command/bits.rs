@@ -18,7 +18,7 @@ const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summ
     Spec::new(name, arity, run, "bitmap", since, summary)
 }
 
-/// Where a bit lies: its byte, and how far up in it.
+/// The place of a bit: its byte, and its distance from the byte's lowest bit.
 fn place(word: &[u8]) -> Result<(usize, u32), Error> {
     let offset = crate::number::integer(word).and_then(|offset| usize::try_from(offset).ok());
     offset
@@ -80,7 +80,7 @@ fn bitpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         1 => 1,
         _ => return Err(Error::fixed("ERR The bit argument must be 1 or 0.")),
     };
-    // What is absent is like zeros without end.
+    // An absent key is like endless zeros.
     let Some(text) = keys.typed::<Text>(words[1])? else { return Ok(Reply::Integer(if bit == 1 { -1 } else { 0 })) };
     let (start, in_bits, end) = match words[3..] {
         [] => (0, false, None),
@@ -93,7 +93,7 @@ fn bitpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let Some(range) = Range::new(start, end.unwrap_or(-1), in_bits, bytes.len()) else {
         return Ok(Reply::Integer(-1));
     };
-    // The bit that is sought is a set one of these.
+    // A sought bit is a set bit of the flipped byte.
     let flipped = |byte: u8| if bit == 1 { byte } else { !byte };
     let (first, last) = (range.first / 8, range.last / 8);
     let head = flipped(bytes[first]) & u8::MAX.unbounded_shr((range.first % 8) as u32);
@@ -101,7 +101,7 @@ fn bitpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         Some(8 * first + head.leading_zeros() as usize)
     } else {
         let rest = &bytes[first + 1..=last];
-        // Most bytes of a long row are alike.
+        // Most bytes of a long row are alike, so eight at a time are skipped.
         let (longs, _) = rest.as_chunks::<8>();
         let alike = if bit == 1 { [0; 8] } else { [u8::MAX; 8] };
         let skipped = 8 * longs.iter().take_while(|long| **long == alike).count();
@@ -114,7 +114,7 @@ fn bitpos(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(found.map_or(Reply::Integer(after), Reply::count))
 }
 
-/// Whether a range is in bits; if not, in bytes.
+/// Whether a range is in bits; if not, it is in bytes.
 fn is_bit(unit: &[u8]) -> Result<bool, Error> {
     if is(unit, "bit") {
         Ok(true)
@@ -132,7 +132,7 @@ struct Range {
 }
 
 impl Range {
-    /// None if there is no bit in it. A negative place counts from the end.
+    /// The range; `None` if there is no bit in it. A negative place counts from the end.
     fn new(start: i64, end: i64, in_bits: bool, bytes: usize) -> Option<Range> {
         let places = counts::places_of_string(start, end, if in_bits { 8 * bytes } else { bytes })?;
         let (first, last) = (places.start, places.end - 1);

@@ -1,4 +1,4 @@
-//! How many elements a request asks for, and which they are.
+//! The numbers in requests that choose elements: counts, places and ranges.
 
 use std::ops::Range;
 
@@ -8,29 +8,29 @@ use indexmap::IndexSet;
 use super::{integer, is};
 use crate::{Error, number};
 
-/// How often a request may have elements repeated, and the bytes that all of them may have: a few words could ask for any
-/// number otherwise.
+/// The most elements, repetitions included, that a request may ask for, and the most bytes of all of them. Otherwise a
+/// few words could ask for any number.
 pub(super) const MAX_REPEATS: u64 = 1 << 20;
 const MAX_REPEATED_BYTES: usize = 64 << 20;
 
-/// A word that must be a whole number of at least `min`. `error` says so.
+/// Reads a word that must be a whole number of at least `min`; `error` is the error for other words.
 pub(super) fn at_least(min: i64, word: &[u8], error: &'static str) -> Result<usize, Error> {
     let number = number::integer(word).filter(|&number| number >= min).ok_or(Error::fixed(error))?;
     usize::try_from(number).map_err(|_| Error::OUT_OF_RANGE)
 }
 
-/// A word that must be a whole number of at least 0.
+/// Reads a word that must be a whole number of at least 0.
 pub(super) fn natural(word: &[u8]) -> Result<usize, Error> {
     number::integer(word).and_then(|number| usize::try_from(number).ok()).ok_or(Error::NOT_POSITIVE)
 }
 
-/// A word that must be a whole number whose negative is one too.
+/// Reads a word that must be a whole number whose negative is one too.
 pub(super) fn signed(word: &[u8]) -> Result<i64, Error> {
     let range = "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
     integer(word).and_then(|count| if count == i64::MIN { Err(Error::fixed(range)) } else { Ok(count) })
 }
 
-/// The place that an index names among `len`; negative ones count from the end. None if it lies before the first one.
+/// The place that an index names among `len`; negative ones count from the end. `None` if it lies before the first one.
 pub(super) fn place(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index + len as i64 } else { index };
     usize::try_from(index).ok()
@@ -43,14 +43,15 @@ pub(super) fn places(first: i64, last: i64, len: usize) -> Range<usize> {
     if first < end { first..end } else { 0..0 }
 }
 
-/// As [`places`], of a string: there, whatever lies before the first place is the first. None if there are none.
+/// The same as [`places`], for strings: there, an index before the first place counts as the first. `None` if no place
+/// is left.
 pub(super) fn places_of_string(first: i64, last: i64, len: usize) -> Option<Range<usize>> {
     let first = place(first, len).unwrap_or(0);
     let end = len.min(place(last, len).unwrap_or(0).saturating_add(1));
     (first < end).then_some(first..end)
 }
 
-/// A count, and whether the option after it is there, which asks for twice as many values. None if there is no word.
+/// Reads a count, and whether the option follows, which asks for twice as many values. `None` if there is no word.
 pub(super) fn with_option(words: &[&[u8]], option: &str) -> Result<Option<(i64, bool)>, Error> {
     let [count, rest @ ..] = words else { return Ok(None) };
     let count = signed(count)?;
@@ -62,8 +63,8 @@ pub(super) fn with_option(words: &[&[u8]], option: &str) -> Result<Option<(i64, 
     }
 }
 
-/// Random places among `len`: so many different ones, or all if there are no more; for a negative count so many, of which
-/// any may be the same. `bytes` says how many a place adds to the answer.
+/// Random places among `len`: `count` different ones, or all if there are no more. For a negative count, as many as its
+/// absolute value, with repetitions. `bytes` returns the bytes that a place adds to the answer.
 ///
 /// For commands that only look: each replica picks others.
 pub(super) fn pick(count: i64, len: usize, bytes: impl Fn(usize) -> usize) -> Result<Vec<usize>, Error> {

@@ -1,4 +1,4 @@
-//! The commands of when keys expire.
+//! The commands of the expiry of keys.
 
 use super::{Run, Spec, integer, is};
 use crate::{
@@ -22,7 +22,7 @@ const fn spec(name: &'static str, arity: i8, run: Run, since: &'static str, summ
     Spec::new(name, arity, run, "generic", since, summary).fast()
 }
 
-/// How a time is given.
+/// The unit and the origin of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     unit_ms: i64,
@@ -46,14 +46,14 @@ impl Clock {
         clocks.into_iter().find_map(|(option, clock)| is(word, option).then_some(clock))
     }
 
-    /// Reads when a key expires, in milliseconds since 1970. Refuses 0, and less.
+    /// Reads an expiry, and returns it in milliseconds since 1970. Refuses 0, and less.
     pub(super) fn expiry_ms(self, word: &[u8], now_ms: u64, command: &str) -> Result<u64, Error> {
         let time = integer(word)?;
         let expires_ms = if time > 0 { self.to_ms(time, now_ms) } else { None };
         expires_ms.map(i64::unsigned_abs).ok_or_else(|| invalid(command))
     }
 
-    /// Milliseconds since 1970. None beyond what 64 bits hold.
+    /// A time in milliseconds since 1970. `None` if it does not fit into 64 bits.
     fn to_ms(self, time: i64, now_ms: u64) -> Option<i64> {
         let start = if self.from_now { i64::try_from(now_ms).ok()? } else { 0 };
         time.checked_mul(self.unit_ms)?.checked_add(start)
@@ -97,7 +97,7 @@ fn set_expiry(keys: &mut Change<'_>, words: &[&[u8]], clock: Clock, command: &st
         return Err(Error::fixed("ERR GT and LT options at the same time are not compatible"));
     }
     let expires_ms = clock.to_ms(integer(words[2])?, keys.now_ms()).ok_or_else(|| invalid(command))?;
-    // What is before 1970 is over, as 1970 is.
+    // A time before 1970 has passed, as 1970 has.
     let expires_ms = expires_ms.max(0).unsigned_abs();
     let view = keys.view();
     let Some(entry) = view.entry(words[1]) else { return Ok(Reply::whether(false)) };
@@ -127,7 +127,7 @@ fn pexpiretime(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(expiry(keys, words[1], |at_ms| at_ms))
 }
 
-/// What is shown of when a key expires: -1 if it does not, -2 if it does not exist.
+/// A key's expiry as an answer: -1 if it has none, -2 if the key does not exist.
 fn expiry(keys: &View<'_>, key: &[u8], show: impl FnOnce(u64) -> u64) -> Reply {
     let Some(entry) = keys.entry(key) else { return Reply::Integer(-2) };
     entry.expires_ms().map_or(Reply::Integer(-1), |at_ms| Reply::Integer(show(at_ms) as i64))

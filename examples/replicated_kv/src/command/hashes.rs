@@ -35,7 +35,7 @@ fn hmset(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     set_all(keys, words, "hmset").map(|_| Reply::OK)
 }
 
-/// Returns how many fields are new.
+/// Sets fields. Returns the number of new ones.
 fn set_all(keys: &mut Change<'_>, words: &[&[u8]], name: &str) -> Result<usize, Error> {
     let (pairs, odd) = words[2..].as_chunks::<2>();
     if !odd.is_empty() {

@@ -1,4 +1,4 @@
-//! The commands that tell of the store itself, and the one that has nothing to do with keys.
+//! The commands that describe the store itself, and the one that has nothing to do with keys.
 
 use foldhash::{HashMap, HashMapExt};
 
@@ -98,7 +98,7 @@ fn memory(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let [_, _, key, options @ ..] = words else { return Err(Error::arity("memory|usage")) };
     let mut options = options.iter();
     while let Some(option) = options.next() {
-        // How many elements are looked at is not for the client to say.
+        // The number of samples is checked, and ignored.
         let samples = options.next().filter(|_| is(option, "samples")).ok_or(Error::SYNTAX)?;
         if integer(samples)? < 0 {
             return Err(Error::SYNTAX);
@@ -113,7 +113,7 @@ fn debug(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
         [name] if is(name, "help") => Ok(help(DEBUG_HELP)),
         [name] if is(name, "digest") => Ok(digest(Digest::of_all(keys))),
         [name, ref named @ ..] if is(name, "digest-value") => {
-            // Each once, since a few words could name a large value any number of times.
+            // Each key once, since a few words could name a large value any number of times.
             let mut digests = HashMap::<&[u8], Digest>::new();
             let of = |key: &[u8]| keys.entry(key).map(Digest::of_entry).unwrap_or_default();
             Ok(Reply::Array(named.iter().map(|key| digest(*digests.entry(key).or_insert_with(|| of(key)))).collect()))

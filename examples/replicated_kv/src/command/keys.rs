@@ -1,4 +1,4 @@
-//! The commands of keys, whatever their values are, and of all keys at once.
+//! The commands of keys of any type, and of all keys at once.
 
 use super::{
     Run, Spec, integer, is,
@@ -58,7 +58,7 @@ fn renamenx(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     move_to(keys, words[1], words[2], false).map(Reply::whether)
 }
 
-/// Returns whether it was done.
+/// Gives a key's value another key. Returns whether it was done.
 fn move_to(keys: &mut Change<'_>, from: &[u8], to: &[u8], replaces: bool) -> Result<bool, Error> {
     if !keys.view().exists(from) {
         return Err(Error::NO_SUCH_KEY);
@@ -119,7 +119,7 @@ fn randomkey(keys: &View<'_>, _words: &[&[u8]]) -> Result<Reply, Error> {
     if places == 0 {
         return Ok(Reply::Null);
     }
-    // Some may have expired. If very many have, the first is taken that lies behind a random place.
+    // Some places hold expired keys. If very many do, the first key behind a random place is taken.
     let random = (0..100).filter_map(|_| keys.at(fastrand::usize(..places))).next();
     let start = fastrand::usize(..places);
     let found = random.or_else(|| (start..places).chain(0..start).find_map(|place| keys.at(place)));
@@ -252,7 +252,7 @@ mod tests {
             (0..first).for_each(|key| drop(shell.ask(&format!("set {key} v"))));
             let mut staying: BTreeSet<u8> = (0..first).collect();
             let (mut cursor, mut met) = ("0".to_owned(), BTreeSet::new());
-            // The rest of the walk, undisturbed.
+            // The rest of the walk, without changes.
             let rest = std::iter::repeat_n((1, Vec::new()), 100);
             for (count, changes) in steps.into_iter().chain(rest) {
                 let answer = shell.ask(&format!("scan {cursor} count {count}"));

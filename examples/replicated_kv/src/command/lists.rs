@@ -146,7 +146,7 @@ fn ltrim(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     keys.edit(words[1], |list: &mut List| {
         let len = list.len();
         list.trim(counts::places(first, last, len));
-        // As in Redis, who watches a list is told though all of it stays.
+        // As in Redis, a transaction that watches the list notices this even if all of it stays.
         Ok(Edited::when(len > 0, Reply::OK))
     })
 }
@@ -204,7 +204,7 @@ fn transfer(keys: &mut Change<'_>, from: &[u8], to: &[u8], taken: End, put: End)
     view.typed::<List>(to)?;
     let element = keys.edit(from, |list: &mut List| {
         let element = list.pop(taken).unwrap_or_default();
-        // The same list must not vanish in between: its key may expire some time.
+        // The same list must not vanish in between, since its key would lose its expiry.
         if from == to {
             list.push(put, element.clone());
         }
@@ -237,12 +237,12 @@ fn lmpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Reply::NullArray)
 }
 
-/// Removes elements at an end. Answers them in the order of their removal.
+/// Removes elements at an end. The answer has them in the order of their removal.
 fn take(list: &mut List, end: End, count: usize) -> Reply {
     Reply::Array((0..count.min(list.len())).filter_map(|_| list.pop(end)).map(Reply::Text).collect())
 }
 
-/// A word that must name an end.
+/// Reads a word that must name an end.
 fn end(word: &[u8]) -> Result<End, Error> {
     match word {
         word if is(word, "left") => Ok(End::Left),

@@ -1,4 +1,5 @@
-//! The commands that are served: what each is called, takes and does. One module has those of one type of values.
+//! The commands that are served, with their names, arguments and effects. One module has the commands of one type of
+//! values.
 
 mod bits;
 mod counts;
@@ -25,54 +26,54 @@ use crate::{
     keyspace::{Change, View},
 };
 
-/// What carries a command out.
+/// The function that carries a command out.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// Changes the state: travels through the group, and is answered once this replica has applied it.
+    /// Changes the state. The command travels through the group, and is answered once this replica has applied it.
     ///
     /// A command that fails must have changed nothing.
     Write(fn(&mut Change<'_>, &[&[u8]]) -> Result<Reply, Error>),
-    /// Looks at the state: linearizable, and takes no turn in the group's order.
+    /// Looks at the state. It is linearizable, and takes no turn in the group's order.
     Read(fn(&View<'_>, &[&[u8]]) -> Result<Reply, Error>),
-    /// Is answered by the server that was asked, whether its group lives or not.
+    /// Is answered by the server that was asked, whether or not its group lives.
     Local,
 }
 
-/// Which words are keys: the first's place, the last's (negative: from the end), and the distance between two. All 0 where
-/// there is none, or where only the command itself can tell.
+/// The words that are keys: the first's place, the last's (negative: from the end), and the distance between two. All
+/// are 0 if no word is a key, or if only the command itself can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// The place of the first key; the command's name has 0.
     pub first: i8,
     /// The place of the last one; -1 is the last word.
     pub last: i8,
-    /// From one key to the next.
+    /// The distance from one key to the next.
     pub step: i8,
 }
 
 /// A command, as `COMMAND` describes it.
 #[derive(Debug)]
 pub struct Spec {
-    /// In small letters.
+    /// The name, in small letters.
     pub name: &'static str,
-    /// How many words it takes, its name included; negative: at least so many.
+    /// The number of words that it takes, its name included. A negative number stands for at least as many.
     pub arity: i8,
-    /// What carries it out.
+    /// The function that carries it out.
     pub run: Run,
-    /// Which words are keys.
+    /// The words that are keys.
     pub keys: Keys,
-    /// Whether it takes the same short time whatever the values hold.
+    /// Whether it always takes a short time, whatever the values hold.
     pub is_fast: bool,
-    /// What it is for, as Redis groups its commands: "string", "hash", "generic", ..
+    /// The group in which Redis lists it: "string", "hash", "generic", ..
     pub group: &'static str,
-    /// The version of Redis that had it first.
+    /// The first version of Redis that had it.
     pub since: &'static str,
-    /// What it does, in a sentence.
+    /// A sentence on its effect.
     pub summary: &'static str,
 }
 
 impl Spec {
-    /// A command that has one key, its first argument, and takes long at times.
+    /// A command that has one key, its first argument, and may take long.
     pub const fn new(
         name: &'static str,
         arity: i8,
@@ -84,22 +85,22 @@ impl Spec {
         Spec { name, arity, run, keys: Keys { first: 1, last: 1, step: 1 }, is_fast: false, group, since, summary }
     }
 
-    /// With these keys.
+    /// The same command, with these keys.
     pub const fn keys(self, first: i8, last: i8, step: i8) -> Spec {
         Spec { keys: Keys { first, last, step }, ..self }
     }
 
-    /// Without keys.
+    /// The same command, without keys.
     pub const fn no_keys(self) -> Spec {
         self.keys(0, 0, 0)
     }
 
-    /// One that always takes a short time.
+    /// The same command, as one that always takes a short time.
     pub const fn fast(self) -> Spec {
         Spec { is_fast: true, ..self }
     }
 
-    /// Whether so many words, the name included, are right.
+    /// Whether this number of words, the name included, is right.
     pub fn takes(&self, words: usize) -> bool {
         let count = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { words >= count } else { words == count }
@@ -138,14 +139,14 @@ pub fn all() -> impl Iterator<Item = &'static Spec> {
     .flatten()
 }
 
-/// Finds the command of a request, and checks how many words it has. The errors are Redis'.
+/// Finds the command of a request, and checks its number of words. The errors are Redis'.
 pub fn check(words: &[&[u8]]) -> Result<&'static Spec, Error> {
     let name = words.first().copied().unwrap_or_default();
     let spec = find(name).ok_or_else(|| unknown(words))?;
     if spec.takes(words.len()) { Ok(spec) } else { Err(Error::arity(spec.name)) }
 }
 
-/// How much of a client's own words an error repeats, in bytes.
+/// The most bytes of a client's own words that an error repeats.
 const EXCERPT_BYTES: usize = 128;
 
 fn unknown(words: &[&[u8]]) -> Error {
@@ -166,7 +167,7 @@ fn is(word: &[u8], option: &str) -> bool {
     word.eq_ignore_ascii_case(option.as_bytes())
 }
 
-/// A word that must be a whole number.
+/// Reads a word that must be a whole number.
 fn integer(word: &[u8]) -> Result<i64, Error> {
     crate::number::integer(word).ok_or(Error::NOT_AN_INTEGER)
 }

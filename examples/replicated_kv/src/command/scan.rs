@@ -1,36 +1,36 @@
 //! Walks over many elements in small steps, for `SCAN` and its kin.
 //!
-//! The elements lie in a row in which new ones are put at the end, and the last takes the place of one that is removed. A
-//! walk goes from the end to the beginning, so no element can slip past it: it meets every one that is there all the while.
-//! It may meet one twice.
+//! The elements lie in a row. New ones are put at its end, and the last takes the place of one that is removed. A walk
+//! goes from the end to the beginning, so no element can slip past it. It meets every element that is there during the
+//! whole walk. It may meet one twice.
 
 use super::{integer, is};
 use crate::{Error, Reply, keyspace::View, value::Typed};
 
-/// What is being walked over, which decides about the options.
+/// The elements of a walk, which decide the options that are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
-    /// Keys, of which `TYPE` chooses some.
+    /// The keys, of which `TYPE` chooses some.
     Keys,
-    /// Elements of one value: `MATCH` and `COUNT` are all that is allowed.
+    /// The elements of one value: only `MATCH` and `COUNT` are allowed.
     Elements,
 }
 
 /// One step of a walk, as a client asks for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scan<'a> {
-    /// Where the last step ended; 0 at first.
+    /// The place at which the last step ended; 0 at first.
     cursor: usize,
-    /// How many places this step looks at.
+    /// The number of places that this step looks at.
     count: usize,
-    /// What elements must match.
+    /// The pattern that elements must match.
     pattern: Option<&'a [u8]>,
     /// The type that keys must have.
     pub(super) kind: Option<&'a [u8]>,
 }
 
 impl<'a> Scan<'a> {
-    /// How many places a step looks at where the client does not say.
+    /// The number of places that a step looks at by default.
     const COUNT: usize = 10;
 
     /// Reads the cursor and the words after it.
@@ -54,9 +54,9 @@ impl<'a> Scan<'a> {
         Ok(scan)
     }
 
-    /// Reads the words of a request that walks over the elements of one value, and finds that.
+    /// Reads the words of a request that walks over the elements of one value, and finds the value.
     ///
-    /// None if the key is absent. As in Redis, that forgives wrong options.
+    /// `None` if the key is absent. As in Redis, wrong options are no error then.
     pub(super) fn of_value<T: Typed + 'a>(
         keys: &View<'a>,
         words: &[&'a [u8]],
@@ -66,7 +66,7 @@ impl<'a> Scan<'a> {
         Ok(Some((value, Scan::parse(words[2], &words[3..], Allowed::Elements)?)))
     }
 
-    /// Visits the next places of a row that has so many. Returns the cursor for the step after this one; 0 at the end.
+    /// Visits the next places of a row that has `places`. Returns the cursor for the next step; 0 at the end.
     pub(super) fn walk(&self, places: usize, visit: impl FnMut(usize)) -> usize {
         let from = if self.cursor == 0 { places } else { self.cursor.min(places) };
         let to = from.saturating_sub(self.count);
@@ -74,7 +74,8 @@ impl<'a> Scan<'a> {
         to
     }
 
-    /// As [`walk`](Scan::walk), where only so many of the places are taken: looks at as many more.
+    /// Visits places as [`walk`](Scan::walk) does, in a row where only `taken` of them hold an element. It looks at
+    /// correspondingly more places.
     pub(super) fn walk_sparse(&self, places: usize, taken: usize, visit: impl FnMut(usize)) -> usize {
         let sparse = places.checked_div(taken).unwrap_or(1).max(1);
         Scan { count: self.count.saturating_mul(sparse), ..*self }.walk(places, visit)
@@ -125,7 +126,7 @@ mod tests {
             let mut staying: BTreeSet<u8> = row.iter().copied().collect();
             let mut met = BTreeSet::new();
             let mut scan = Scan { cursor: 0, count: 1, pattern: None, kind: None };
-            // The rest of the walk, undisturbed.
+            // The rest of the walk, without changes.
             let rest = std::iter::repeat_n(Op::Step(1), 256 + 1);
             for op in ops.into_iter().chain(rest) {
                 match op {

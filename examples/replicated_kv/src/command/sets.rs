@@ -162,14 +162,14 @@ fn sscan(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(Scan::reply(next, found))
 }
 
-/// The sets at keys, in their order. A key counts once however often it is named, so the work is bounded by what the sets
-/// hold. None for an absent one.
+/// The sets at keys, in their order; `None` for an absent one. A key counts once however often it is named, so the work
+/// is bounded by the sets' sizes.
 fn sets<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<Vec<Option<&'a Set>>, Error> {
     let keys: IndexSet<&[u8], RandomState> = keys.iter().copied().collect();
     keys.into_iter().map(|key| view.typed(key)).collect()
 }
 
-/// What all sets have.
+/// The members that all sets have.
 fn common<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
     let all: Option<Vec<&Set>> = sets(view, keys)?.into_iter().collect();
     let mut all = all.unwrap_or_default();
@@ -179,13 +179,13 @@ fn common<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'
     Ok(smallest.into_iter().flat_map(Set::iter).filter(is_in_others))
 }
 
-/// What any set has.
+/// The members that any set has.
 fn union<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
     let union: IndexSet<&[u8], RandomState> = sets(view, keys)?.into_iter().flatten().flat_map(Set::iter).collect();
     Ok(union.into_iter())
 }
 
-/// What the first set has and no other one.
+/// The members that the first set has, and no other one.
 fn difference<'a>(view: &View<'a>, keys: &[&[u8]]) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, Error> {
     let first = view.typed::<Set>(keys[0])?;
     let others = sets(view, &keys[1..])?;
@@ -204,7 +204,7 @@ fn members<'a>(members: impl Iterator<Item = &'a [u8]>) -> Reply {
     Reply::Set(members.map(Reply::bytes).collect())
 }
 
-/// Sets a key to a set, or removes it if that is empty. Answers how many members there are.
+/// Sets a key to a set, or removes the key if the set is empty. The answer is the number of members.
 fn store(keys: &mut Change<'_>, key: &[u8], set: Set) -> Reply {
     let len = set.len();
     keys.put_unless_empty(key, set);

@@ -25,7 +25,7 @@ pub(super) const COMMANDS: &[Spec] = &[
     spec("zdiffstore", -4, Run::Write(diff_store), "6.2.0", "Stores the first set without the others.").keys(1, 1, 1),
 ];
 
-/// What is done to sets.
+/// An operation on sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -33,7 +33,7 @@ enum Operation {
     Diff,
 }
 
-/// What becomes of a member's scores.
+/// The combination of a member's scores in several sets.
 #[derive(Clone, Copy, Debug)]
 enum Aggregate {
     Sum,
@@ -45,7 +45,7 @@ impl Aggregate {
     fn of(self, one: f64, other: f64) -> f64 {
         match self {
             Aggregate::Sum => or_zero(one + other),
-            // Unlike f64::min, the first stays where the other is not a number or the same.
+            // Unlike `f64::min`, the first stays if the other is not a number or the same.
             Aggregate::Min => {
                 if other < one {
                     other
@@ -64,7 +64,7 @@ impl Aggregate {
     }
 }
 
-/// Infinities that cancel each other out, or are weighed with 0, are 0.
+/// Infinities that cancel each other out, or are weighed with 0, give 0.
 fn or_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
@@ -112,7 +112,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A few words could have a large set looked at any number of times.
+/// Refuses large sets that are named more than once. A few words could have one looked at any number of times.
 fn refuse_repeats(names: &[&[u8]], sources: &[Source<'_>]) -> Result<(), Error> {
     let mut seen = IndexSet::<&[u8], RandomState>::default();
     let repeats = names.iter().zip(sources).filter(|(name, _)| !seen.insert(name)).map(|(_, source)| source.len());
@@ -122,7 +122,7 @@ fn refuse_repeats(names: &[&[u8]], sources: &[Source<'_>]) -> Result<(), Error> 
     Ok(())
 }
 
-/// Which words may follow the keys.
+/// The use of the result, which decides the words that may follow the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Answer,
@@ -130,13 +130,13 @@ enum Purpose {
     Count,
 }
 
-/// What was asked for.
+/// A request for a union, intersection or difference.
 struct Query<'a> {
     operation: Operation,
     sources: Vec<Source<'a>>,
     aggregate: Aggregate,
     with_scores: bool,
-    /// How many members are counted at most; 0 for all.
+    /// The most members that are counted; 0 for all.
     limit: usize,
 }
 
@@ -228,7 +228,7 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// Looks at no more elements than the sets have.
+    /// The members of the first set alone. Looks at no more elements than the sets have.
     fn difference(&self) -> IndexMap<&'a [u8], f64, RandomState> {
         let (first, others) = self.sources.split_first().expect("one key at least");
         let mut left: IndexMap<_, _, RandomState> = first.iter().collect();

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Spec] = &[
     spec("zremrangebylex", 4, Run::Write(remove_members), "2.8.9", "Removes the members within a range of strings."),
 ];
 
-/// What a range is measured in.
+/// The measure of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -44,8 +44,8 @@ struct Limit {
 }
 
 impl Limit {
-    /// Read as C's `strtod` does, which Redis leaves this to: spaces before it and a zero byte after it are fine, and
-    /// nothing is 0.
+    /// Reads an end as C's `strtod` does, which Redis uses. Spaces before the number and a zero byte after it are
+    /// allowed, and no text is 0.
     fn parse(word: &[u8]) -> Option<Limit> {
         let (word, excluded) = word.strip_prefix(b"(").map_or((word, false), |rest| (rest, true));
         let word = word.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -120,7 +120,7 @@ impl<'a> Span<'a> {
         }))
     }
 
-    /// The ranks within it. They count from the end that is the first in this direction.
+    /// The ranks within the range. They count from the end that is the first in this direction.
     fn ranks(&self, set: &SortedSet, reversed: bool) -> Range<usize> {
         let len = set.len();
         let ranks = match *self {
@@ -139,18 +139,18 @@ impl<'a> Span<'a> {
     }
 }
 
-/// What `ZRANGE` and its like are asked.
+/// A request of `ZRANGE` and its kin.
 #[derive(Clone, Copy, Debug)]
 struct Query<'a> {
     span: Span<'a>,
     reversed: bool,
     offset: i64,
-    /// Negative for any number.
+    /// The most members; negative for any number.
     limit: i64,
     with_scores: bool,
 }
 
-/// What a command leaves open.
+/// The choices that a command's name makes; `None` leaves one to its options.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fixed {
     by: Option<By>,
@@ -187,13 +187,13 @@ impl<'a> Query<'a> {
             let text = "ERR syntax error, WITHSCORES not supported in combination with BYLEX";
             return Err(Error::fixed(text));
         }
-        // One who goes from the highest names it first; ranks count from where one begins.
+        // A walk from the highest names the highest first. Ranks count from the end at which the walk begins.
         let swapped = reversed && by != By::Rank;
         let (min, max) = if swapped { (ends[1], ends[0]) } else { (ends[0], ends[1]) };
         Ok(Query { span: Span::parse(by, min, max)?, reversed, offset, limit, with_scores })
     }
 
-    /// The ranks of what it finds.
+    /// The ranks of the members that it finds.
     fn ranks(&self, set: &SortedSet) -> Range<usize> {
         let ranks = self.span.ranks(set, self.reversed);
         if let Span::Ranks(..) = self.span {
@@ -273,7 +273,7 @@ fn store(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     Ok(put(keys, words[1], found))
 }
 
-/// Sets a key to what a command has found, and answers how many members that are. A key that would be empty is removed.
+/// Sets a key to the members that a command has found, and answers their number. A key that would be empty is removed.
 pub(super) fn put(keys: &mut Change<'_>, key: &[u8], found: SortedSet) -> Reply {
     let count = found.len();
     keys.put_unless_empty(key, found);

@@ -31,17 +31,17 @@ pub(super) const COMMANDS: &[Spec] = &[
     spec("zscan", -3, Run::Read(scan), "2.8.0", "Walks over the members, a few at a time."),
 ];
 
-/// A member that the store holds.
+/// The answer for a member, which shares the store's bytes.
 pub(super) fn member(member: &Arc<[u8]>) -> Reply {
     Reply::Text(Text::Fixed(Arc::clone(member)))
 }
 
-/// A member and its score.
+/// The answer for a member and its score.
 pub(super) fn scored((name, score): (&Arc<[u8]>, f64)) -> (Reply, Reply) {
     (member(name), Reply::Double(score))
 }
 
-/// Which members `ZADD` changes.
+/// The conditions under which `ZADD` changes a member.
 #[derive(Clone, Copy, Debug, Default)]
 struct Condition {
     if_absent: bool,
@@ -128,7 +128,7 @@ fn increment(
     let by = number::float(by).ok_or(Error::NOT_A_FLOAT)?;
     keys.edit(key, |set: &mut SortedSet| {
         let old = set.score(member);
-        // An absent member gets the number as it is: 0 + -0 were 0.
+        // An absent member gets the number as it is: 0 + -0 would be 0.
         let sum = old.map_or(by, |old| old + by);
         if sum.is_nan() {
             return Err(Error::fixed("ERR resulting score is not a number (NaN)"));
@@ -171,7 +171,7 @@ fn revrank(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     rank_from(End::Highest, keys, words, "zrevrank")
 }
 
-/// Where members are counted from.
+/// The end from which members are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Lowest,
@@ -243,7 +243,7 @@ fn mpop(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let count = match options {
         [] => 1,
         [option, count] if is(option, "count") => at_least_one(count)?,
-        // Redis reads the first count before it sees what follows.
+        // Redis reads the first count before it sees the words after it.
         [option, count, ..] if is(option, "count") => at_least_one(count).and(Err(Error::SYNTAX))?,
         _ => return Err(Error::SYNTAX),
     };

@@ -39,14 +39,14 @@ fn value(keys: &View<'_>, key: &[u8]) -> Result<Reply, Error> {
     Ok(keys.typed::<Text>(key)?.cloned().into())
 }
 
-/// What follows the key and the value of `SET`, or the key of `GETEX`.
+/// The options behind the key and the value of `SET`, or the key of `GETEX`.
 #[derive(Default)]
 struct Options<'a> {
     expires: Option<(Clock, &'a [u8])>,
     keeps_expiry: bool,
     persists: bool,
     gets: bool,
-    /// Whether the key must exist, or must not.
+    /// `true` if the key must exist, `false` if it must not.
     exists: Option<bool>,
 }
 
@@ -149,7 +149,7 @@ fn getex(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 fn getrange(keys: &View<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let (start, end) = (integer(words[2])?, integer(words[3])?);
     let Some(text) = keys.typed::<Text>(words[1])? else { return Ok(Reply::bytes("")) };
-    // Both before the beginning would become the first byte's place.
+    // Otherwise both, before the beginning, would become the first byte's place.
     let is_backward = start < 0 && end < 0 && start > end;
     let places = if is_backward { None } else { counts::places_of_string(start, end, text.len()) };
     Ok(match places {
@@ -178,7 +178,7 @@ fn setrange(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
 
 fn append(keys: &mut Change<'_>, words: &[&[u8]]) -> Result<Reply, Error> {
     let more = words[2];
-    // A key that is new holds what any other command would have set it to.
+    // A new key holds its value in the form that any other command would have chosen.
     if !keys.view().exists(words[1]) {
         keys.put(words[1], Text::from(more));
         return Ok(Reply::count(more.len()));

@@ -1,4 +1,4 @@
-//! What holds for every command, whatever its words are.
+//! Properties of every command, for all words.
 
 use fastrand::Rng;
 use squall::NodeId;
@@ -13,7 +13,7 @@ use crate::{
     words,
 };
 
-/// How many random requests are made.
+/// The number of random requests.
 const REQUESTS: usize = 20_000;
 
 /// Keys of each type, and one that is absent.
@@ -50,7 +50,7 @@ fn any(rng: &mut Rng) -> Vec<u8> {
     request
 }
 
-/// All that a replica holds, in the order in which it lies, and what a transaction knows of each key.
+/// All that a replica holds, in its order, with the state of each key as a transaction notes it.
 fn held(shell: &Shell) -> Vec<String> {
     let view = shell.store.keys().view(shell.now_ms);
     let shown = |(key, entry): (&[u8], &Entry)| {
@@ -60,7 +60,7 @@ fn held(shell: &Shell) -> Vec<String> {
     view.iter().map(shown).collect()
 }
 
-/// Without the order, which the removal of expired keys changes.
+/// The same without the order, which the removal of expired keys changes.
 fn sorted(mut held: Vec<String>) -> Vec<String> {
     held.sort_unstable();
     held
@@ -83,7 +83,7 @@ fn a_command_that_fails_has_changed_nothing_and_replicas_stay_the_same() {
         }
         let request = any(&mut rng);
         let at_ms = replicas[0].now_ms + rng.u64(..3);
-        // What expires now is no change.
+        // Keys that expire at this moment are no change.
         replicas.iter_mut().for_each(|replica| replica.now_ms = at_ms);
         let before = held(&replicas[0]);
         let command = Command::Run { at_ms, request: request.clone(), answered_by: AnsweredBy::Sender };

@@ -1,10 +1,10 @@
-//! Where the keys lie: in rows, each a table that grows by itself.
+//! The storage of the keys: rows, each a table that grows by itself.
 //!
-//! A table that grows moves all that it holds at once. With tens of millions of keys in one, a replica would stand still for
-//! seconds, and the others would go on without it; in one of many rows it is a moment.
+//! A table that grows moves all that it holds at once. With tens of millions of keys in one table, a replica would
+//! stand still for seconds, and the others would go on without it. With many rows, the pause is short.
 //!
-//! So it is with what is written out for a replica that joins: a copy of all rows is a reference to each, and the first change of
-//! a row that is still to be written copies that row.
+//! The same holds for the state that is written out for a joining replica. A copy of all rows is a reference to each,
+//! and the first change of a row that is still to be written copies that row.
 
 use std::{hash::BuildHasher, sync::Arc};
 
@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 
 use super::Entry;
 
-/// How many rows there are.
+/// The number of rows.
 const ROWS: usize = 64;
 
 /// A row with less than this share of its places in use is made smaller.
@@ -22,12 +22,12 @@ const SPARSE: usize = 8;
 /// Below this number of places a row stays as it is.
 const SMALL: usize = 32;
 
-/// A number that follows from a key alone, since all replicas must come to the same.
+/// A number that depends on the key alone: all replicas must compute the same.
 pub(super) fn fixed_hash(key: &[u8]) -> u64 {
     FixedState::with_seed(0).hash_one(key)
 }
 
-/// Keys and their entries. In each row the last takes the place of one that is removed.
+/// Keys and their entries. When a key is removed, the last of its row takes its place.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     rows: Box<[Arc<Row>]>,
@@ -44,13 +44,13 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// How many keys there are.
+    /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
     fn row_of(key: &[u8]) -> usize {
-        // The low bits make the classes of births.
+        // The low bits determine the classes of births.
         (fixed_hash(key) >> 32) as usize % ROWS
     }
 
@@ -89,24 +89,24 @@ impl Rows {
         self.rows.iter().flat_map(|row| row.iter()).map(|(key, entry)| (&**key, entry))
     }
 
-    /// The rows, one after the other. One that was passed can be changed without a copy.
+    /// The rows, one after the other. A row that was passed can be changed without a copy.
     pub(super) fn into_rows(self) -> impl Iterator<Item = Arc<Row>> {
         self.rows.into_iter()
     }
 
-    /// How many places there are. Some are empty, since rows differ in length.
+    /// The number of places. Some are empty, since rows differ in length.
     pub(super) fn places(&self) -> usize {
         self.rows.iter().map(|row| row.len()).max().unwrap_or(0) * ROWS
     }
 
-    /// What lies at a place. The places of a row are in its order, so that who walks from the last place to the first meets all
-    /// that stay.
+    /// The key and entry at a place. The places of a row are in its order. So a walk from the last place to the first
+    /// meets all keys that stay.
     pub(super) fn at(&self, place: usize) -> Option<(&[u8], &Entry)> {
         let (key, entry) = self.rows[place % ROWS].get_index(place / ROWS)?;
         Some((key, entry))
     }
 
-    /// For how many keys there is memory.
+    /// The number of keys for which there is memory.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.rows.iter().map(|row| row.capacity()).sum()

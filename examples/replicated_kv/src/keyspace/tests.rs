@@ -15,7 +15,7 @@ fn integer(keys: &View<'_>, key: &[u8]) -> Option<i64> {
     keys.typed::<Text>(key).expect("it is a string").map(|text| text.integer().expect("it is a number"))
 }
 
-/// Whether what was watched counts as unchanged after something was done, at the same time.
+/// Whether a watched key counts as unchanged after `act`, at the same time.
 fn is_unchanged_after(keys: &mut Keyspace, key: &[u8], act: impl FnOnce(&mut Change<'_>)) -> bool {
     let since = keys.view(NOW_MS).watch(key);
     act(&mut keys.change(NOW_MS, 0));
@@ -104,7 +104,7 @@ fn a_key_whose_collection_was_emptied_is_removed_with_its_expiry() {
     let mut keys = Keyspace::default();
     let mut change = keys.change(NOW_MS, 0);
     change.put_until(b"k", Set::default().into_value(), Some(NOW_MS + 1));
-    // It is already empty: only what an edit changes is looked at.
+    // The set is empty already: only a set that an edit changes is removed.
     change.edit(b"k", |_: &mut Set| Ok(Edited::Unchanged(()))).expect("no error");
     assert!(change.view().exists(b"k"));
     change.edit(b"k", |_: &mut Set| Ok(Edited::Changed(()))).expect("no error");
@@ -180,7 +180,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the keyspace should hold, said plainly.
+/// A simple model of the expected content.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<u8, (i64, Option<u64>)>,

@@ -1,4 +1,4 @@
-//! The password that clients must say, where there is one.
+//! The password that clients must give, if there is one.
 
 use std::{fmt, fs, hint::black_box, io, os::unix::fs::PermissionsExt, path::Path};
 
@@ -8,24 +8,24 @@ use super::resp::STRANGERS_BULK_BYTES;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Box<[u8]>);
 
-/// Why a password can't be used.
+/// The reason why a password can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     /// The file can't be read.
     #[error("{path} can't be read for the password: {error}")]
     Io {
-        /// Which.
+        /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// There is nothing in it: that would let in everybody.
+    /// The password is empty, which would let in every client.
     #[error("the password is empty: give one, or leave the option out to serve everybody")]
     Empty,
-    /// Nobody could say it: who has not said it yet may say no longer word.
+    /// The password is longer than any word that a client may send before it has given the password.
     #[error("the password has {bytes} bytes: give one of at most {STRANGERS_BULK_BYTES}")]
     TooLong {
-        /// How long it is.
+        /// The password's length, in bytes.
         bytes: usize,
     },
 }
@@ -40,7 +40,8 @@ impl Password {
         }
     }
 
-    /// The first line of a file, without its end. If all users of the host can read the file, a warning is logged.
+    /// The password in the first line of a file, without the line's end. If all users of the host can read the file, a
+    /// warning is logged.
     pub fn load(path: &Path) -> Result<Password, PasswordError> {
         let io = |error| PasswordError::Io { path: path.display().to_string(), error };
         let text = fs::read(path).map_err(io)?;
@@ -51,7 +52,7 @@ impl Password {
         Password::new(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
-    /// Whether these are the same words. How long it takes tells only how long the words are that were said.
+    /// Whether these bytes are the password. The time that the comparison takes reveals only the length of `said`.
     pub(super) fn is(&self, said: &[u8]) -> bool {
         let mut differences = self.0.len() ^ said.len();
         for (place, byte) in said.iter().enumerate() {

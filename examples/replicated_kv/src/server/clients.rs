@@ -1,4 +1,4 @@
-//! Who is connected, and `CLIENT`.
+//! The list of connections, and `CLIENT`.
 
 use std::{
     collections::BTreeMap,
@@ -30,14 +30,14 @@ pub(super) struct Client {
     since: Instant,
     bell: Arc<Bell>,
     details: Mutex<Details>,
-    /// Something was read from it or sent to it since [`Clients::count_second`].
+    /// Whether something was read from it or sent to it since [`Clients::count_second`].
     is_active: AtomicBool,
     idle_seconds: AtomicU64,
     is_killed: AtomicBool,
     is_leaving: AtomicBool,
 }
 
-/// What a connection says of itself.
+/// The facts that `CLIENT` shows of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Details {
     pub(super) name: String,
@@ -46,7 +46,7 @@ pub(super) struct Details {
     pub(super) protocol: Protocol,
     pub(super) channels: usize,
     pub(super) patterns: usize,
-    /// How many requests its transaction has, if it has begun one.
+    /// The number of requests in its transaction, if it has begun one.
     pub(super) queued: Option<usize>,
     /// The name of the last command.
     pub(super) command: &'static str,
@@ -69,7 +69,7 @@ impl Client {
     }
 
     pub(super) fn details(&self) -> MutexGuard<'_, Details> {
-        // Nothing panics while holding it.
+        // No code panics while it holds the lock.
         self.details.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,12 +82,12 @@ impl Client {
         self.is_active.store(true, Ordering::Relaxed);
     }
 
-    /// Notes the command that it has asked.
+    /// Notes the client's last command.
     pub(super) fn note(&self, command: &'static str) {
         self.details().command = command;
     }
 
-    /// Ends the connection, whatever it is doing.
+    /// Ends the connection at once.
     pub(super) fn kill(&self) {
         self.is_killed.store(true, Ordering::Release);
         self.bell.ring();
@@ -97,7 +97,7 @@ impl Client {
         self.is_killed.load(Ordering::Acquire)
     }
 
-    /// Ends the connection once what it has asked so far was answered.
+    /// Ends the connection once all requests so far were answered.
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Release);
         self.bell.ring();
@@ -123,7 +123,7 @@ impl Client {
         };
         let resp = if protocol == Protocol::Resp3 { 3 } else { 2 };
         let multi = queued.map_or(-1, |queued| queued as i64);
-        // To a string, which can't fail.
+        // Writing to a string can't fail.
         let _ = write!(
             line,
             " age={} idle={} flags={flags} db=0 sub={channels} psub={patterns} ssub=0 multi={multi} cmd={command} \
@@ -137,21 +137,21 @@ impl Client {
 
 impl Clients {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        // Nothing panics while holding it.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many of them listen to channels.
+    /// The number of connections that listen to channels.
     pub(super) fn count_listeners(&self) -> usize {
         self.lock().values().filter(|client| client.is_listener()).count()
     }
 
-    /// Lets a client in, until it leaves.
+    /// Adds a client to the list, until it leaves.
     pub(super) fn enter(&self, client: Client) -> Arc<Client> {
         let client = Arc::new(client);
         self.lock().insert(client.id, Arc::clone(&client));
@@ -162,22 +162,22 @@ impl Clients {
         self.lock().remove(&id);
     }
 
-    /// Ends the connections that listen to channels. Returns how many there were.
+    /// Ends the connections that listen to channels. Returns their number.
     pub(super) fn dismiss_listeners(&self) -> usize {
         let clients = self.lock();
         let listeners = clients.values().filter(|client| client.is_listener() && !client.is_leaving());
         listeners.inspect(|client| client.leave()).count()
     }
 
-    /// Ends all connections, each once what was asked on it is answered. Returns how many there are.
+    /// Ends all connections, each once its requests so far are answered. Returns their number.
     pub(super) fn dismiss_all(&self) -> usize {
         let clients = self.lock();
         clients.values().filter(|client| !client.is_leaving()).for_each(|client| client.leave());
         clients.len()
     }
 
-    /// Notes that a second has passed, and ends the connections where nothing was sent for `timeout` seconds, unless they
-    /// listen to channels.
+    /// Notes that a second has passed. Ends the connections without traffic for `timeout` seconds, unless they listen
+    /// to channels.
     pub(super) fn count_second(&self, timeout: Option<u64>) {
         for client in self.lock().values() {
             let idle = match client.is_active.swap(false, Ordering::Relaxed) {
@@ -291,7 +291,7 @@ impl Clients {
     }
 }
 
-/// Ends a connection; the one that has asked for it only after the answer.
+/// Ends a connection; the client's own only after the answer.
 fn end(client: &Client, own: &Client) {
     if client.id == own.id { client.leave() } else { client.kill() }
 }
@@ -317,12 +317,12 @@ impl Filter {
     }
 }
 
-/// What Redis calls a client's type.
+/// A client's type, as Redis has them.
 #[derive(Clone, Copy)]
 enum Kind {
     Normal,
     Listener,
-    /// One of those that only a Redis has.
+    /// A type that only a Redis has.
     Replication,
 }
 
@@ -345,7 +345,7 @@ impl Kind {
     }
 }
 
-/// A name that a client may give itself.
+/// Checks a name that a client gives itself.
 pub(super) fn valid_name(name: &[u8]) -> Result<String, Error> {
     check_length(name)?;
     if name.iter().all(u8::is_ascii_graphic) {
@@ -354,7 +354,7 @@ pub(super) fn valid_name(name: &[u8]) -> Result<String, Error> {
     Err(Error::fixed("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
-/// What clients say of themselves is listed for others, so it must not be long.
+/// Checks a word that a client says about itself. It is listed for other clients, so it must not be long.
 fn check_length(word: &[u8]) -> Result<(), Error> {
     if word.len() <= MAX_NAME_BYTES {
         return Ok(());

@@ -1,8 +1,14 @@
 //! One client's connection: bytes in, requests to the session, answers out.
 //!
-//! Memory is bounded on every side: a request by what can be replicated, answers that are owed by the session, messages of
-//! channels by their mailbox, what is encoded by [`MAX_OUT_BYTES`] and one answer, and all connections' together by a [`Budget`].
-//! Who does not read his answers is not read from.
+//! Memory is bounded on every side:
+//!
+//! - a request by the longest message that can be replicated,
+//! - the answers that are owed by the session,
+//! - the messages of channels by their mailbox,
+//! - encoded bytes by [`MAX_OUT_BYTES`] and one answer,
+//! - all connections together by a [`Budget`].
+//!
+//! A connection whose client does not read its answers is not read from.
 
 #[cfg(test)]
 mod tests;
@@ -28,19 +34,19 @@ use super::{
 };
 use crate::{Error, Reply, encode::encode};
 
-/// How much is read at once, in bytes.
+/// The bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// When this much waits to be sent, nothing more is encoded.
+/// The bytes waiting to be sent beyond which no more answers are encoded.
 const MAX_OUT_BYTES: usize = 256 << 10;
 
-/// A buffer of answers that grew beyond this is given back once it is empty, in bytes.
+/// The capacity of the answers' buffer, in bytes, beyond which it is freed once it is empty.
 const KEPT_OUT_BYTES: usize = 64 << 10;
 
-/// How many times a connection reads before others get their turns: what a client has sent meanwhile may never end.
+/// The most times that a connection reads before others get their turns: a client may send without end.
 const MAX_ROUNDS: usize = 8;
 
-/// How long a client that was told why its connection ends may go on sending.
+/// The time for which a client may go on sending after it was told why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until either side ends it.
@@ -54,7 +60,7 @@ pub(super) async fn serve<R: Replica>(
 ) -> io::Result<()> {
     let mut connection = Connection {
         session,
-        // A command is shorter in the group than on the wire; the group has the last word.
+        // A command is shorter in the group than on the wire; the group itself checks the exact limit.
         requests: RequestBuffer::new(2 * max_command_bytes),
         max_command_bytes,
         client,
@@ -74,7 +80,7 @@ pub(super) async fn serve<R: Replica>(
     // Closing with unread input would reset the connection, and the client might never see why.
     let mut rest = [0; 4096];
     let drained = async { while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {} };
-    // Whoever goes on longer is cut off.
+    // A client that goes on longer is cut off.
     let _ = tokio::time::timeout(LINGER, drained).await;
     Ok(())
 }
@@ -95,20 +101,20 @@ struct Connection<'a, R: Replica> {
     /// The client sends nothing more.
     is_over: bool,
     out: Vec<u8>,
-    /// How much of `out` was sent.
+    /// The number of bytes of `out` that were sent.
     sent: usize,
-    /// Nothing more is encoded; what is left is sent.
+    /// No more answers are encoded; the encoded ones are sent.
     is_closing: bool,
 }
 
 impl<R: Replica> Connection<'_, R> {
-    /// Does all that can be done now, or much of it. Ready once the connection is to be closed.
+    /// Does all that can be done now, within [`MAX_ROUNDS`]. Ready once the connection is to be closed.
     fn poll(
         &mut self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        // Before anything is looked at that others may ring for.
+        // Registered before any state is read whose changes ring the bell.
         self.client.bell().register(context);
         let waker = self.waker.clone();
         let mut inner = Context::from_waker(&waker);
@@ -237,7 +243,7 @@ impl<R: Replica> Connection<'_, R> {
     }
 }
 
-/// The answer to a request that the group could not take.
+/// The error for a request that is too long for the group.
 pub(super) fn too_large(bytes: usize, max: usize) -> Error {
     Error::new(format!(
         "ERR a command of {bytes} bytes can't be replicated: it may have {max} bytes, a replica's reserve for large ones \

@@ -1,13 +1,13 @@
-//! What a server counts.
+//! The counters of a server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Since the server started, or since `CONFIG RESETSTAT`.
+/// The counts since the server started, or since `CONFIG RESETSTAT`.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     last_id: AtomicU64,
     pub(super) connections: AtomicU64,
-    /// Connections that were turned away, since there were too many.
+    /// Connections that were refused, since there were too many.
     pub(super) rejected: AtomicU64,
     pub(super) commands: AtomicU64,
     /// Passwords that were wrong.

@@ -1,4 +1,4 @@
-//! `COMMAND`: what the commands are.
+//! `COMMAND`: the descriptions of the commands.
 
 use super::local::unknown_subcommand;
 use crate::{
@@ -34,7 +34,7 @@ pub(super) fn answer(words: &[&[u8]]) -> Result<Reply, Error> {
 fn list(by: &[u8], pattern: &[u8]) -> Result<Reply, Error> {
     let chosen: Box<dyn Fn(&Spec) -> bool> = match &*by.to_ascii_lowercase() {
         b"pattern" => Box::new(|spec| matches(pattern, spec.name.as_bytes())),
-        // Of which there are none.
+        // There are no modules and no access categories.
         b"module" | b"aclcat" => Box::new(|_| false),
         _ => return Err(Error::SYNTAX),
     };
@@ -75,7 +75,7 @@ fn entry(spec: &'static Spec) -> Reply {
         number(spec.keys.first),
         number(spec.keys.last),
         number(spec.keys.step),
-        // Access categories, hints, key specifications and subcommands: nothing here has any.
+        // Access categories, hints, key specifications and subcommands: no command here has any.
         Reply::Set(Vec::new()),
         Reply::Set(Vec::new()),
         Reply::Set(Vec::new()),

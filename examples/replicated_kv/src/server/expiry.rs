@@ -1,4 +1,4 @@
-//! Keys that expire where nothing else happens.
+//! Ticks, by which keys expire where nothing else happens.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use squall::Served;
 use super::{GROUP, Server, replica::now_ms};
 use crate::{Store, message::Command};
 
-/// How often who tells the time looks whether a key has expired: while some key is to, and while none is.
+/// The pause between two looks for expired keys at the replica that sends ticks: while some key has an expiry, and
+/// while none has.
 const PERIOD: Duration = Duration::from_millis(100);
 const CALM: Duration = Duration::from_millis(300);
-/// How often the others look whether it is for them to tell it.
+/// The pause of the other replicas before they check whether they are to send ticks.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Tells the group the time, as long as that removes keys. The lowest-ranked sender does it for all.
+/// Sends ticks as long as they remove keys. The lowest-ranked sender does it for the whole group.
 pub(super) async fn watch(server: &Server) {
     loop {
         if let Some(pause) = tell_if_due(server).await {
@@ -22,7 +23,8 @@ pub(super) async fn watch(server: &Server) {
     }
 }
 
-/// Returns after which time it should look again; none if there may be more to remove at once.
+/// Sends a tick if a key has expired. Returns the pause before the next look, or `None` if more keys may be due at
+/// once.
 async fn tell_if_due(server: &Server) -> Option<Duration> {
     let view = server.node.view();
     if view.shards.first().and_then(|shard| shard.senders.first()) != Some(&server.node.id()) {
@@ -35,7 +37,7 @@ async fn tell_if_due(server: &Server) -> Option<Duration> {
         Ok(Some(_)) => return Some(PERIOD),
         Ok(None) | Err(_) => return Some(CALM),
     }
-    // A command removes few keys at once, so that others get their turns.
+    // A command removes few keys at once, so that other commands get their turns.
     let told = server.group.submit(&Command::Tick { at_ms }).await;
     if let Err(error) = &told {
         tracing::debug!(%error, "in the group {GROUP} no key expires for now");

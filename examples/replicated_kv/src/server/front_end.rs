@@ -1,4 +1,4 @@
-//! A server that is no member of the group: a client of it, which follows its views and survives its members.
+//! A server that is no member of the group. As the group's client it follows its views, and survives its members.
 
 use std::{
     future::{Ready, ready},
@@ -26,7 +26,7 @@ use crate::{
     message::{Answer, AnsweredBy, Command, Query, Watched},
 };
 
-/// A server for clients of any member: it stands outside the group, and asks whichever member serves.
+/// A server that stands outside the group, and asks any member that serves.
 #[derive(Debug)]
 pub struct FrontEnd {
     reception: Arc<Reception>,
@@ -34,8 +34,8 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// A front end that asks the group through `client`. Commands are no longer than `max_command_bytes`; of other replicas
-    /// than the one that answers there are `others`, as WAIT says.
+    /// A front end that asks the group through `client`. Commands are no longer than `max_command_bytes`. `others` is
+    /// the number of replicas besides the one that answers, for `WAIT`.
     pub fn new(client: Client<Store>, options: Options, max_command_bytes: usize, others: usize) -> FrontEnd {
         let reception = Arc::new(Reception::new(options, Arc::new(Hub::default()), max_command_bytes));
         let back = Backstage { reception: Arc::clone(&reception), client, max_command_bytes, others };
@@ -113,7 +113,7 @@ impl Replica for Backstage {
     }
 }
 
-/// The answer to a request that the group did not answer.
+/// The error for a request that the group did not answer.
 fn failed(error: &ClientError) -> Error {
     let code = if error.is_not_applied() { "CLUSTERDOWN" } else { "UNKNOWN" };
     Error::new(format!("{code} {error}"))

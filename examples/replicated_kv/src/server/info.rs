@@ -1,4 +1,4 @@
-//! `INFO`: what a replica tells about itself.
+//! `INFO`: a replica's report on itself.
 
 use std::{fmt::Write, fs, sync::atomic::Ordering};
 
@@ -10,21 +10,21 @@ use crate::Store;
 /// The version of Redis whose protocol and texts are followed; clients look at it.
 pub(super) const VERSION: &str = "7.2.0";
 
-/// What `INFO` is made of.
+/// The sources of `INFO`.
 pub(super) struct Facts<'a> {
     pub(super) reception: &'a Reception,
-    /// None of a front end.
+    /// `None` for a front end.
     pub(super) member: Option<Membership<'a>>,
 }
 
-/// What only a replica knows.
+/// The facts that only a replica knows.
 pub(super) struct Membership<'a> {
     pub(super) server: &'a Server,
-    /// None once the node has ended.
+    /// `None` once the node has ended.
     pub(super) status: Option<Status>,
-    /// Why it can't serve the group now, if it can't.
+    /// The reason why it can't serve the group now, if it can't.
     pub(super) unserved: Option<ReadError>,
-    /// As it was when the group ended, if it has; None if the replica broke.
+    /// The store's part, as it was at the group's end if the group has ended; `None` if the replica broke.
     pub(super) store: Option<Contents>,
 }
 
@@ -36,10 +36,10 @@ pub(super) struct Contents {
     applied: Option<(Epoch, Seq)>,
 }
 
-/// Takes the store's part of `INFO`.
+/// Reads the store's part of `INFO`.
 pub(super) fn look(store: &Store, clock_ms: u64) -> Contents {
     let keys = store.keys().view(store.time_ms(clock_ms)).len();
-    // Those that have expired are counted no more, though they may be there yet.
+    // Expired keys no longer count, though the store may still hold them.
     let expired = store.keys().len() - keys;
     Contents { keys, expiring: store.keys().expiring() - expired, applied: store.applied() }
 }
@@ -104,7 +104,7 @@ fn clients(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("pubsub_clients", facts.reception.clients.count_listeners());
 }
 
-/// What the system says of the process: the ring and the engine are in it too.
+/// The memory of the process as the system reports it, the ring and the engine included.
 fn memory(facts: &Facts<'_>, lines: &mut Lines) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |name: &str| {
@@ -131,7 +131,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-/// In Redis' terms a log is an append-only file; `log_` are what they have no terms for.
+/// The log in Redis' terms, as an append-only file. `log_` fields have no counterpart in Redis.
 fn persistence(facts: &Facts<'_>, lines: &mut Lines) {
     let group = facts.member.as_ref().and_then(|member| member.status.as_ref()).and_then(group);
     let log = group.and_then(|group| group.log.as_ref());
@@ -165,7 +165,7 @@ fn stats(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("client_output_buffer_limit_disconnections", hub.cut_off());
 }
 
-/// In Redis' terms: each replica takes writes, and the others have what it acknowledges.
+/// The replication in Redis' terms: each replica takes writes, and the others have all that it acknowledges.
 fn replication(facts: &Facts<'_>, lines: &mut Lines) {
     lines.add("role", "master");
     let members = facts.member.as_ref().map_or(1, |member| match &member.server.node.end_reason() {

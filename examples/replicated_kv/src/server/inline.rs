@@ -1,9 +1,9 @@
-//! Requests that are typed by hand: the words of a line.
+//! Inline requests, which a user types by hand: the words of a line.
 
 use crate::words;
 
-/// Appends the words of a line to a request, split as a shell would: words between spaces, "..." with escapes, '...'
-/// without. Returns how many there are; None if a quote stays open or is closed in the middle of a word.
+/// Appends the words of a line to a request. They are split as a shell does: words between spaces, "..." with escapes,
+/// '...' without. Returns their number; `None` if a quote stays open or is closed in the middle of a word.
 pub(super) fn split_line(line: &[u8], request: &mut Vec<u8>) -> Option<usize> {
     let is_space = |byte: u8| byte.is_ascii_whitespace() || byte == 0x0b || byte == 0;
     let (mut rest, mut count) = (line, 0);

@@ -1,14 +1,14 @@
-//! Listening, with a word on what helps where it fails.
+//! Listening, with errors that name the option that helps.
 
 use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener},
 };
 
-/// Why a replica can't listen. The sentence names the option that helps.
+/// The reason why a replica can't listen. The sentence names the option that helps.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else listens there.
+    /// Another program listens there.
     #[error(
         "port {} of {} is in use: stop the program that listens there (`ss -ltnp` names it), or choose other ports with --port",
         .0.port(), .0.ip()
@@ -20,12 +20,12 @@ pub enum ListenError {
     /// The port is reserved.
     #[error("this user may not listen on port {}: choose ports from 1024 on with --port", .0.port())]
     NotPermitted(SocketAddr),
-    /// Anything else.
+    /// Any other reason.
     #[error("listening on {0} failed: {1}")]
     Other(SocketAddr, io::Error),
 }
 
-/// Begins to listen, also where an earlier replica's connections are not quite over.
+/// Begins to listen, even if an earlier replica's connections are not quite over.
 pub fn listen(on: SocketAddr) -> Result<TcpListener, ListenError> {
     // On Unix the standard library sets SO_REUSEADDR.
     TcpListener::bind(on).map_err(|error| match error.kind() {

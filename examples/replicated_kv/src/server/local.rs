@@ -1,11 +1,11 @@
-//! What the server answers by itself.
+//! The requests that the server answers by itself.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{clients::Client, describe, reception::Reception};
 use crate::{Error, Reply, command::Spec, number::integer};
 
-/// Answers a request, of as many words as the command takes.
+/// Answers a request that has as many words as the command takes.
 pub(super) fn answer(reception: &Reception, client: &Client, spec: &Spec, words: &[&[u8]]) -> Result<Reply, Error> {
     match spec.name {
         "ping" => match words {
@@ -43,13 +43,13 @@ fn acl(words: &[&[u8]]) -> Result<Reply, Error> {
     }
 }
 
-/// Seconds, and microseconds of the present one.
+/// The answer of `TIME`: seconds since 1970, and microseconds of the present second.
 fn time() -> Reply {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Reply::array_of_bytes([now.as_secs().to_string(), now.subsec_micros().to_string()])
 }
 
-/// `command` is in capital letters.
+/// The error for a subcommand that `command`, given in capital letters, does not have.
 pub(super) fn unknown_subcommand(command: &str, word: &[u8]) -> Error {
     let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     Error::new(format!("ERR unknown subcommand '{word}'. Try {command} HELP."))

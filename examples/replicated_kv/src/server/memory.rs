@@ -1,11 +1,11 @@
-//! How much memory all connections may take together.
+//! The memory that all connections may take together.
 //!
-//! Each connection is bounded by itself, but there may be many. Once they take too much together, whoever takes more than an
-//! even share, and grows, is disconnected: a few large requests do not shut out the many small ones.
+//! Each connection is bounded by itself, but there may be many. Once they take too much together, a connection that
+//! takes more than an even share, and grows, is closed. So a few large requests do not shut out the many small ones.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is allowed where nobody has chosen, in bytes.
+/// The limit by default, in bytes.
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
 /// The memory of all connections.
@@ -13,7 +13,7 @@ const DEFAULT_MAX_BYTES: usize = 1 << 30;
 pub(super) struct Budget {
     used: AtomicUsize,
     sharers: AtomicUsize,
-    /// 0 for no limit.
+    /// The limit; 0 for none.
     max: AtomicUsize,
 }
 
@@ -24,12 +24,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// How many bytes are used.
+    /// The number of bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// How many bytes may be used; 0 for any number.
+    /// The limit, in bytes; 0 for none.
     pub(super) fn max(&self) -> usize {
         self.max.load(Ordering::Relaxed)
     }
@@ -45,7 +45,7 @@ impl Budget {
     }
 }
 
-/// What one connection takes. It is given back with this.
+/// One connection's part of the memory. It is given back on drop.
 #[derive(Debug)]
 pub(super) struct Share<'a> {
     budget: &'a Budget,
@@ -57,7 +57,7 @@ pub(super) struct Share<'a> {
 pub(super) struct Exhausted;
 
 impl Share<'_> {
-    /// Notes how many bytes the connection takes now.
+    /// Notes the bytes that the connection takes now.
     pub(super) fn set(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if bytes <= self.bytes {
             if bytes < self.bytes {

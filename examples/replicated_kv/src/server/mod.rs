@@ -1,8 +1,8 @@
-//! The server: a replica's clients, and how their requests reach the group.
+//! The server: a replica's clients, and the path of their requests to the group.
 //!
-//! A connection reads bytes, in which requests are found; its session hands them to the group in the connection's order, and
-//! keeps what is owed; answers are encoded as they become known. What concerns only the server is answered by it, whether
-//! the group lives or not.
+//! A connection reads bytes, in which requests are found. Its session hands them to the group in the connection's
+//! order, and keeps the answers that are owed. Answers are encoded as they become known. Requests that concern only the
+//! server are answered by it, whether or not the group lives.
 
 mod auth;
 mod clients;
@@ -42,18 +42,18 @@ use crate::{Store, store::MAX_VALUE_BYTES};
 /// The name of the replicated group, in configurations `[groups.kv]`.
 pub const GROUP: &str = "kv";
 
-/// What a replica reserves for each replica's large commands where no configuration says it, in bytes: the longest value with
-/// the longest key that is reasonable. It takes memory only while there are such commands.
+/// The bytes that a replica reserves by default for each replica's large commands: enough for the longest value with
+/// the longest reasonable key. They take memory only while there are such commands.
 pub const BULK_RESERVE: usize = MAX_VALUE_BYTES + (16 << 20);
 
-/// The most bytes of the answers that are kept for a front end until it has them: what it asks is answered once, whichever
-/// replica it asks again.
+/// The most bytes of the answers that are kept for a front end until it has received them. So a request is carried out
+/// once, even if the front end repeats it at another replica.
 const KEPT_ANSWER_BYTES: u32 = 64 << 20;
 
-/// How many requests a front end has under way.
+/// The most requests that a front end has under way.
 const FRONT_END_WINDOW: u32 = 4096;
 
-/// How a group serves [front ends](FrontEnd). `max_command_bytes` is its longest command, in bytes.
+/// The options with which a group serves [front ends](FrontEnd). `max_command_bytes` is its longest command, in bytes.
 pub fn serve_options(max_command_bytes: usize) -> ServeOptions {
     ServeOptions {
         max_sessions: 64,
@@ -66,22 +66,22 @@ pub fn serve_options(max_command_bytes: usize) -> ServeOptions {
     }
 }
 
-/// After how long a silent client is asked by the system whether it is still there.
+/// The time after which the system asks a silent client whether it is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
-/// How often a replica that lacks what the group has looks whether it still does.
+/// The pause between a replica's looks whether it still lacks the group's data.
 const CATCHING_UP: Duration = Duration::from_millis(5);
 
-/// What may be chosen of a server.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// The address on which it listens.
     pub listen: SocketAddr,
-    /// How many clients it serves at once.
+    /// The most clients that it serves at once.
     pub max_clients: usize,
-    /// After how many seconds in which nothing was sent a client is disconnected; 0 for never.
+    /// The seconds without traffic after which a client is disconnected; 0 for never.
     pub timeout_seconds: u64,
-    /// What clients must say before anything else.
+    /// The password that clients must give before any other request.
     pub password: Option<Password>,
 }
 
@@ -101,18 +101,18 @@ impl Server {
         Server { node, group, config, reception }
     }
 
-    /// The node.
+    /// The node that the replica runs on.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.reception.listen
     }
 
-    /// Waits while this replica lacks what the group has: one that comes to a running group, or back to it with an older log, gets
-    /// that from the others first.
+    /// Waits while this replica lacks the group's data. A replica that joins a running group, or comes back to it with
+    /// an older log, first gets the data from the others.
     pub async fn until_caught_up(&self) {
         let joining = ReadError::Unavailable { why: Unavailable::Joining };
         while self.group.read(|_| ()).await == Err(joining.clone()) {
@@ -126,8 +126,9 @@ impl Server {
         tokio::join!(expiry::watch(&self), clients);
     }
 
-    /// Ends the clients' connections, each once what was asked on it is answered, and leaves the group. Returns whether it has
-    /// left within `limit`; if not, nobody else can go on with the state, or too few of the others can be reached.
+    /// Ends the clients' connections, each once its requests so far are answered, and leaves the group. Returns whether
+    /// it has left within `limit`. It has not if no other replica can go on with the state, or too few of the others
+    /// can be reached.
     pub async fn leave(self: Arc<Server>, limit: Duration) -> bool {
         self.reception.close(limit / 2).await;
         tokio::task::spawn_blocking(move || self.node.leave(limit)).await.unwrap_or(false)

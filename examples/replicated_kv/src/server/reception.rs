@@ -1,4 +1,4 @@
-//! What a server is to its clients, whatever stands behind it: where they come in, how many may, and what they may take.
+//! The part of a server that faces its clients: it accepts connections, and bounds their number and memory.
 
 use std::{
     net::SocketAddr,
@@ -22,10 +22,10 @@ use super::{
     wake::{Bell, Bells},
 };
 
-/// How long to wait when the system gives no more sockets.
+/// The pause when the system gives no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether all clients have gone.
+/// The pause between two looks whether all clients have gone.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A replica whose futures may move between threads.
@@ -39,7 +39,7 @@ impl<R> Back for R where
 {
 }
 
-/// The clients of a server, and what it keeps for them.
+/// The clients of a server, and the state that it keeps for them.
 #[derive(Debug)]
 pub(super) struct Reception {
     pub(super) listen: SocketAddr,
@@ -71,7 +71,7 @@ impl Reception {
         }
     }
 
-    /// Serves clients for ever, on a runtime of one thread. What they ask goes to `back`.
+    /// Serves clients for ever, on a runtime of one thread. Their requests go to `back`.
     pub(super) async fn serve(self: Arc<Reception>, listener: TcpListener, back: impl Back) {
         // A task of its own, since it is woken most often.
         tokio::spawn(Arc::clone(&self.bells).run());
@@ -92,12 +92,12 @@ impl Reception {
 
     fn welcome(self: &Arc<Reception>, stream: TcpStream, peer: SocketAddr, back: &impl Back) {
         let id = self.counts.next_id();
-        // Where it listens may stand for all addresses of the host.
+        // The server's own address may stand for all addresses of the host.
         let here = stream.local_addr().unwrap_or(self.listen);
         let client = Client::new(id, peer, here, Bell::new(&self.bells));
         if self.clients.count() >= self.settings.max_clients() {
             self.counts.rejected.fetch_add(1, Ordering::Relaxed);
-            // Nothing was sent on this connection yet, so there is room; and who is turned away may be gone already.
+            // Nothing was sent on this connection yet, so there is room. The client may be gone already.
             let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
             return;
         }
@@ -105,9 +105,9 @@ impl Reception {
         let (reception, back) = (Arc::clone(self), back.clone());
         tokio::spawn(async move {
             let _leaving = Leaving { reception: &reception, id };
-            // Without it answers are only later.
+            // If this fails, answers are only later.
             let _ = stream.set_nodelay(true);
-            // Without it a client whose host is gone stays for ever.
+            // If this fails, a client whose host is gone stays for ever.
             let _ = sockopt::set_socket_keepalive(&stream, true);
             let _ = sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE);
             let Reception { counts, budget, hub, max_command_bytes, .. } = &*reception;
@@ -122,7 +122,7 @@ impl Reception {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             self.clients.count_second(self.settings.timeout_seconds());
-            // Who listens asks nothing, and would wait for ever without learning why.
+            // A listener asks nothing, and would wait for ever without learning why.
             if let Some(reason) = back.has_no_messages()
                 && let clients @ 1.. = self.clients.dismiss_listeners()
             {
@@ -131,18 +131,19 @@ impl Reception {
         }
     }
 
-    /// Ends all connections, each once what was asked on it is answered. Waits until they are gone, for `limit` at most.
+    /// Ends all connections, each once its requests so far are answered. Waits until they are gone, for `limit` at
+    /// most.
     pub(super) async fn close(&self, limit: Duration) {
         let all_gone = async {
             while self.clients.dismiss_all() > 0 {
                 tokio::time::sleep(LOOK_PAUSE).await;
             }
         };
-        // Who reads nothing for longer is cut off by the end of the process.
+        // A client that does not read for longer is cut off by the end of the process.
         let _ = tokio::time::timeout(limit, all_gone).await;
     }
 
-    /// Whether clients must say a password.
+    /// Whether clients must give a password.
     pub(super) fn wants_password(&self) -> bool {
         self.password.is_some()
     }
@@ -153,7 +154,7 @@ impl Reception {
         let admits = is_right && user == b"default";
         if !admits {
             let denied = self.counts.denied.fetch_add(1, Ordering::Relaxed) + 1;
-            // Ever more rarely, since a stranger may try any number.
+            // Logged ever more rarely, since a client may try any number.
             if denied.is_power_of_two() {
                 tracing::warn!(denied, "a client gave a wrong password");
             }
@@ -162,7 +163,7 @@ impl Reception {
     }
 }
 
-/// Strikes a client off the list, however its task ends.
+/// Removes a client from the list, however its task ends.
 struct Leaving<'a> {
     reception: &'a Reception,
     id: u64,

@@ -24,7 +24,7 @@ use crate::{
     message::{Command, Watched},
 };
 
-/// The clock, in milliseconds since 1970.
+/// The system's clock, in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -69,13 +69,13 @@ impl Replica for OwnReplica {
         let server = Arc::clone(&self.0);
         Box::pin(async move {
             let now_ms = now_ms();
-            // It stays as it was when the group ended. One that broke can't be seen.
+            // After the group's end, the store stays as it was. A replica that broke can't be read.
             let store = server.group.peek(move |store: &Served<Store>| info::look(store, now_ms)).await.ok();
             let asked = Arc::clone(&server);
             // The engine answers this, and it may be busy.
             let status = tokio::task::spawn_blocking(move || asked.node.status()).await.ok().flatten();
             let mut read = server.group.read(|_: &Served<Store>| ());
-            // While the group is served here, it waits at most.
+            // While the group is served here, the read is at most pending.
             let unserved = match Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Err(error)) => Some(error),
                 Poll::Ready(Ok(())) | Poll::Pending => None,
@@ -110,7 +110,7 @@ impl Replica for OwnReplica {
 /// A command on its way through the group.
 pub(super) enum Writing {
     Submitted(Submit<Reply>),
-    /// A thread hands it over.
+    /// A thread copies the command and hands it over.
     Copying(JoinHandle<Submit<Reply>>),
 }
 
@@ -131,7 +131,7 @@ impl Future for Writing {
     }
 }
 
-/// The answer to a command that the group did not answer. Its code says whether the command may have been carried out.
+/// The error for a command that the group did not answer. Its code says whether the command may have been carried out.
 fn refused(error: &SubmitError) -> Error {
     match error {
         SubmitError::TooLarge { bytes, max } => too_large(*bytes, *max),

@@ -1,10 +1,13 @@
-//! What clients send: requests out of a stream of bytes that a stranger chose.
+//! The decoder of requests, from a stream of bytes that is not trusted.
 //!
-//! A request is an array of bulk strings, or a line typed by hand (an *inline command*). [`RequestBuffer`] looks for the
-//! first one's end with Redis' limits and Redis' words for each breach, without trusting an announced length: memory grows
-//! with what has arrived, and a request that is too large to be replicated is dropped while it arrives. Each word is copied
-//! to its place among the request's [`words`] as it arrives, so that a large one is here once. It is hand-written because a decoder of whole frames
-//! builds a tree for each request, begins anew with each piece that arrives, and knows none of these limits.
+//! A request is an array of bulk strings, or a line typed by hand (an *inline command*). [`RequestBuffer`] looks for
+//! the first one's end with Redis' limits, and Redis' words for each breach. It does not trust an announced length:
+//! memory grows with the bytes that have arrived, and a request that is too large to be replicated is dropped while it
+//! arrives. Each word is copied to its place among the request's [`words`] as it arrives, so that only one copy of a
+//! large word exists.
+//!
+//! The decoder is hand-written. A decoder of whole frames builds a tree for each request, begins anew with each piece
+//! that arrives, and knows none of these limits.
 
 use super::inline::split_line;
 use crate::{number::integer, store::MAX_VALUE_BYTES, words};
@@ -15,20 +18,20 @@ pub(super) const MAX_BULK_BYTES: usize = MAX_VALUE_BYTES;
 /// The most words of one request.
 const MAX_WORDS: usize = 1 << 20;
 
-/// The same of a client who still has to say the password.
+/// The same limits for a client that has not given the password yet.
 pub(super) const STRANGERS_BULK_BYTES: usize = 16 << 10;
 const STRANGERS_WORDS: usize = 10;
 
-/// The longest inline command, and far more than a length takes, in bytes.
+/// The longest inline command, in bytes. The line of a length is far shorter.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// What ends a line, and a bulk string, in bytes.
+/// The length of the end of a line, or of a bulk string, in bytes.
 const LINE_END: usize = 2;
 
-/// A buffer that grew beyond this is given back once it is empty, in bytes.
+/// The capacity of a buffer, in bytes, beyond which it is freed once it is empty.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Why a stream is not worth reading on. The texts are Redis' own.
+/// The breaches of the protocol that end a connection. The texts are Redis' own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProtocolError {
     #[error("ERR Protocol error: too big inline request")]
@@ -51,13 +54,13 @@ pub(super) enum ProtocolError {
     StrangersLength,
 }
 
-/// What a client asked, or a request that was dropped because of its size.
+/// A client's request, or a request that was dropped because of its size.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming<'a> {
-    /// The request's [`words`], of which there is at least one. They stay until the next one is asked for.
+    /// The request's [`words`], of which there is at least one. They stay until the next request is asked for.
     Request(&'a mut Vec<u8>),
     TooLarge {
-        /// As it was sent.
+        /// The length as it was sent.
         bytes: usize,
     },
 }
@@ -66,9 +69,9 @@ pub(super) enum Incoming<'a> {
 #[derive(Debug)]
 pub(super) struct RequestBuffer {
     bytes: Vec<u8>,
-    /// How many of them were used.
+    /// The number of bytes that were used.
     start: usize,
-    /// How many of those behind were looked at in vain for the end of a line.
+    /// The number of bytes behind `start` that were searched in vain for the end of a line.
     scanned: usize,
     scan: Scan,
     /// The words of the first request, as far as they have arrived.
@@ -77,18 +80,18 @@ pub(super) struct RequestBuffer {
     is_trusted: bool,
 }
 
-/// What is known of the first request.
+/// The state of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scan {
-    /// Its first byte is not there, or its first line is not complete.
+    /// Its first byte is missing, or its first line is not complete.
     Start,
-    /// An array that lacks `missing` bulk strings.
+    /// It is an array that lacks `missing` bulk strings.
     Array { missing: usize, size: Size },
-    /// The bulk string that comes has this many bytes more, its line end included; then the array goes on.
+    /// The current bulk string has `left` bytes to come, its line end included; then the array goes on.
     Bulk { left: usize, missing: usize, size: Size },
 }
 
-/// A request's length as it was sent, as far as announced, and whether that is too much, so that nothing is kept of it.
+/// A request's announced length as it was sent, and whether it is too long, so that none of it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     bytes: usize,
@@ -109,12 +112,12 @@ impl RequestBuffer {
         }
     }
 
-    /// Sets whether the client may have more than the smallest requests.
+    /// Sets whether the client may send more than the smallest requests.
     pub(super) fn set_trusted(&mut self, is_trusted: bool) {
         self.is_trusted = is_trusted;
     }
 
-    /// Where to append what arrives, with room for `bytes` more.
+    /// The buffer to which arriving bytes are appended, with room for `bytes` more.
     pub(super) fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -131,7 +134,7 @@ impl RequestBuffer {
         &mut self.bytes
     }
 
-    /// How many bytes it takes.
+    /// The bytes of memory that it takes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity() + self.request.capacity()
     }
@@ -206,7 +209,7 @@ impl RequestBuffer {
             return Err(ProtocolError::StrangersCount);
         }
         self.begin_request();
-        // As in Redis, an array of less than nothing is one of nothing, and asks nothing.
+        // As in Redis, an array of negative length counts as empty, and asks nothing.
         if let Ok(missing @ 1..) = usize::try_from(count) {
             self.scan = Scan::Array { missing, size: Size { bytes, is_dropped: false } };
         }
@@ -240,8 +243,8 @@ impl RequestBuffer {
         Ok(true)
     }
 
-    /// Reads a line of one type byte and a number: the number, if it is one, and the line's length with its end. None if it
-    /// is not complete.
+    /// Reads a line of one type byte and a number. Returns the number, if it is one, and the line's length with its
+    /// end. `None` if the line is not complete.
     fn number_line(&mut self, too_long: ProtocolError) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
         let ahead = &self.bytes[self.start..];
         if let Some((number, bytes)) = short_number_line(ahead) {
@@ -261,7 +264,7 @@ impl RequestBuffer {
         Ok(Some((number, end + 2)))
     }
 
-    /// Reads an inline command: how many words it has. None if it is not complete.
+    /// Reads an inline command, and returns the number of its words. `None` if it is not complete.
     fn take_line(&mut self) -> Result<Option<usize>, ProtocolError> {
         let Some(end) = self.find(b'\n').map_err(|Long| ProtocolError::LongLine)? else { return Ok(None) };
         self.begin_request();
@@ -279,7 +282,7 @@ impl RequestBuffer {
         }
     }
 
-    /// Looks for a byte in the first line that a line may have.
+    /// Looks for a byte within the longest length of a line.
     fn find(&mut self, byte: u8) -> Result<Option<usize>, Long> {
         let ahead = &self.bytes[self.start..];
         let line = &ahead[..ahead.len().min(MAX_LINE_BYTES)];
@@ -294,17 +297,18 @@ impl RequestBuffer {
     }
 }
 
-/// Makes room for `bytes` of the `left` that a word still has. It grows with what has arrived, and not beyond what was announced.
+/// Makes room for `bytes` of the `left` that a word still has. The room grows with the bytes that have arrived, up to
+/// the announced length.
 fn make_room(request: &mut Vec<u8>, bytes: usize, left: usize) {
     if request.capacity() - request.len() < bytes {
         request.reserve_exact(bytes.max(left.min(request.len())));
     }
 }
 
-/// A line is longer than any may be.
+/// The error of a line that is longer than the limit.
 struct Long;
 
-/// As [`RequestBuffer::number_line`], where the number is what most are: of few digits, and complete.
+/// Reads what [`RequestBuffer::number_line`] reads, for the common case: a number of few digits, on a complete line.
 fn short_number_line(ahead: &[u8]) -> Option<(i64, usize)> {
     let mut number = 0;
     for (place, &byte) in ahead.iter().enumerate().take(10).skip(1) {
@@ -345,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Feeds a stream in pieces and returns all that came out, an error last.
+    /// Feeds a stream in pieces. Returns all requests that came out, an error last.
     fn feed_to<'a>(mut buffer: RequestBuffer, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Out> {
         let mut all = Vec::new();
         for piece in pieces {

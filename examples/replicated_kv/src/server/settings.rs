@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use super::{KEEP_ALIVE, local::unknown_subcommand, reception::Reception, resp::MAX_BULK_BYTES};
 use crate::{Error, Reply, number::integer, pattern::matches};
 
-/// Those that can be changed.
+/// The settings that can be changed.
 #[derive(Debug)]
 pub(super) struct Settings {
     max_clients: AtomicUsize,
@@ -21,7 +21,7 @@ impl Settings {
         self.max_clients.load(Ordering::Relaxed)
     }
 
-    /// None for never.
+    /// The seconds without traffic after which a client is disconnected; `None` for never.
     pub(super) fn timeout_seconds(&self) -> Option<u64> {
         Some(self.timeout_seconds.load(Ordering::Relaxed)).filter(|&seconds| seconds > 0)
     }
@@ -53,7 +53,7 @@ impl Reception {
         }
     }
 
-    /// What tools ask for, as it is here.
+    /// The settings that tools ask for, with their values here.
     fn all_settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("appendonly", "no".to_owned()),
@@ -74,7 +74,7 @@ impl Reception {
         ]
     }
 
-    /// Changes all of these, or none.
+    /// Changes all of these settings, or none.
     fn set(&self, pairs: &[[&[u8]; 2]]) -> Result<Reply, Error> {
         let present = self.all_settings();
         let (mut max_clients, mut max_client_bytes, mut timeout) = (None, None, None);
@@ -102,7 +102,7 @@ impl Reception {
                     max_client_bytes = Some(bytes.ok_or_else(not_a_number)?);
                 }
                 "timeout" => timeout = Some(number()?),
-                // It is so already.
+                // It has this value already.
                 _ if old.as_bytes() == *value => {}
                 _ => return Err(failed("can't set immutable config")),
             }

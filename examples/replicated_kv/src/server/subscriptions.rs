@@ -1,8 +1,9 @@
-//! Published messages: who listens at this replica, and what waits for them.
+//! Published messages: the subscribers of this replica, and the messages that wait for them.
 //!
-//! Every replica applies a `PUBLISH`, on the engine's thread, and hands the message to its own subscribers: into a mailbox
-//! of each, which the connection's task empties. A client that does not read in time is disconnected, as in Redis, before
-//! its mailbox takes more than a limit. What a `PUBLISH` answers is how many subscribers the replica has that was asked.
+//! Every replica applies a `PUBLISH`, on the engine's thread, and hands the message to its own subscribers. It goes
+//! into a mailbox of each, which the connection's task empties. A client that does not read in time is disconnected, as
+//! in Redis, before its mailbox exceeds a limit. The answer to a `PUBLISH` is the number of subscribers of the replica
+//! that was asked.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -26,10 +27,11 @@ use crate::{
 /// The most bytes that wait for one subscriber (Redis' `client-output-buffer-limit pubsub`).
 const MAX_MAIL_BYTES: usize = 32 << 20;
 
-/// What a message takes besides its words, in bytes.
+/// The bytes that a message takes besides its words.
 const MAIL_OVERHEAD: usize = 96;
 
-/// How much one connection may listen to: each pattern is tried with each message, and each name is kept.
+/// The most topics of one connection, and the most bytes of their names: each pattern is tried with each message, and
+/// each name is kept.
 const MAX_TOPICS: usize = 10_000;
 const MAX_TOPIC_BYTES: usize = 1 << 20;
 
@@ -40,7 +42,7 @@ type Audience = HashMap<Topic, BTreeMap<u64, Arc<Subscriber>>, RandomState>;
 #[derive(Debug, Default)]
 pub struct Hub {
     topics: Mutex<Topics>,
-    /// Subscribers that were cut off, because they did not read in time or messages were lost.
+    /// The number of subscribers that were cut off, because they did not read in time or messages were lost.
     cut_off: AtomicU64,
 }
 
@@ -65,7 +67,7 @@ struct Mailbox {
 
 #[derive(Debug)]
 struct Mail {
-    /// That of the subscription, if it is one of a pattern.
+    /// The pattern, if the subscription is one of a pattern.
     pattern: Option<Arc<[u8]>>,
     published: Arc<Published>,
 }
@@ -85,16 +87,16 @@ impl Mail {
 
 impl Hub {
     fn lock(&self) -> MutexGuard<'_, Topics> {
-        // Nothing panics while holding it.
+        // No code panics while it holds the lock.
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many subscribers were cut off.
+    /// The number of subscribers that were cut off.
     pub(super) fn cut_off(&self) -> u64 {
         self.cut_off.load(Ordering::Relaxed)
     }
 
-    /// How many channels and patterns somebody listens to.
+    /// The number of channels, and of patterns, that have subscribers.
     pub(super) fn counts(&self) -> (usize, usize) {
         let topics = self.lock();
         (topics.channels.len(), topics.patterns.len())
@@ -135,7 +137,7 @@ impl Hub {
                 Ok(Reply::Array(pairs.collect()))
             }
             (b"numpat", []) => Ok(Reply::count(topics.patterns.len())),
-            // Nobody can subscribe to one of these.
+            // There is no way to subscribe to a shard channel.
             (b"shardchannels", [] | [_]) => Ok(Reply::Array(Vec::new())),
             (b"shardnumsub", channels) => {
                 let none = channels.iter().flat_map(|channel| [Reply::bytes(channel), Reply::Integer(0)]);
@@ -189,19 +191,19 @@ impl Publish for Hub {
 
 impl Subscriber {
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        // Nothing panics while holding it.
+        // No code panics while it holds the lock.
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is listened to.
+/// The kinds of topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Channel,
     Pattern,
 }
 
-/// The subscriptions of one connection. They end with this.
+/// The subscriptions of one connection. They end on drop.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
     hub: Arc<Hub>,
@@ -213,12 +215,12 @@ pub(super) struct Subscriptions {
     topic_bytes: usize,
 }
 
-/// A subscriber was cut off: it did not read in time.
+/// A subscriber was cut off: it did not read in time, or messages were lost.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CutOff;
 
 impl Subscriptions {
-    /// Those of the connection `id`, none for now. `bell` rings when there is mail.
+    /// The subscriptions of the connection `id`, none for now. `bell` rings when there is mail.
     pub(super) fn new(hub: &Arc<Hub>, id: u64, bell: &Arc<Bell>) -> Subscriptions {
         let subscriber = Arc::new(Subscriber { bell: Arc::clone(bell), mailbox: Mutex::default() });
         let hub = Arc::clone(hub);
@@ -245,7 +247,7 @@ impl Subscriptions {
         }
     }
 
-    /// Begins to listen. What is said to the client comes back.
+    /// Begins to listen. Returns the answer to the client.
     pub(super) fn subscribe(&mut self, kind: Kind, topic: &[u8]) -> Result<Reply, Error> {
         if !self.of_kind(kind).contains(topic) {
             let bytes = self.topic_bytes + topic.len();
@@ -263,7 +265,7 @@ impl Subscriptions {
         Ok(self.confirm(if kind == Kind::Channel { "subscribe" } else { "psubscribe" }, Reply::bytes(topic)))
     }
 
-    /// Stops listening to these, or to all of a kind if none is named. What is said to the client is appended: first the
+    /// Stops listening to these topics, or to all of a kind if none is named. Appends the answers to `said`, behind the
     /// messages that came before.
     pub(super) fn unsubscribe(&mut self, kind: Kind, topics: &[&[u8]], said: &mut Vec<Reply>) -> Result<(), CutOff> {
         let topics: Vec<Topic> = match topics {
@@ -298,7 +300,7 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Stops listening to anything.
+    /// Ends all subscriptions.
     pub(super) fn clear(&mut self) {
         self.topic_bytes = 0;
         let (channels, patterns) = (mem::take(&mut self.channels), mem::take(&mut self.patterns));
@@ -314,7 +316,7 @@ impl Subscriptions {
         Reply::Push(vec![Reply::bytes(name), topic, Reply::count(self.channels.len() + self.patterns.len())])
     }
 
-    /// Appends messages to what the connection is sent, until there are `max` bytes. Returns whether there were any.
+    /// Appends messages to the connection's output, until there are `max` bytes. Returns whether there were any.
     pub(super) fn deliver(&mut self, protocol: Protocol, max: usize, out: &mut Vec<u8>) -> Result<bool, CutOff> {
         let mut mailbox = self.subscriber.mailbox();
         if mailbox.is_cut_off {

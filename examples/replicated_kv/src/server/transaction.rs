@@ -9,17 +9,17 @@ use crate::{
     message::{AnsweredBy, Command, Watched},
 };
 
-/// What a queued request takes in the group's message, and a watched key, besides their bytes.
+/// The bytes that a queued request, and a watched key, take in the group's message besides their own.
 const REQUEST_OVERHEAD: usize = 8;
 const WATCHED_OVERHEAD: usize = 32;
 
-/// What the message takes besides.
+/// The bytes that the message itself takes.
 const MESSAGE_OVERHEAD: usize = 64;
 
 /// The most queued requests that the server itself answers: a short one, such as `CLIENT LIST`, may have a long answer.
 const MAX_LOCALS: usize = 1024;
 
-/// See the module.
+/// A transaction; see the module.
 #[derive(Debug)]
 pub(super) struct Transaction {
     queue: Option<Queue>,
@@ -40,22 +40,22 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Locals(Vec<(usize, Vec<u8>)>);
 
-/// What `EXEC` has to do.
+/// The work of `EXEC`.
 #[derive(Debug)]
 pub(super) enum Exec {
-    /// The group must be asked.
+    /// A command for the group.
     Command {
         command: Command,
-        /// Those of what was asked.
+        /// The bytes of the requests.
         bytes: usize,
         locals: Locals,
     },
-    /// The server answers all by itself.
+    /// The server answers all requests by itself.
     Locals(Locals),
 }
 
 impl Transaction {
-    /// `max_bytes` is the longest message that the group takes.
+    /// A transaction that is not open. `max_bytes` is the longest message that the group takes.
     pub(super) fn new(max_bytes: usize) -> Transaction {
         Transaction { queue: None, watched: HashMap::default(), watched_bytes: 0, max_bytes }
     }
@@ -65,12 +65,12 @@ impl Transaction {
         self.queue.is_some()
     }
 
-    /// How many requests are queued, if it is open.
+    /// The number of queued requests, if it is open.
     pub(super) fn queued(&self) -> Option<usize> {
         self.queue.as_ref().map(|queue| queue.requests.len() + queue.locals.0.len())
     }
 
-    /// About how many bytes are kept.
+    /// The bytes that it keeps; an estimate.
     pub(super) fn bytes(&self) -> usize {
         self.watched_bytes + self.queue.as_ref().filter(|queue| !queue.is_broken).map_or(0, |queue| queue.bytes)
     }
@@ -90,11 +90,11 @@ impl Transaction {
         }
     }
 
-    /// Queues a request, which is taken out. Nothing is kept of one that will not be carried out.
+    /// Queues a request, which is taken out of the buffer. Nothing is kept of one that will not be carried out.
     ///
     /// # Panics
     ///
-    /// If it is not open.
+    /// If the transaction is not open.
     pub(super) fn queue(&mut self, request: &mut Vec<u8>, is_local: bool) -> Result<(), Error> {
         let queue = self.queue.as_mut().expect("requests are queued in an open transaction");
         queue.bytes += request.len() + REQUEST_OVERHEAD;
@@ -120,7 +120,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Watches keys besides. One that was watched before is watched since then.
+    /// Watches more keys. A key that was watched before keeps its older state.
     pub(super) fn watch(&mut self, keys: Vec<Watched>) -> Result<(), Error> {
         for watched in keys {
             if self.watched.contains_key(&watched.key) {
@@ -144,20 +144,20 @@ impl Transaction {
         ))
     }
 
-    /// Watches nothing.
+    /// Stops watching all keys.
     pub(super) fn unwatch(&mut self) {
         self.watched = HashMap::default();
         self.watched_bytes = 0;
     }
 
-    /// Gives the queued requests up, and watches nothing.
+    /// Drops the queued requests, and stops watching all keys.
     pub(super) fn discard(&mut self) -> Result<(), Error> {
         self.queue.take().ok_or(Error::fixed("ERR DISCARD without MULTI"))?;
         self.unwatch();
         Ok(())
     }
 
-    /// Takes all out to be carried out at a time.
+    /// Takes out all requests, to be carried out at a time.
     pub(super) fn exec(&mut self, at_ms: u64, answered_by: AnsweredBy) -> Result<Exec, Error> {
         let queue = self.queue.take().ok_or(Error::fixed("ERR EXEC without MULTI"))?;
         let watched: Vec<_> = mem::take(&mut self.watched).into_values().collect();
@@ -178,7 +178,7 @@ impl Locals {
         self.0.is_empty()
     }
 
-    /// Puts the server's own answers to their places among those of the group.
+    /// Inserts the server's own answers at their places among those of the group.
     pub(super) fn join(self, reply: Reply, mut answer: impl FnMut(&[u8]) -> Reply) -> Reply {
         let Reply::Array(replies) = reply else { return reply };
         let mut all = Vec::with_capacity(replies.len() + self.0.len());

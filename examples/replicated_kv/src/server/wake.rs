@@ -1,7 +1,8 @@
-//! Wakes tasks of the server's thread from other threads, with one system call for many.
+//! Wakes of the server's tasks from other threads, with one system call for many.
 //!
-//! The engine's thread has often answers for many connections at once. Waking a task of another thread's event loop costs a
-//! system call; so it notes whom to wake in a list, and wakes one task, which wakes the others where that is cheap.
+//! The engine's thread often has answers for many connections at once. Waking a task of another thread's event loop
+//! costs a system call. So the engine's thread adds each bell to a list, and wakes one task. That task, on the server's
+//! thread, wakes the others at little cost.
 
 use std::{
     future::poll_fn,
@@ -15,14 +16,14 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 
-/// Those who rang, and the task that wakes them.
+/// The bells that were rung, and the task that wakes theirs.
 #[derive(Debug, Default)]
 pub(super) struct Bells {
     rung: Mutex<Vec<Arc<Bell>>>,
     task: AtomicWaker,
 }
 
-/// Wakes one task. As a [`Wake`] it may be rung by anybody.
+/// A bell that wakes one task. As a [`Wake`] it may be rung from any thread.
 #[derive(Debug)]
 pub(super) struct Bell {
     bells: Arc<Bells>,
@@ -31,15 +32,15 @@ pub(super) struct Bell {
 }
 
 impl Bells {
-    /// Wakes those who rang, for ever. To be spawned on the thread whose tasks they are.
+    /// Wakes the tasks of the bells that were rung, for ever. To be spawned on the thread whose tasks they are.
     pub(super) async fn run(self: Arc<Bells>) {
         let mut ringing = Vec::new();
         poll_fn(|context| {
             self.task.register(context.waker());
             mem::swap(&mut *self.lock(), &mut ringing);
             for bell in ringing.drain(..) {
-                // Before its task looks: what is rung for later than this rings again. It is an exchange, so that the task
-                // sees what those wrote who found the bell rung.
+                // Reset before the task looks at its state, so that a later change rings again. It is an exchange, so
+                // that the task sees all that was written before a ring that found the bell rung.
                 bell.is_rung.swap(false, Ordering::SeqCst);
                 bell.task.wake();
             }
@@ -49,7 +50,7 @@ impl Bells {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Bell>>> {
-        // Nothing panics while holding it.
+        // No code panics while it holds the lock.
         self.rung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -64,7 +65,7 @@ impl Bell {
         self.task.register(context.waker());
     }
 
-    /// Wakes the task. Cheap if it was rung already and did not run since.
+    /// Wakes the task. Cheap if the bell was rung already and the task has not run since.
     pub(super) fn ring(self: &Arc<Bell>) {
         if self.is_rung.swap(true, Ordering::SeqCst) {
             return;

@@ -1,4 +1,4 @@
-//! Strings under names.
+//! Hashes: strings under names.
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
@@ -6,16 +6,16 @@ use indexmap::IndexMap;
 use super::room;
 use crate::Text;
 
-/// Fields and their values, in an order that depends on what was done to them alone.
+/// Fields and their values, in an order that depends only on the operations on them.
 ///
-/// They lie in one row, and the last takes the place of one that is removed.
+/// They lie in one row. When a field is removed, the last takes its place.
 #[derive(Clone, Debug, Default)]
 pub struct Hash {
     fields: IndexMap<Box<[u8]>, Text, RandomState>,
 }
 
 impl Hash {
-    /// How many fields there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
@@ -59,7 +59,7 @@ impl Hash {
         removed
     }
 
-    /// Bytes of memory beyond the value itself; an estimate where there are many fields.
+    /// The bytes of memory beyond the value itself; an estimate where there are many fields.
     pub fn heap_bytes(&self) -> usize {
         let table = room::table_bytes(self.fields.capacity(), size_of::<(Box<[u8]>, Text)>());
         let entry = |place| {

@@ -1,4 +1,4 @@
-//! Strings in a row.
+//! Lists: strings in a row.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -7,7 +7,7 @@ use crate::Text;
 
 /// Strings in a row.
 ///
-/// One that is a number's digits is always held as the number, which makes them quick to compare.
+/// An element that is a number's digits is always held as the number, which makes elements quick to compare.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     elements: VecDeque<Text>,
@@ -16,14 +16,14 @@ pub struct List {
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Where the first element is.
+    /// The first element's end.
     Left,
-    /// Where the last one is.
+    /// The last element's end.
     Right,
 }
 
 impl List {
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.elements.len()
     }
@@ -43,16 +43,17 @@ impl List {
         self.elements.iter()
     }
 
-    /// The elements at places in a row.
+    /// The elements of a range of places.
     ///
     /// # Panics
     ///
-    /// If there are not as many.
+    /// If the range exceeds the list.
     pub fn range(&self, places: Range<usize>) -> impl ExactSizeIterator<Item = &Text> {
         self.elements.range(places)
     }
 
-    /// The places of what equals an element, in their order as seen from an end. Looks at no more than `most` elements.
+    /// The places of the elements that equal one, in their order as seen from an end. Looks at no more than `most`
+    /// elements.
     pub fn places_of(&self, element: &Text, from: End, most: usize) -> impl Iterator<Item = usize> {
         let last = self.elements.len().wrapping_sub(1);
         let place = move |nth| if from == End::Left { nth } else { last - nth };
@@ -85,7 +86,7 @@ impl List {
         true
     }
 
-    /// Puts an element at a place, before what is there.
+    /// Puts an element at a place, before the one there.
     ///
     /// # Panics
     ///
@@ -94,7 +95,8 @@ impl List {
         self.elements.insert(place, plain(element));
     }
 
-    /// Removes what equals an element, at most `most` times, the closest to an end first. Returns how many were removed.
+    /// Removes the elements that equal one, at most `most` of them, the closest to an end first. Returns the number
+    /// removed.
     pub fn remove(&mut self, element: &Text, from: End, most: usize) -> usize {
         let mut places: Vec<_> = self.places_of(element, from, usize::MAX).take(most).collect();
         if let [place] = *places {
@@ -114,18 +116,18 @@ impl List {
         places.len()
     }
 
-    /// Removes all elements but those at places in a row.
+    /// Removes all elements outside of a range of places.
     ///
     /// # Panics
     ///
-    /// If there are not as many.
+    /// If the range begins beyond its own end, or beyond the end of the list.
     pub fn trim(&mut self, places: Range<usize>) {
         self.elements.truncate(places.end);
         self.elements.drain(..places.start);
         self.shrink();
     }
 
-    /// Bytes of memory beyond the value itself; an estimate where there are many elements.
+    /// The bytes of memory beyond the value itself; an estimate where there are many elements.
     pub fn heap_bytes(&self) -> usize {
         let row = self.elements.capacity() * size_of::<Text>();
         row + room::sum_bytes(self.elements.len(), |place| self.elements[place].heap_bytes())
@@ -144,7 +146,7 @@ impl FromIterator<Text> for List {
     }
 }
 
-/// A text as lists hold it: bytes that grew may be digits all the same.
+/// A text in the form that lists hold: bytes that grew may be a number's digits.
 fn plain(text: Text) -> Text {
     if let Text::Growing(bytes) = &text { Text::from(&bytes[..]) } else { text }
 }

@@ -1,4 +1,4 @@
-//! The values that keys have: one type in each module.
+//! The values of keys: one type in each module.
 
 mod hash;
 mod list;
@@ -42,7 +42,7 @@ impl Value {
         }
     }
 
-    /// How many elements it has; a string is one.
+    /// The number of elements; 1 for a string.
     pub fn elements(&self) -> usize {
         match self {
             Value::Text(_) => 1,
@@ -54,7 +54,7 @@ impl Value {
     }
 }
 
-/// A type of values. Its `Default` is what a command that changes an absent key begins with.
+/// A type of values. A command that changes an absent key begins with the type's `Default`.
 pub trait Typed: Default {
     /// The value, if it is of this type.
     fn of(value: &Value) -> Option<&Self>;
@@ -62,10 +62,10 @@ pub trait Typed: Default {
     /// The value, to change it, if it is of this type.
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
 
-    /// As the value of a key.
+    /// The value of a key that has this type.
     fn into_value(self) -> Value;
 
-    /// Whether a key with this value ceases to exist: collections without elements do.
+    /// Whether a key with this value ceases to exist, as with collections without elements.
     fn is_gone(&self) -> bool;
 }
 

@@ -1,15 +1,16 @@
 //! Members in the order of their scores, found by rank as well.
 //!
-//! They lie in a row of sorted chunks. A Fenwick tree over the chunks' lengths turns ranks into places and back; it is built
-//! anew when a chunk is split or merged, which takes hundreds of changes. So a row of a million members is changed, and
-//! asked for a rank, in about a microsecond, and a small one is one short `Vec`.
+//! They lie in a row of sorted chunks. A Fenwick tree over the chunks' lengths turns ranks into places and back. It is
+//! built anew when a chunk is split or merged, which takes hundreds of changes. So a change or a rank in a row of a
+//! million members takes about a microsecond, and a small row is one short `Vec`.
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
 
-/// How many members a chunk has at most.
+/// The most members of a chunk.
 const CHUNK: usize = 512;
 
-/// Neighbours that have no more together become one chunk. Far from [`CHUNK`], so that no few changes split it again.
+/// Neighbours that have no more members together become one chunk. It is far below [`CHUNK`], so that a few changes do
+/// not split the chunk again.
 const MERGED: usize = CHUNK / 2;
 
 /// A member and its score, which is not NaN.
@@ -33,9 +34,9 @@ impl Scored {
 /// Members in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranked {
-    /// None is empty.
+    /// The chunks, none of which is empty.
     chunks: Vec<Vec<Scored>>,
-    /// The Fenwick tree; none for a single chunk.
+    /// The Fenwick tree; empty for a single chunk.
     counts: Vec<usize>,
     len: usize,
 }
@@ -63,7 +64,7 @@ impl Ranked {
             self.chunks[chunk].insert(at, scored);
             return self.count(chunk, 1);
         }
-        // One who appends all the time leaves full chunks behind.
+        // A row that is only appended to leaves full chunks behind.
         let appends = chunk + 1 == self.chunks.len() && at == CHUNK;
         let middle = if appends { CHUNK } else { CHUNK / 2 };
         let mut upper = self.chunks[chunk].split_off(middle);
@@ -86,7 +87,7 @@ impl Ranked {
         Some(removed)
     }
 
-    /// Removes the members of some ranks, which must exist.
+    /// Removes the members of a range of ranks, which must exist.
     pub(super) fn drain(&mut self, ranks: Range<usize>) -> Vec<Scored> {
         if ranks.is_empty() {
             return Vec::new();
@@ -109,7 +110,7 @@ impl Ranked {
         drained
     }
 
-    /// How many members there are before the first that is not `before`; all before it are.
+    /// The number of members before the first that is not `before`. All members ahead of that one must be `before`.
     pub(super) fn rank_where(&self, before: impl Fn(&Scored) -> bool) -> usize {
         let (chunk, at) = self.place(before);
         self.before(chunk) + at
@@ -126,7 +127,7 @@ impl Ranked {
         self.chunks.get(chunk)?.get(at)
     }
 
-    /// The members of some ranks, which must exist.
+    /// The members of a range of ranks, which must exist.
     pub(super) fn range(&self, ranks: Range<usize>) -> impl DoubleEndedIterator<Item = &Scored> {
         let (mut chunks, mut from, mut to) = (0..0, 0, 0);
         if !ranks.is_empty() {
@@ -147,19 +148,19 @@ impl Ranked {
         self.chunks.iter().flatten()
     }
 
-    /// Bytes of memory beyond this and the members.
+    /// The bytes of memory beyond this struct and the members.
     pub(super) fn heap_bytes(&self) -> usize {
         let chunks: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<Scored>()).sum();
         chunks + self.chunks.capacity() * size_of::<Vec<Scored>>() + self.counts.capacity() * size_of::<usize>()
     }
 
-    /// Where the first member lies that is not `before`; beyond the last chunk if there is none.
+    /// The place of the first member that is not `before`; beyond the last chunk if there is none.
     fn place(&self, before: impl Fn(&Scored) -> bool) -> Place {
         let chunk = self.chunks.partition_point(|chunk| chunk.last().is_some_and(&before));
         (chunk, self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(before)))
     }
 
-    /// Where a rank lies; beyond all members if there is none.
+    /// The place of a rank; beyond all members if there is none.
     fn at_rank(&self, rank: usize) -> Place {
         let (mut chunk, mut left) = (0, rank);
         let mut step = (self.counts.len() + 1).next_power_of_two() / 2;
@@ -175,7 +176,7 @@ impl Ranked {
         (chunk, left)
     }
 
-    /// How many members lie in the chunks before one.
+    /// The number of members in the chunks before one.
     fn before(&self, chunk: usize) -> usize {
         // A single chunk has no tree.
         if self.counts.is_empty() {
@@ -212,7 +213,7 @@ impl Ranked {
         }
     }
 
-    /// Some members were taken out of one chunk.
+    /// Updates the counts after members were taken out of one chunk.
     fn took(&mut self, chunk: usize, taken: usize) {
         self.len -= taken;
         if self.tidy(chunk) {
@@ -222,7 +223,8 @@ impl Ranked {
         }
     }
 
-    /// Does away with a chunk that is empty, or so small that a neighbour can take it in. Returns whether it did.
+    /// Removes a chunk that is empty, or merges it with a neighbour if both fit into [`MERGED`]. Returns whether it
+    /// did.
     fn tidy(&mut self, chunk: usize) -> bool {
         let Some(len) = self.chunks.get(chunk).map(Vec::len) else { return false };
         if len == 0 {
@@ -255,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, as simply as can be.
+    /// The same as a plain sorted vector.
     #[derive(Default)]
     struct Model(Vec<(f64, Vec<u8>)>);
 
@@ -281,7 +283,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Insert(f64, Vec<u8>),
-        /// So many members in a row.
+        /// This many members with rising scores.
         Append(u16),
         Remove(prop::sample::Index),
         Drain(prop::sample::Index, prop::sample::Index),

@@ -1,4 +1,4 @@
-//! The memory of collections: when they give some back, and how much they take.
+//! The memory of collections: the sizes at which they shrink, and estimates of their bytes.
 
 /// A collection with less than this share of its places in use is made smaller.
 const SPARSE: usize = 8;
@@ -6,23 +6,23 @@ const SPARSE: usize = 8;
 /// Up to this number of places a collection stays as it is.
 const SMALL: usize = 32;
 
-/// How many elements stand for all where they are measured.
+/// The number of elements that are measured to estimate all.
 const SAMPLES: usize = 32;
 
-/// For how many elements a collection should keep room, if that is much less than it has.
+/// The number of elements for which a collection should keep room, if that is much less than it has.
 pub(super) fn surplus(len: usize, capacity: usize) -> Option<usize> {
     (capacity > SMALL && len < capacity / SPARSE).then_some(2 * len)
 }
 
-/// The bytes of a table with so many places for entries of a size, which are stored beside their hashes.
+/// The bytes of a table with `capacity` places for entries of `entry_bytes`, which are stored beside their hashes.
 pub(super) fn table_bytes(capacity: usize, entry_bytes: usize) -> usize {
-    /// What finds an entry: its place, and a byte of its hash.
+    /// The index of an entry: its place, and a byte of its hash.
     const INDEX_BYTES: usize = size_of::<usize>() + 1;
     let indices = if capacity == 0 { 0 } else { (capacity * 8 / 7).next_power_of_two() };
     capacity * (size_of::<u64>() + entry_bytes) + indices * INDEX_BYTES
 }
 
-/// The sum of what `bytes` says of each place: exact where there are few, and of many an estimate from some.
+/// The sum of `bytes` over all places: exact where there are few, and an estimate from samples where there are many.
 pub(super) fn sum_bytes(len: usize, bytes: impl Fn(usize) -> usize) -> usize {
     let samples = len.min(SAMPLES);
     if samples == 0 {

@@ -1,20 +1,20 @@
-//! Different strings.
+//! Sets: different strings.
 
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
 use super::room;
 
-/// Different strings, in an order that depends on what was done to them alone.
+/// Different strings, in an order that depends only on the operations on them.
 ///
-/// They lie in one row, and the last takes the place of one that is removed.
+/// They lie in one row. When a member is removed, the last takes its place.
 #[derive(Clone, Debug, Default)]
 pub struct Set {
     members: IndexSet<Box<[u8]>, RandomState>,
 }
 
 impl Set {
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -58,7 +58,7 @@ impl Set {
         member
     }
 
-    /// Bytes of memory beyond the value itself; an estimate where there are many members.
+    /// The bytes of memory beyond the value itself; an estimate where there are many members.
     pub fn heap_bytes(&self) -> usize {
         let table = room::table_bytes(self.members.capacity(), size_of::<Box<[u8]>>());
         table + room::sum_bytes(self.members.len(), |place| self.members[place].len())

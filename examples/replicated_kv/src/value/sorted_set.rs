@@ -1,4 +1,4 @@
-//! Different strings, each with a score, in its order.
+//! Sorted sets: different strings, each with a score, in its order.
 
 use std::{ops::Range, sync::Arc};
 
@@ -10,17 +10,17 @@ use super::{
     room,
 };
 
-/// Up to so many members are looked for one by one, without a table.
+/// The most members that are searched one by one, without a table.
 const FEW: usize = 32;
 
 type Scores = IndexMap<Arc<[u8]>, f64, RandomState>;
 
-/// Members and their scores, which are not NaN. The rank of a member is its place in the order of scores, and of bytes where
-/// scores are the same; the lowest has 0.
+/// Members and their scores, which are not NaN. A member's rank is its place in the order of scores, and of bytes where
+/// scores are the same. The lowest rank is 0.
 #[derive(Clone, Debug, Default)]
 pub struct SortedSet {
     row: Ranked,
-    /// None as long as there were few members.
+    /// `None` as long as there were few members.
     scores: Option<Box<Scores>>,
 }
 
@@ -30,7 +30,7 @@ impl SortedSet {
         self.len() == 0
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.row.len()
     }
@@ -43,7 +43,7 @@ impl SortedSet {
         }
     }
 
-    /// Adds a member, or changes its score. Returns the one that it had. The score -0 becomes 0.
+    /// Adds a member, or changes its score. Returns the score that it had. The score -0 becomes 0.
     ///
     /// # Panics
     ///
@@ -75,11 +75,11 @@ impl SortedSet {
         Some(score)
     }
 
-    /// Removes the members of some ranks, and returns them with their scores, the lowest first.
+    /// Removes the members of a range of ranks, and returns them with their scores, the lowest first.
     ///
     /// # Panics
     ///
-    /// If the set has not so many ranks.
+    /// If a rank of the range does not exist.
     pub fn drain(&mut self, ranks: Range<usize>) -> impl ExactSizeIterator<Item = (Arc<[u8]>, f64)> + use<> {
         let drained = self.row.drain(ranks);
         drained.iter().for_each(|scored| self.forget(&scored.member));
@@ -92,13 +92,13 @@ impl SortedSet {
         Some(self.row.rank(score, member))
     }
 
-    /// How many members have a score that is `before`. Whoever has a lower score than one of them must be, too.
+    /// The number of members whose score is `before`. If a score is `before`, all lower ones must be.
     pub fn rank_of_score(&self, before: impl Fn(f64) -> bool) -> usize {
         self.row.rank_where(|scored| before(scored.score))
     }
 
-    /// How many members are `before`, of a set in which all have the same score. Whoever is less than one of them must be,
-    /// too. In another set it is some rank, which depends on the members and their scores alone.
+    /// The number of members that are `before`, of a set in which all have the same score. If a member is `before`, all
+    /// lesser ones must be. In another set it is some rank, which depends on the members and their scores alone.
     pub fn rank_of_member(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -117,11 +117,11 @@ impl SortedSet {
         self.row.get(rank).map(pair)
     }
 
-    /// The members of some ranks, and their scores.
+    /// The members of a range of ranks, and their scores.
     ///
     /// # Panics
     ///
-    /// If the set has not so many ranks.
+    /// If a rank of the range does not exist.
     pub fn range(&self, ranks: Range<usize>) -> impl DoubleEndedIterator<Item = (&Arc<[u8]>, f64)> {
         self.row.range(ranks).map(pair)
     }
@@ -131,12 +131,12 @@ impl SortedSet {
         self.row.iter().map(|scored| (&*scored.member, scored.score))
     }
 
-    /// How many places the table of members has. None if there is no table, since the members are few.
+    /// The number of places in the table of members. `None` if there is no table, since the members are few.
     pub fn places(&self) -> Option<usize> {
         self.scores.as_ref().map(|scores| scores.len())
     }
 
-    /// Has a table of members from now on, however few they are: as one that had many before.
+    /// Keeps a table of members from now on, even for few members, as a set does that had many before.
     pub(crate) fn keep_table(&mut self) {
         self.scores.get_or_insert_with(|| {
             let all = self.row.iter().map(|scored| (Arc::clone(&scored.member), scored.score));
@@ -144,16 +144,16 @@ impl SortedSet {
         });
     }
 
-    /// What lies at a place of the table of members. The last takes the place of one that is removed.
+    /// The member and score at a place of the table of members. When a member is removed, the last takes its place.
     pub fn at(&self, place: usize) -> Option<(&Arc<[u8]>, f64)> {
         self.scores.as_ref()?.get_index(place).map(|(member, score)| (member, *score))
     }
 
-    /// Bytes of memory beyond the value itself; an estimate where there are many members.
+    /// The bytes of memory beyond the value itself; an estimate where there are many members.
     pub fn heap_bytes(&self) -> usize {
-        /// What an `Arc` counts.
+        /// The size of an `Arc`'s two counts.
         const COUNTS: usize = 2 * size_of::<usize>();
-        /// A place of the table: a hash, a member, its score; and its number in the table of hashes.
+        /// A place of the table: a hash, a member, its score, and its number in the table of hashes.
         const PLACE: usize = size_of::<(usize, Arc<[u8]>, f64)>() + size_of::<usize>() + 1;
         let member = |rank| COUNTS + self.row.get(rank).map_or(0, |scored| scored.member.len());
         let members = room::sum_bytes(self.len(), member);

@@ -16,7 +16,7 @@ use crate::{
 fn every_command_is_described_as_in_redis() {
     let Some(mut redis) = Server::start(Protocol::Resp2) else { return };
     let mut differ = Vec::new();
-    // The server's own are fewer than Redis', and two take one word more since 7.2.
+    // The server's own commands are fewer than Redis', and two take one word more since 7.2.
     let is_apart = |spec: &Spec| matches!(spec.run, Run::Local) || ["zrank", "zrevrank"].contains(&spec.name);
     for spec in command::all().filter(|spec| !is_apart(spec)) {
         let answer = redis.ask(&line(&format!("command info {}", spec.name)).words);
@@ -130,7 +130,7 @@ fn patterns() {
             }
         }
         1 => {
-            // The empty key is left out: Redis has no pattern but "*" match it.
+            // The empty key is left out: in Redis no pattern but "*" matches it.
             let len = rng.usize(1..5);
             let name = (0..len).map(|_| *rng.choice(b"abc*?[]^-\\").expect("some")).collect();
             request(vec![b"set".to_vec(), name, b"".to_vec()])
@@ -165,7 +165,7 @@ fn any(rng: &mut Rng) -> Request {
             return Request { words, order: Order::Any };
         }
         "scan" => {
-            // All in one step, as the order in which they are met is another one.
+            // All in one step, as the two servers meet the keys in different orders.
             words = ["scan", "0", "count", "1000"].map(text).to_vec();
             for _ in 0..few {
                 words.extend(match rng.u8(..2) {

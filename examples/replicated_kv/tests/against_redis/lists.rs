@@ -37,7 +37,7 @@ fn lists() {
         "lrange l 0 -1",
         "lpos l a rank 0",
         "lpos l a rank x",
-        // The least number is refused by 7.2, and by 7.0 not.
+        // The least number is refused by 7.2, but not by 7.0.
         "lpos l a count -1",
         "lpos l a count x",
         "lpos l a maxlen -1",

@@ -1,7 +1,7 @@
-//! The store beside a real redis-server: the same requests, and the same answers to the byte.
+//! A comparison of the store with a real redis-server: the same requests get the same answers, to the byte.
 //!
-//! Skipped where there is no redis-server, unless `SQUALL_FORBID_SKIPS` is set. What is compared: both versions of the
-//! protocol, in which a number with a fraction may be written in another way as long as it is the same number.
+//! Skipped where there is no redis-server, unless `SQUALL_FORBID_SKIPS` is set. Both versions of the protocol are
+//! compared. A number with a fraction may be written in another way as long as it is the same number.
 
 mod hashes;
 mod keys;
@@ -28,27 +28,27 @@ use squall_kv::{
     words,
 };
 
-/// How many random requests each type's test makes.
+/// The number of random requests that each type's test makes.
 const REQUESTS: usize = 20_000;
 
-/// How the order of an answer's elements counts.
+/// The comparison of an answer's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As in Redis.
+    /// In the order of Redis.
     Same,
-    /// As in Redis, and how numbers are written counts too.
+    /// In the order of Redis, with each number written as Redis writes it.
     SameToTheByte,
-    /// None: they are sorted before they are compared.
+    /// In any order: they are sorted before they are compared.
     Any,
-    /// None, and they come in pairs.
+    /// Pairs, in any order.
     AnyOfPairs,
-    /// There is one, a number, which depends on when the server was asked.
+    /// One number, which depends on the time when the server was asked.
     Near,
-    /// There is one, an encoding: those of collections depend on Redis' version, and on what they once held.
+    /// One encoding. A collection's encoding depends on Redis' version, and on the collection's history.
     Encoding,
 }
 
-/// A request, and how its answer is compared.
+/// A request, and the comparison of its answer.
 pub(crate) struct Request {
     pub(crate) words: Vec<Vec<u8>>,
     pub(crate) order: Order,
@@ -64,7 +64,7 @@ pub(crate) fn near(words: Vec<Vec<u8>>) -> Request {
     Request { words, order: Order::Near }
 }
 
-/// A request that makes a key's value another type's.
+/// A request that gives a key a value of another type.
 pub(crate) fn any_type(rng: &mut Rng) -> Request {
     let key = key(rng);
     let mut words = match rng.u8(..5) {
@@ -86,15 +86,15 @@ pub(crate) fn line(line: &str) -> Request {
     request(line.split(' ').map(|word| word.as_bytes().to_vec()).collect())
 }
 
-/// How many keys there are.
+/// The number of keys.
 const KEYS: u8 = 8;
 
-/// One of few keys, so that requests meet.
+/// One of few keys, so that requests often concern the same one.
 pub(crate) fn key(rng: &mut Rng) -> Vec<u8> {
     format!("k{}", rng.u8(..KEYS)).into_bytes()
 }
 
-/// One of some words: short texts, numbers, and what only looks like one.
+/// A short text, a number, or a word that only resembles one.
 pub(crate) fn word(rng: &mut Rng) -> Vec<u8> {
     let words = [
         "",
@@ -129,12 +129,12 @@ pub(crate) struct Both {
 }
 
 impl Both {
-    /// None if there is no redis-server, which is said.
+    /// Starts a redis-server. `None` if there is none, which is reported.
     pub(crate) fn start(protocol: Protocol) -> Option<Both> {
         Some(Both { protocol, redis: Server::start(protocol)?, store: Store::default(), applied: 0, told: Vec::new() })
     }
 
-    /// Asks both, and compares.
+    /// Sends a request to both, and compares the answers.
     pub(crate) fn ask(&mut self, request: &Request) {
         let shown: Vec<_> = request.words.iter().map(|word| word.escape_ascii().to_string()).collect();
         self.told.push(shown.join(" "));
@@ -155,22 +155,22 @@ impl Both {
         }
     }
 
-    /// Compares digests of all that is held, after which no key expires, and there is no sorted set.
+    /// Compares digests of all keys. Afterwards no key has an expiry, and there is no sorted set.
     fn compare_digests(&mut self) {
         let shown = |(key, entry): (&[u8], &Entry)| (key.to_vec(), matches!(entry.value, Value::SortedSet(_)));
         let all: Vec<_> = self.store.keys().view(0).iter().map(shown).collect();
         for (key, is_sorted_set) in all {
-            // Redis' digest says of this only that a key expires.
+            // Of the expiry, Redis' digest holds only that there is one.
             self.ask(&near(vec![b"pexpiretime".to_vec(), key.clone()]));
             self.ask(&request(vec![b"persist".to_vec(), key.clone()]));
-            // Scores are in it as Redis 7.0 writes them.
+            // The digest holds scores as Redis 7.0 writes them.
             if is_sorted_set {
                 let words = [&b"zrange"[..], &key, b"0", b"-1", b"withscores"].map(<[u8]>::to_vec);
                 self.ask(&request(words.to_vec()));
                 self.ask(&request(vec![b"del".to_vec(), key]));
             }
         }
-        // Redis counts keys that have expired until somebody asks for them, or it comes across them.
+        // Redis counts expired keys until a client asks for them, or it comes across them.
         (0..KEYS).for_each(|key| self.ask(&line(&format!("exists k{key}"))));
         self.ask(&line("dbsize"));
         let request = line("debug digest").words;
@@ -212,7 +212,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_millis() as u64
 }
 
-/// A generator, which `SQUALL_SEED` makes the same again.
+/// A random generator. `SQUALL_SEED` sets its seed.
 pub(crate) fn generator() -> Rng {
     let seed = std::env::var("SQUALL_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
@@ -220,7 +220,7 @@ pub(crate) fn generator() -> Rng {
     Rng::with_seed(seed)
 }
 
-/// Asks these, and then random requests.
+/// Compares the answers to `fixed` requests, and then to random ones.
 pub(crate) fn compare(fixed: &[&str], random: impl Fn(&mut Rng) -> Request) {
     let mut rng = generator();
     for protocol in [Protocol::Resp2, Protocol::Resp3] {
@@ -271,14 +271,14 @@ fn sorted_pairs(all: &[Tree]) -> Vec<Tree> {
     pairs
 }
 
-/// Whether two times could be the same one, seen by two servers.
+/// Whether two times could be the same one, as two servers report it.
 fn are_near(left: &Tree, right: &Tree) -> bool {
-    /// The tests' times are 1000 seconds or more apart, and seen in seconds or milliseconds.
+    /// The tests' times are 1000 seconds or more apart, and are reported in seconds or milliseconds.
     const NEAR: u64 = 900;
     matches!((left, right), (Tree::Integer(left @ 2..), Tree::Integer(right @ 2..)) if left.abs_diff(*right) < NEAR)
 }
 
-/// Whether two answers say the same.
+/// Whether two answers have the same meaning.
 fn alike(left: &Tree, right: &Tree) -> bool {
     let number = |text: &[u8]| str::from_utf8(text).ok()?.parse::<f64>().ok();
     match (left, right) {

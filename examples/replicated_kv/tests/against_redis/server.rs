@@ -64,7 +64,7 @@ impl Tree {
     }
 }
 
-/// A redis-server. It ends with this.
+/// A redis-server. It is killed on drop.
 pub(crate) struct Server {
     child: Child,
     socket: PathBuf,
@@ -72,7 +72,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One that answers in this version of the protocol. None if there is no redis-server, which is said.
+    /// Starts a server that answers in this version of the protocol. `None` if there is no redis-server, which is
+    /// reported.
     pub(crate) fn start(protocol: Protocol) -> Option<Server> {
         let socket = env::temp_dir().join(format!("squall-redis-{:016x}.sock", fastrand::u64(..)));
         let mut command = Command::new("redis-server");
@@ -118,7 +119,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whatever comes of it, the test is over.
+        // If this fails, the test is over all the same.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);

@@ -188,7 +188,7 @@ const FIXED: &[&str] = &[
     "zrange str 0 -1",
 ];
 
-/// One of few sorted sets; seldom what is none, or a plain set.
+/// One of few sorted sets; seldom a key without one, or a plain set.
 fn key(rng: &mut Rng) -> String {
     match rng.u8(..40) {
         0 => "text".to_owned(),
@@ -197,7 +197,7 @@ fn key(rng: &mut Rng) -> String {
     }
 }
 
-/// A set whose members all have the same score, since the order of strings has a meaning there alone.
+/// A set whose members all have the same score: only there the order of strings has a meaning.
 fn level(rng: &mut Rng) -> String {
     if rng.u8(..40) == 0 { "other".to_owned() } else { format!("level{}", rng.u8(..2)) }
 }
@@ -248,7 +248,7 @@ fn rank(rng: &mut Rng) -> String {
     if rng.u8(..30) == 0 { one(rng, &["x", "", "1.5"]) } else { rng.i8(-12..12).to_string() }
 }
 
-/// Some of these, in any order.
+/// Some of these options, in any order.
 fn options(rng: &mut Rng, all: &[&str]) -> Vec<String> {
     let mut words = Vec::new();
     while rng.u8(..3) == 0 {
@@ -383,7 +383,7 @@ fn pops(rng: &mut Rng) -> Request {
     }
 }
 
-/// Requests of two sets that become large.
+/// A request on two sets that become large.
 fn any_of_large(rng: &mut Rng) -> Request {
     let key = format!("large{}", rng.u8(..2));
     let score = |rng: &mut Rng| rng.i16(-999..999).to_string();
@@ -423,7 +423,7 @@ fn any_of_large(rng: &mut Rng) -> Request {
     }
 }
 
-/// What is random, of sets where it makes no difference.
+/// A request for random members, of sets and counts for which the choice makes no difference.
 fn random(rng: &mut Rng) -> Request {
     let (key, count) = (key(rng), one(rng, &["0", "1000", "x"]));
     let (order, scores) =
@@ -431,7 +431,7 @@ fn random(rng: &mut Rng) -> Request {
     Request { order, ..words(&["zrandmember", &key, &count], scores) }
 }
 
-/// Few members are all answered at once.
+/// A request for a scan, which answers few members all at once.
 fn scan(rng: &mut Rng) -> Request {
     words(&["zscan", &key(rng), "0"], options(rng, &["match m*", "match *1", "count 3", "x"]))
 }

@@ -98,14 +98,14 @@ fn text(of: impl ToString) -> Vec<u8> {
     of.to_string().into_bytes()
 }
 
-/// A time for one of the options; rarely one that is refused, or has long passed.
+/// A time for one of the options; rarely one that is refused, or that has long passed.
 pub(crate) fn time(rng: &mut Rng, option: &str) -> Vec<u8> {
     match rng.u8(..20) {
         0 => return text(rng.choice(["0", "-1", "x", "9223372036854775807", "9223372036854776"]).expect("some")),
         1 if option.ends_with("at") => return text("1"),
         _ => {}
     }
-    // Far ahead, and so far from one another that the moment at which a server is asked does not count.
+    // Far ahead, and far from one another, so that the moment at which a server is asked makes no difference.
     let seconds = rng.i64(1..1_000_000) * 1000;
     let since_1970 = 4_000_000_000 + rng.i64(0..1_000_000) * 1000;
     let ms = rng.i64(0..1000);

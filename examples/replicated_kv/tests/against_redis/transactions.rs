@@ -9,7 +9,7 @@ use squall_kv::{
 
 use crate::{Both, Request, any_type, generator, key, line, now_ms, request, server::Tree, strings::time, word};
 
-/// How many random transactions are carried out.
+/// The number of random transactions.
 const TRANSACTIONS: usize = 4_000;
 
 impl Both {
@@ -20,7 +20,7 @@ impl Both {
         keys.iter().map(|key| self.store.watch(key, now_ms())).collect()
     }
 
-    /// Carries requests out at one moment, and compares. Returns whether they were.
+    /// Carries out requests at one moment, and compares the answers. Returns whether they were carried out.
     fn exec(&mut self, watched: Vec<Watched>, requests: &[Request]) -> bool {
         let is_known = |request: &Request| {
             let split: Vec<&[u8]> = request.words.iter().map(Vec::as_slice).collect();
@@ -66,7 +66,7 @@ fn transactions() {
     let mut aborted = 0;
     for _ in 0..TRANSACTIONS {
         let watched: Vec<_> = (0..rng.usize(..4)).map(|_| key(&mut rng)).collect();
-        // Redis refuses to watch nothing.
+        // Redis refuses a `WATCH` without keys.
         let watched = if watched.is_empty() { Vec::new() } else { both.watch(&watched) };
         for _ in 0..rng.u8(..10) {
             both.ask(&any(&mut rng));
@@ -78,7 +78,7 @@ fn transactions() {
     both.compare_digests();
 }
 
-/// What is answered the same at any moment, and tells what the key holds.
+/// A request whose answer is the same at any moment, and reveals the key's value.
 fn any(rng: &mut Rng) -> Request {
     let key = key(rng);
     let names = [

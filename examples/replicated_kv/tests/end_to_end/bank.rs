@@ -1,4 +1,4 @@
-//! Money moves between accounts by optimistic transactions at all replicas, and none is made or lost.
+//! Transfers between accounts by optimistic transactions at all replicas: the sum must stay the same.
 
 use std::{
     ops::AddAssign,
@@ -20,7 +20,7 @@ const ACCOUNTS: usize = 20;
 const OPENING: i64 = 1000;
 const LASTS: Duration = Duration::from_secs(4);
 
-/// Far fewer than even a busy machine manages; with less, the test would show nothing.
+/// The least number of transfers, far below that of a busy machine. With fewer, the test would show nothing.
 const ENOUGH: u64 = 500;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,7 +90,7 @@ fn transactions_at_all_replicas_neither_make_nor_lose_money() {
     target.stop();
 }
 
-/// Moves money as long as the bank is open. A transaction that was aborted is tried again with what is there now.
+/// Moves money as long as the bank is open. A transaction that was aborted is tried again with the new balances.
 fn move_money(mut client: Client, accounts: &[String], until: Instant) -> Counts {
     let mut counts = Counts::default();
     while Instant::now() < until {
@@ -127,7 +127,7 @@ fn transfer(client: &mut Client, from: &str, to: &str, most: i64) -> bool {
     }
 }
 
-/// Looks at all accounts again and again, by one command and by one transaction in turn.
+/// Reads all accounts again and again, by one command and by one transaction in turn.
 fn audit(mut client: Client, accounts: &[String], closed: &AtomicBool) -> Counts {
     let mut looks = 0;
     while !closed.load(Ordering::Relaxed) {

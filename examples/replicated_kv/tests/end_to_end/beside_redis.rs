@@ -1,4 +1,4 @@
-//! What the server itself answers, beside a real redis-server: the same conversations, and the same bytes.
+//! The server's own answers beside those of a real redis-server: the same conversations, and the same bytes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -86,7 +86,7 @@ fn encode(line: &str) -> Vec<u8> {
     request(&line.split(' ').collect::<Vec<_>>())
 }
 
-/// All that is said until the server closes the connection, but for what no two servers have alike.
+/// All bytes until the server closes the connection, except for those that differ between any two servers.
 fn converse(address: SocketAddr, bytes: &[u8]) -> String {
     let mut client = Client::connect(address).expect("the server listens");
     client.send(bytes).expect("the server reads");
@@ -103,7 +103,7 @@ fn converse(address: SocketAddr, bytes: &[u8]) -> String {
     said
 }
 
-/// A redis-server that ends with this.
+/// A redis-server that is killed on drop.
 struct Redis {
     child: Child,
     address: SocketAddr,
@@ -123,7 +123,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Whatever comes of it, the test is over.
+        // If this fails, the test is over all the same.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Clients that others wrote, as applications use them.
+//! The store with a client library of another project, as applications use it.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{
 /// The version that `page.py` was written for.
 const REDIS_PY: &str = "8.1.0";
 
-/// The page takes some seconds; it may wait for what is late.
+/// The limit of the page's run. It takes some seconds, and may have to wait.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -30,7 +30,7 @@ fn a_page_of_ordinary_use_by_redis_py() {
     let target = Target::start();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/clients/page.py");
     let mut command = Command::new(python);
-    // A warning would tell of something that the library is about to drop.
+    // A warning would announce something that the library is about to drop.
     command.args(["-B", "-W", "error"]).arg(page).args(target.addresses().iter().map(ToString::to_string));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python starts");
     let status = ends_within(LIMIT, &mut child);
@@ -41,7 +41,7 @@ fn a_page_of_ordinary_use_by_redis_py() {
     target.stop();
 }
 
-/// A Python that has the package, made if it is not there yet; or why there is none.
+/// A Python that has the package, made if it is not there yet; or the reason why there is none.
 fn python_with_redis() -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-py-{REDIS_PY}"));
     let python = folder.join("bin/python");
@@ -52,7 +52,7 @@ fn python_with_redis() -> Result<PathBuf, String> {
     if works() {
         return Ok(python);
     }
-    // One of another process's making, or half made.
+    // An environment that another process is making, or has left half made.
     let _ = fs::remove_dir_all(&folder);
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
         .map_err(|error| format!("python3 makes no virtual environment (Debian's package python3-venv): {error}"))?;
@@ -62,7 +62,7 @@ fn python_with_redis() -> Result<PathBuf, String> {
     if works() { Ok(python) } else { Err(format!("{package} was installed, but is not there")) }
 }
 
-/// Runs a command to its end; what it said, if that was not good.
+/// Runs a command to its end. The error is its last line of output.
 fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() {

@@ -1,4 +1,5 @@
-//! What a replica does for its clients besides their data: who must go, and who is told.
+//! A replica's care for its clients besides their data: connections that must end, and the reasons that clients are
+//! told.
 
 use std::{io, thread, time::Duration};
 
@@ -85,7 +86,7 @@ fn many_half_sent_requests_do_not_take_all_memory() {
     assert_eq!(client.ask(&["CONFIG", "SET", "maxmemory-clients", "4194304"]), "OK");
     let mut greedy: Vec<_> = (0..40).map(|_| replica.connect()).collect();
     let half = [b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$400000\r\n", &[b'x'; 300_000][..]].concat();
-    // Those that are disconnected may not take all of it.
+    // Clients that are disconnected may not get to send all of it.
     let sent = greedy.iter_mut().map(|connection| connection.send(&half)).filter(Result::is_ok).count();
     assert!(sent > 0);
     until("the replica has read what it will", || {

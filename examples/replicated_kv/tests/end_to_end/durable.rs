@@ -1,4 +1,4 @@
-//! Replicas whose data is on disk, all of them killed: what was acknowledged is there again, once.
+//! Replicas whose data is on disk, all of them killed: every acknowledged increment must be there again, once.
 
 use std::{fs, net::SocketAddr, path::PathBuf, thread};
 
@@ -14,10 +14,10 @@ use crate::{
 
 const CLIENTS: usize = 6;
 
-/// Acknowledgements that each client must get before, and after.
+/// The acknowledgements that each client must get before the kill, and after it.
 const SOME: u64 = 20;
 
-/// A directory for the data, which is removed in the end.
+/// A directory for the data, which is removed on drop.
 struct Data(PathBuf);
 
 impl Data {
@@ -32,12 +32,12 @@ impl Data {
 
 impl Drop for Data {
     fn drop(&mut self) {
-        // It lies in the directory for such files, so one that stays does no harm.
+        // The directory lies among the tests' temporary files, so one that stays does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Kills all at once, as soon as all are there.
+/// Kills all replicas at once, as soon as all of them serve.
 fn kill_all(cluster: &Cluster) {
     until("all replicas serve", || {
         cluster.replicas.iter().all(|replica| process::is_alive(replica.pid()) && serves(replica))

@@ -1,5 +1,5 @@
-//! Replicas that die, several of them too, or stand still, under load: what was acknowledged stays, nobody waits for ever, and they
-//! come back.
+//! Replicas that die, even several at once, or stand still, under load. Acknowledged increments stay, no client waits
+//! for ever, and the replicas come back.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
 
 const CLIENTS: usize = 6;
 
-/// How long any request may take: a suspicion takes a second where no process has died, and the machine may be busy.
+/// The limit of any request. A suspicion takes a second where no process has died, and the machine may be busy.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// Acknowledgements that each client must get before, and after.
+/// The acknowledgements that each client must get before the failure, and after it.
 const SOME: u64 = 20;
 
-/// Runs clients at all replicas while something befalls some, until all serve again. Returns what each client has seen.
+/// Runs clients at all replicas while `befall` harms some, until all serve again. Returns the results of each client.
 fn survives(options: &[&str], befall: impl Fn(&Cluster)) -> Vec<Seen> {
     let _turn = one_at_a_time();
     let cluster = Cluster::start_with(options);
@@ -49,7 +49,7 @@ fn survives(options: &[&str], befall: impl Fn(&Cluster)) -> Vec<Seen> {
     seen
 }
 
-/// Whether a replica knows that all are full members.
+/// Whether a replica's view has all replicas as full members.
 fn is_full(replica: &Replica, cluster: &Cluster) -> bool {
     let senders = replica.info("view_senders").unwrap_or_default();
     senders.split(',').count() == cluster.replicas.len() && replica.info("state").as_deref() == Some("ok")

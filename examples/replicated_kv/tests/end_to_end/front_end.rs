@@ -18,7 +18,7 @@ use crate::{
 
 const CLIENTS: usize = 4;
 
-/// The configuration and the keys of three replicas.
+/// The directory with the configuration and the keys of three replicas.
 struct Secured {
     directory: TempDir,
     base: u16,
@@ -72,7 +72,7 @@ fn its_clients_do_not_notice_when_the_replica_that_it_talks_to_dies() {
     let seen: Vec<Seen> = thread::scope(|scope| {
         let clients = load.start(scope, &addresses);
         load.until_more("the clients have begun", 20);
-        // Whichever it talks to is among them.
+        // The replica that the front end talks to is among them.
         for id in 1..=3 {
             let replica = &mut replicas[id as usize - 1];
             replica.signal(Signal::KILL);

@@ -1,4 +1,4 @@
-//! Commands that make no sense, in the right form: each gets its answer, and the replicas stay alike.
+//! Commands that are well-formed and make no sense: each gets its answer, and the replicas stay alike.
 
 use std::{env, thread};
 
@@ -10,23 +10,23 @@ use crate::{
     wire::{Client, request},
 };
 
-/// Commands that end or silence the connection, wait, change what an answer is, or ask for what only Redis has.
+/// Commands that end or silence the connection, wait, change the form of answers, or exist only in Redis.
 const LEFT_OUT: &str = "shutdown quit reset hello client monitor debug subscribe psubscribe ssubscribe unsubscribe \
     punsubscribe sunsubscribe wait waitaof blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop replicaof slaveof \
     sync psync failover cluster config acl save bgsave bgrewriteaof module script eval eval_ro evalsha evalsha_ro fcall \
     fcall_ro function swapdb flushall flushdb migrate select auth latency memory replconf asking readonly readwrite \
     restore-asking move pfselftest pfdebug";
 
-/// Arguments with something to trip over. No number is large enough to ask for much memory.
+/// Arguments that are likely to be mishandled. No number is large enough to ask for much memory.
 const WORDS: &str = " 0 1 -1 2 1000 -1000 9223372036854775807 -9223372036854775808 9223372036854775808 00 1.5 -0 1e400 nan inf \
     -inf (1 [a - + * [ \\ a?[^ NX XX GT LT CH INCR GET EX PX EXAT KEEPTTL PERSIST WITHSCORES WITHVALUES LIMIT COUNT MATCH \
     TYPE BYSCORE BYLEX REV LEFT RIGHT BEFORE AFTER WEIGHTS AGGREGATE MAX STORE REPLACE DB RANK MAXLEN ENCODING ASC ALPHA \
     \u{0}\r\n ü";
 
-/// Commands that one client sends.
+/// The number of commands that one client sends.
 const EACH: usize = 6000;
 
-/// What random choices begin with.
+/// The seed of random choices.
 fn seed() -> u64 {
     let seed = env::var("SQUALL_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     eprintln!("SQUALL_SEED={seed} sends the same again");
@@ -60,7 +60,7 @@ fn commands_that_make_no_sense_are_all_answered_and_leave_the_replicas_alike() {
     target.stop();
 }
 
-/// What the server says that it has, and what is left of it.
+/// The commands that the server lists, without those that are left out.
 fn commands(client: &mut Client) -> Vec<String> {
     let OwnedFrame::Array(listed) = client.call(&["COMMAND"]).unwrap() else { panic!("COMMAND has no array") };
     let name = |entry: &OwnedFrame| match entry {
@@ -98,7 +98,7 @@ fn tease(mut client: Client, mut random: fastrand::Rng, names: &[String], prefix
     assert!(end == "QUEUED" || end == "end", "answers and requests are out of step: {end:?}");
 }
 
-/// Bytes without any form end in an error, or in silence, and nobody else notices.
+/// Bytes without any form end in an error, or without an answer, and other clients do not notice.
 #[test]
 fn bytes_at_random_cost_their_sender_the_connection_and_nobody_else() {
     let _turn = one_at_a_time();
@@ -114,10 +114,10 @@ fn bytes_at_random_cost_their_sender_the_connection_and_nobody_else() {
             _ => random.u8(..),
         }));
         let mut client = target.connect(stream);
-        // It may close as soon as it has heard enough.
+        // The server may close the connection before all is sent.
         let _ = client.send(&bytes);
         let _ = client.finish();
-        // Answers to what made sense by chance, and the end.
+        // Answers to bytes that happened to be requests, and the end.
         client.rest();
         assert_eq!(other.ask(&["PING"]), "PONG", "SQUALL_SEED={seed}");
     }

@@ -1,4 +1,4 @@
-//! Values as large as they may be.
+//! Values of the greatest length.
 
 use crate::{
     TemporaryFile,
@@ -7,7 +7,7 @@ use crate::{
     process::{Cluster, Replica, resident_bytes},
 };
 
-/// A value goes through whole, is changed where it lies, and its memory is given back when it is removed.
+/// A large value arrives in whole, is changed in place, and its memory is given back when it is removed.
 fn a_large_value_is_stored_everywhere(bytes: usize) {
     let _turn = one_at_a_time();
     let cluster = Cluster::start();

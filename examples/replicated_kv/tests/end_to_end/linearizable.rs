@@ -1,4 +1,4 @@
-//! What clients at all replicas do at once is as if done one after the other.
+//! The operations of clients at all replicas, checked for linearizability.
 
 mod model;
 
@@ -24,15 +24,15 @@ use crate::{
 
 const CLIENTS: usize = 12;
 
-/// Keys in use at a time.
+/// The number of keys in use at a time.
 const KEYS: u64 = 3;
 
-/// Operations on one key, about; the search through a long history may take for ever.
+/// The number of operations on one key, about; the search through a long history may take for ever.
 const PER_KEY: u64 = 40;
 
-/// What the clients share.
+/// The state that the clients share.
 struct Run {
-    /// The only clock. It is monotonic, and the same for all threads.
+    /// The origin of the only clock, which is monotonic and the same for all threads.
     begun: Instant,
     prefix: String,
     /// Operations called so far.
@@ -60,7 +60,7 @@ impl Run {
         i64::try_from(self.begun.elapsed().as_nanos()).expect("a test is short")
     }
 
-    /// One of the keys in use, which change as time goes on.
+    /// One of the keys in use, which change in the course of the run.
     fn key(&self) -> String {
         let called = self.called.fetch_add(1, Ordering::Relaxed);
         let generation = called / (KEYS * PER_KEY);
@@ -68,18 +68,18 @@ impl Run {
     }
 }
 
-/// What one client did.
+/// The operations of one client.
 #[derive(Default)]
 struct Done {
     histories: BTreeMap<String, History>,
     /// Operations that were answered.
     answered: usize,
-    /// Those that were not, or with an error that leaves open what happened.
+    /// Operations without an answer, or with an error that leaves the outcome open.
     open: usize,
 }
 
-/// One client: calls commands until it is told to stop. Where it gets no answer, it goes on at the next replica, as another client:
-/// what it had called may still take effect.
+/// A client that calls commands until it is told to stop. If it gets no answer, it goes on at the next replica as
+/// another client, since its last command may still take effect.
 fn client(run: &Run, id: usize, addresses: &[SocketAddr]) -> Done {
     let mut done = Done::default();
     let (mut turn, mut connected, mut life) = (id, None, 0);
@@ -90,7 +90,7 @@ fn client(run: &Run, id: usize, addresses: &[SocketAddr]) -> Done {
         }
         let Some(client) = connected.as_mut().filter(|_| !run.stop.load(Ordering::Relaxed)) else { break };
         let key = run.key();
-        // Values of no other operation: some are numbers, which can be counted on.
+        // A value that no other operation has. Some are numbers, which `INCR` can change.
         let text = format!("{}{id:02}{number:06}", if fastrand::bool() { "v" } else { "1" });
         let command = match fastrand::u8(..16) {
             0..6 => Command::Get,
@@ -120,17 +120,19 @@ fn client(run: &Run, id: usize, addresses: &[SocketAddr]) -> Done {
     done
 }
 
-/// Of what was refused so, nothing was done.
+/// Whether an answer says that nothing was done.
 fn is_refusal(answer: &OwnedFrame) -> bool {
     matches!(answer, OwnedFrame::Error(text) if text.starts_with("CLUSTERDOWN"))
 }
 
-/// Errors of the group say that nobody knows; those of a command, that it did nothing.
+/// Whether an answer tells the outcome: errors of the group leave it open, and a command's own errors say that it did
+/// nothing.
 fn is_definite(answer: &OwnedFrame) -> bool {
     !matches!(answer, OwnedFrame::Error(text) if !text.starts_with("ERR value"))
 }
 
-/// Runs clients at all replicas until `meanwhile` returns, and checks what they saw. Returns what each of them did.
+/// Runs clients at all replicas until `meanwhile` returns, and checks their histories. Returns the operations of each
+/// client.
 fn check(target: &Target, meanwhile: impl FnOnce(&Run)) -> Vec<Done> {
     let run = Run::new();
     let done: Vec<Done> = thread::scope(|scope| {
@@ -180,7 +182,7 @@ fn clients_of_all_replicas_see_one_order() {
 #[test]
 fn clients_around_deaths_and_restarts_see_one_order() {
     around(|cluster, run| {
-        // The lowest-ranked among them, whoever that is after the first.
+        // The lowest-ranked replica is among them, even after it has changed.
         for index in [2, 0, 1] {
             let before = cluster.replicas[index].pid();
             cluster.replicas[index].signal(Signal::KILL);
@@ -205,14 +207,14 @@ fn clients_around_long_pauses_see_one_order() {
     });
 }
 
-/// Whether all replicas know that all are full members.
+/// Whether the views of all replicas have all of them as full members.
 fn is_full(cluster: &Cluster) -> bool {
     let all = cluster.replicas.len();
     let sees_all = |replica: &Replica| replica.info("view_senders").is_some_and(|list| list.split(',').count() == all);
     cluster.replicas.iter().all(sees_all)
 }
 
-/// Runs clients while something befalls the replicas.
+/// Runs clients while `befall` harms the replicas.
 fn around(befall: impl Fn(&Cluster, &Run)) {
     let _turn = one_at_a_time();
     let target = Target::start();
@@ -231,7 +233,7 @@ fn around(befall: impl Fn(&Cluster, &Run)) {
 mod the_check_itself {
     use super::*;
 
-    /// A history that is right: commands at random, some at the same time.
+    /// A correct history: random commands, some at the same time.
     fn right(seed: u64) -> History {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut state = None;
@@ -246,7 +248,7 @@ mod the_check_itself {
             };
             let (answer, after) = command.apply(&state);
             state = after;
-            // It took effect at 10 × number, its call and its return lie around that.
+            // It took effect at 10 × number; its call and its return lie around that.
             let effect = 10 * number;
             let times = (effect - random.i64(0..25), effect + random.i64(0..25));
             history.push(operation(number as usize % 4, times.0, times.1, Tried { command, answer: Some(answer) }));

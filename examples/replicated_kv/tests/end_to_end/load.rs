@@ -1,4 +1,4 @@
-//! Clients that count, each its own key, at one replica after the other.
+//! Clients that count, each with its own key, at one replica after the other.
 
 use std::{
     net::SocketAddr,
@@ -12,24 +12,24 @@ use crate::{
     wire::{Client, show},
 };
 
-/// What clients share with who watches them.
+/// The state that clients share with the test that watches them.
 #[derive(Default)]
 pub(crate) struct Load {
     stop: AtomicBool,
-    /// How many increments of each client were acknowledged.
+    /// The acknowledged increments of each client.
     acknowledged: Vec<AtomicU64>,
 }
 
-/// What a client has seen in the end.
+/// The results of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) key: String,
     pub(crate) acknowledged: u64,
     /// Increments whose outcome it does not know.
     pub(crate) unknown: u64,
-    /// Those that were refused.
+    /// Increments that were refused.
     pub(crate) refused: u64,
-    /// The longest that a request took until it was answered, or its connection ended.
+    /// The longest time until a request was answered, or its connection ended.
     pub(crate) slowest: Duration,
 }
 
@@ -38,7 +38,8 @@ impl Load {
         Load { acknowledged: (0..clients).map(|_| AtomicU64::new(0)).collect(), ..Load::default() }
     }
 
-    /// Starts the clients. Each begins at another address, and goes on at the next when its connection ends or it is refused.
+    /// Starts the clients. Each begins at another address. It goes on at the next when its connection ends or it is
+    /// refused.
     pub(crate) fn start<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
@@ -47,7 +48,7 @@ impl Load {
         (0..self.acknowledged.len()).map(|id| scope.spawn(move || self.client(id, addresses))).collect()
     }
 
-    /// Waits until each client got so many more acknowledgements.
+    /// Waits until each client got `more` acknowledgements more.
     pub(crate) fn until_more(&self, what: &str, more: u64) {
         let before: Vec<u64> = self.acknowledged.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         until(what, || {

@@ -1,4 +1,4 @@
-//! What tests need of the machine: their turn, time, ports, files, and programs that others wrote.
+//! The tests' needs of the machine: turns, time, ports, files, and other programs.
 
 use std::{
     env, fs,
@@ -11,21 +11,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Long enough for a busy machine; nothing waits for it in vain unless something is broken.
+/// Long enough for a busy machine; a test waits so long only if something is broken.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Clusters of several tests at once would measure each other.
+/// Gives tests their turns. Clusters of several tests at once would disturb each other's measurements.
 pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds. Panics if it does not within [`DEADLINE`].
 pub(crate) fn until(what: &str, so: impl FnMut() -> bool) {
     assert!(within(DEADLINE, so), "not within {DEADLINE:?}: {what}");
 }
 
-/// Waits until something is so, for so long at most. Returns whether it is.
+/// Waits until a condition holds, for `limit` at most. Returns whether it does.
 pub(crate) fn within(limit: Duration, mut so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -39,7 +39,7 @@ pub(crate) fn within(limit: Duration, mut so: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Whether a program is there that a Debian package has. Without it the test skips.
+/// Whether a program from a Debian package is there. Without it the test skips.
 pub(crate) fn has(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -48,10 +48,10 @@ pub(crate) fn has(program: &str, package: &str) -> bool {
     found
 }
 
-/// Says why a test does not run, unless skips are forbidden.
+/// Prints why a test does not run, unless skips are forbidden.
 pub(crate) fn skip(reason: &str) {
     assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "{reason}, and SQUALL_FORBID_SKIPS is set");
-    // Past the test harness, which keeps what passing tests print to itself.
+    // Written directly, since the test harness captures the output of passing tests.
     let _ = writeln!(io::stderr(), "skipped: {reason}");
 }
 
@@ -64,11 +64,11 @@ pub(crate) fn free_ports() -> u16 {
         .expect("some ports are free")
 }
 
-/// A file that is removed when this goes.
+/// A file that is removed on drop.
 pub(crate) struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
-    /// With `{pid}` in its text replaced by this process's id.
+    /// Writes the file, with `{pid}` in its text replaced by this process's id.
     pub(crate) fn new(name: &str, text: &str) -> TemporaryFile {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.toml", std::process::id()));
         fs::write(&path, text.replace("{pid}", &std::process::id().to_string())).expect("the file can be written");
@@ -82,7 +82,7 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // It lies in the directory for such files, so one that stays does no harm.
+        // The file lies among the tests' temporary files, so one that stays does no harm.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The key-value example as its users meet it: real processes, real sockets, and what goes wrong with them.
+//! The key-value example as its users meet it: real processes, real sockets, and their failures.
 
 mod bank;
 mod beside_redis;
@@ -24,7 +24,7 @@ use machine::{TemporaryFile, free_ports, has, one_at_a_time, until};
 use process::{Cluster, Replica};
 use wire::Client;
 
-/// Runs redis-benchmark to its end, without an error.
+/// Runs redis-benchmark to its end, which must report no error.
 fn redis_benchmark(port: u16, requests: u32) {
     let mut command = Command::new("redis-benchmark");
     command.args(["-p", &port.to_string(), "-t", "set,get,incr,mset", "-n", &requests.to_string()]);
@@ -81,7 +81,7 @@ fn an_idle_replica_is_small_and_sleeps() {
         let bytes = process::resident_bytes(replica.pid());
         assert!(bytes < 64 << 20, "replica {} has {} MiB of memory", replica.port, bytes >> 20);
     }
-    // Let what the start left behind pass, then look at what the processes use by themselves, in their own time.
+    // Waits until the start's work is over, then measures the CPU time that idle processes use.
     thread::sleep(Duration::from_millis(500));
     let before: Vec<_> = cluster.replicas.iter().map(|replica| process::cpu_time(replica.pid())).collect();
     let idle = Duration::from_secs(5);
@@ -108,7 +108,7 @@ fn a_second_node_with_the_same_id_is_refused() {
     let (cluster, base) = (format!("twins-{}", std::process::id()), free_ports());
     let mut first = Replica::alone(&["--id", "1", "--cluster", &cluster, "--port", &base.to_string()]);
     let second = ["--id", "1", "--cluster", &cluster, "--port", &(base + 10).to_string()];
-    // Whichever comes second is refused; the other waits for its peers.
+    // The one that comes second is refused; the other waits for its peers.
     let mut refused = None;
     until("one of them is refused", || {
         let (status, said) = process::run_for(&second, Duration::from_secs(2));

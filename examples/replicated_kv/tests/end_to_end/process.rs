@@ -1,4 +1,4 @@
-//! Processes of the example: started, watched, and stopped whatever happens.
+//! Processes of the example: started, watched, and stopped even if a test fails.
 
 use std::{
     fs,
@@ -27,14 +27,14 @@ fn spawn(args: &[&str]) -> Child {
     command.spawn().expect("the example starts")
 }
 
-/// Runs the example, which must fail with exit code 1, and returns what it said to standard error.
+/// Runs the example, which must fail with exit code 1. Returns its standard error.
 pub(crate) fn fails(args: &[&str]) -> String {
     let (status, said) = run_for(args, DEADLINE);
     assert_eq!(status.map(|status| status.code()), Some(Some(1)), "{said}");
     said
 }
 
-/// Runs the example for a time at most, and returns how it ended and what it said to standard error.
+/// Runs the example for `limit` at most. Returns its exit status and its standard error.
 pub(crate) fn run_for(args: &[&str], limit: Duration) -> (Option<ExitStatus>, String) {
     let mut child = spawn(args);
     let status = ends_within(limit, &mut child);
@@ -43,7 +43,7 @@ pub(crate) fn run_for(args: &[&str], limit: Duration) -> (Option<ExitStatus>, St
     (status, said)
 }
 
-/// How a process ends within a time; then it is killed, and there is no such status.
+/// The exit status of a process that ends within a time. Otherwise it is killed, and there is none.
 pub(crate) fn ends_within(limit: Duration, child: &mut Child) -> Option<ExitStatus> {
     let mut status = None;
     within(limit, || {
@@ -60,9 +60,9 @@ pub(crate) fn ends_within(limit: Duration, child: &mut Child) -> Option<ExitStat
 /// One replica of a cluster.
 pub(crate) struct Replica {
     pub(crate) port: u16,
-    /// That of its latest process.
+    /// The id of its latest process.
     pid: Arc<AtomicU32>,
-    /// If it was started alone.
+    /// The process, if the replica was started alone.
     child: Option<Child>,
 }
 
@@ -73,7 +73,7 @@ impl Replica {
         Replica { port: 0, pid: Arc::new(child.id().into()), child: Some(child) }
     }
 
-    /// Starts one that says where it serves, and waits for that. Also a front end says it.
+    /// Starts a replica or front end, and waits until it says where it serves.
     pub(crate) fn serving(args: &[&str]) -> Replica {
         let mut child = spawn(args);
         let Some((port, _)) = next_serving(&mut BufReader::new(child.stdout.take().expect("it is piped"))) else {
@@ -88,13 +88,13 @@ impl Replica {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Stops one that was started alone as Ctrl-C does. Returns how it ended; None if it took too long.
+    /// Stops a replica that was started alone, as Ctrl-C does. Returns its exit status; `None` if it took too long.
     pub(crate) fn stop(mut self) -> Option<ExitStatus> {
         self.signal(Signal::INT);
         ends_within(DEADLINE, self.child.as_mut().expect("it was started alone"))
     }
 
-    /// What INFO says of this.
+    /// The value of a field of INFO's answer.
     pub(crate) fn info(&self, name: &str) -> Option<String> {
         let mut client = Client::connect(self.address()).ok()?;
         let OwnedFrame::BulkString(text) = client.call(&["INFO", "squall"]).ok()? else { return None };
@@ -102,7 +102,7 @@ impl Replica {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
     }
 
-    /// What a replica that was started alone said to standard error, once it has ended by itself.
+    /// The standard error of a replica that was started alone, once it has ended by itself.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let child = self.child.as_mut()?;
         child.try_wait().expect("a child can be waited for")?;
@@ -127,7 +127,7 @@ impl Replica {
 impl Drop for Replica {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -168,7 +168,7 @@ impl Cluster {
             };
             replicas.push(Replica { port, pid: Arc::new(pid.into()), child: None });
         }
-        // Replicas that died and serve again.
+        // Notes the processes of replicas that died and serve again.
         let processes: Vec<_> = replicas.iter().map(|replica| (replica.port, Arc::clone(&replica.pid))).collect();
         thread::spawn(move || {
             while let Some((port, pid)) = next_serving(&mut lines) {
@@ -181,7 +181,7 @@ impl Cluster {
         Cluster { supervisor, replicas }
     }
 
-    /// Stops it as Ctrl-C does, and checks that it ends cleanly and soon.
+    /// Stops the cluster as Ctrl-C does, and checks that it ends cleanly and soon.
     pub(crate) fn stop(mut self) {
         kill_process(pid(self.supervisor.id()), Signal::INT).expect("the supervisor is alive");
         let status = ends_within(DEADLINE, &mut self.supervisor);
@@ -196,14 +196,15 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // If a test failed in the middle. The replicas see their supervisor go.
+        // A test may have failed in the middle. The replicas notice that their supervisor is gone.
         let _ = self.supervisor.kill();
         let _ = self.supervisor.wait();
     }
 }
 
-/// The port and the process of the next that says that it serves, such as «replica 1 serves redis-cli -p 7001 (process 4711)».
-/// The latter is 0 where nobody starts it again. None if there is no next.
+/// The port and the process of the next line that says that a replica serves, such as «replica 1 serves redis-cli -p
+/// 7001 (process 4711)». The process is 0 if the replica is not restarted when it dies. `None` if there is no next
+/// line.
 fn next_serving(said: &mut BufReader<ChildStdout>) -> Option<(u16, u32)> {
     let mut line = String::new();
     loop {
@@ -225,12 +226,12 @@ fn pid(raw: u32) -> Pid {
 }
 
 pub(crate) fn is_alive(raw: u32) -> bool {
-    // One that ended and was not waited for by whoever adopted it is no longer alive.
+    // A process that has ended, and whose parent has not waited for it, is no longer alive.
     let stat = fs::read_to_string(format!("/proc/{raw}/stat")).unwrap_or_default();
     test_kill_process(pid(raw)).is_ok() && !stat.contains(") Z ")
 }
 
-/// Memory of its own: how many of the program's pages are there depends on what else the machine does.
+/// The process's own memory. The number of the program's pages in memory depends on the rest of the machine.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is alive");
     let kib = |name: &str| {

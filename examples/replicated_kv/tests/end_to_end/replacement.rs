@@ -1,4 +1,4 @@
-//! Rolling replacement: each replica gives way to one with a new id, one at a time, while clients notice nothing.
+//! Rolling replacement: each replica is replaced by one with a new id, one at a time, and clients notice nothing.
 
 use std::{net::SocketAddr, thread};
 
@@ -46,7 +46,7 @@ fn all_replicas_are_replaced_one_by_one_and_no_request_fails() {
                 loop {
                     match guest.call(&["INCR", "guest"]) {
                         Ok(answer) => assert!(!show(&answer).starts_with('-'), "{}", show(&answer)),
-                        // All that was answered was no error, and then the connection ended.
+                        // All answers were no errors, and then the connection ended.
                         Err(_) => return,
                     }
                 }

@@ -1,4 +1,4 @@
-//! The store that a check looks at: three replicas of its own, or whatever `SQUALL_KV_ADDRESSES` names.
+//! The store under test: three replicas of its own, or the servers that `SQUALL_KV_ADDRESSES` names.
 
 use std::{env, net::SocketAddr};
 
@@ -10,13 +10,13 @@ use crate::{
     wire::{Client, show},
 };
 
-/// Where the replicas listen, as `127.0.0.1:7001,127.0.0.1:7002`: one redis-server is a target as well, and shows that
-/// a check asks for nothing that Redis does not do.
+/// The variable with the servers' addresses, as `127.0.0.1:7001,127.0.0.1:7002`. A single redis-server is a target as
+/// well. It shows that a check asks for nothing that Redis does not do.
 const ADDRESSES: &str = "SQUALL_KV_ADDRESSES";
 
 pub(crate) struct Target {
     addresses: Vec<SocketAddr>,
-    /// None if somebody else started it.
+    /// `None` if the store was started outside of the test.
     pub(crate) cluster: Option<Cluster>,
 }
 
@@ -56,7 +56,8 @@ impl Target {
     }
 }
 
-/// Waits until the replicas of these clients hold the same, which they soon do once nobody writes and what expires is gone.
+/// Waits until the replicas of these clients hold the same. They soon do once there are no more writes and keys that
+/// expire are gone.
 pub(crate) fn until_all_hold_the_same(mut clients: Vec<Client>) {
     until("all replicas hold the same", || {
         let states: Vec<_> = clients.iter_mut().map(state).collect();
@@ -64,7 +65,7 @@ pub(crate) fn until_all_hold_the_same(mut clients: Vec<Client>) {
     });
 }
 
-/// The digest of all that a replica holds; where DEBUG is not allowed, the names of the keys.
+/// The digest of all that a replica holds. Where DEBUG is not allowed, the names of the keys.
 fn state(client: &mut Client) -> Vec<String> {
     let digest = client.ask(&["DEBUG", "DIGEST"]);
     if digest.starts_with('-') {
@@ -79,7 +80,7 @@ fn state(client: &mut Client) -> Vec<String> {
     vec![digest]
 }
 
-/// A beginning of keys that no other run has used.
+/// A prefix of keys that no other run has used.
 pub(crate) fn fresh_prefix(name: &str) -> String {
     format!("{name}:{:016x}:", fastrand::u64(..))
 }

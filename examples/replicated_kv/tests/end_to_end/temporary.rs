@@ -1,4 +1,4 @@
-//! A cluster in memory and the directory of temporary files: nothing that was there is removed or changed.
+//! A cluster in memory, and the directory of temporary files: no file that was there is removed or changed.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ fn spawn(directory: &Path, options: &[&str]) -> Child {
     command.spawn().expect("the example starts")
 }
 
-/// Runs a cluster until it serves, and stops it. Returns the modes of the directories that it has made meanwhile.
+/// Runs a cluster until it serves, and stops it. Returns the modes of the directories that it has made in the meantime.
 fn run(directory: &Path, options: &[&str]) -> Vec<u32> {
     let before = names(directory);
     let mut cluster = spawn(directory, options);

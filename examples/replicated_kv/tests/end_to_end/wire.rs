@@ -1,4 +1,4 @@
-//! A client's connection, as simple as can be.
+//! A simple client connection.
 
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use redis_protocol::resp2::{
     types::{BorrowedFrame, OwnedFrame},
 };
 
-/// How long any answer may take.
+/// The time that any answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection that speaks RESP2.
@@ -35,9 +35,9 @@ impl Client {
         show(&self.call(words).expect("an answer in time"))
     }
 
-    /// Sends a command, and waits for its answer: for checks that count on there being none.
+    /// Sends a command, and waits for its answer. For checks in which there may be none.
     pub(crate) fn call(&mut self, words: &[impl AsRef<str>]) -> io::Result<OwnedFrame> {
-        // Who refuses a large command may close the connection before all of it is sent; the answer tells.
+        // A server that refuses a large command may close the connection before all of it is sent. The answer tells.
         let _ = self.send(&request(words));
         self.answer()
     }
@@ -56,7 +56,7 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the sending direction of the connection.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }
@@ -75,13 +75,13 @@ impl Client {
         }
     }
 
-    /// All that comes until the connection ends, in whatever way.
+    /// All bytes until the connection ends, in whatever way.
     pub(crate) fn rest(mut self) -> Vec<u8> {
         let _: io::Result<_> = self.stream.read_to_end(&mut self.received);
         self.received
     }
 
-    /// Whether the other side closes the connection within a time, without saying anything.
+    /// Whether the other side closes the connection within a time, without sending anything.
     pub(crate) fn is_closed_within(&mut self, limit: Duration) -> bool {
         self.stream.set_read_timeout(Some(limit)).expect("a timeout");
         self.receive().is_ok_and(|bytes| bytes == 0)

@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The faults of a run, and their times.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{FAILURE_TIMEOUT, FAULTS_BEGIN_WITHIN, Replica, Simulation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     Process,
-    /// Threads that read go on.
+    /// The engine alone stops; threads that read go on.
     Engine,
 }
 
@@ -25,12 +25,12 @@ pub(super) enum Fault {
     Cut(Vec<(NodeId, NodeId)>),
     CutOneWay(NodeId, NodeId),
     Heal(Vec<(NodeId, NodeId)>),
-    /// An operator says to all others that a node is gone.
+    /// An operator tells all other nodes that a node is gone.
     GiveUp(NodeId),
 }
 
 impl Simulation {
-    /// Plans random ones.
+    /// Plans random faults.
     pub(super) fn plan_faults(&mut self) {
         let nodes: Vec<NodeId> = self.replicas.keys().copied().collect();
         let mut joiner = nodes.len() as u32;
@@ -61,7 +61,7 @@ impl Simulation {
                     plan(at, Fault::Cut(links.clone()));
                     plan(over, Fault::Heal(links));
                 }
-                // It hears the others, and they don't hear it.
+                // The node hears the others, but they don't hear it.
                 6 => {
                     links.iter().for_each(|&(from, to)| plan(at, Fault::CutOneWay(from, to)));
                     plan(over, Fault::Heal(links));
@@ -86,7 +86,7 @@ impl Simulation {
         self.faults.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// Carries out those that are due.
+    /// Carries out the faults that are due.
     pub(super) fn inject(&mut self) {
         let now = self.now();
         while let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= now) {

@@ -1,9 +1,9 @@
-//! The store in simulated clusters whose members crash, come back, join, leave, stop and are cut off: whatever clients saw of
-//! it, at any replica and in any view, must be linearizable.
+//! The store in simulated clusters whose members crash, come back, join, leave, stop and are cut off. All that clients
+//! see, at any replica and in any view, must be linearizable.
 //!
-//! Reads are confirmed by the others, or under leases of several lengths. A write whose outcome nobody could tell may have
-//! happened at any time since, or never; one that was said not to be applied must not show. A failure names its seed:
-//! `SQUALL_SEED` runs that one alone, `SQUALL_SEEDS=FROM..TO` others than usual.
+//! Reads are confirmed by the other replicas, or under leases of several lengths. A write of unknown outcome may take
+//! effect at any time after its call, or never. A write that was said not to be applied must not show. A failure names
+//! its seed: `SQUALL_SEED` runs that one alone, and `SQUALL_SEEDS=FROM..TO` runs others than usual.
 
 mod faults;
 mod register;
@@ -34,26 +34,26 @@ use self::{
     register::{Answer, Failed, Register, Step, Wish, ask, number},
 };
 
-/// How many seeds run.
+/// The number of seeds that run.
 const SEEDS: u64 = 400;
 
 const KEYS: usize = 4;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Faults begin within this time, and clients go on for a while after.
+/// The time within which faults begin. Clients go on for a while after it.
 const FAULTS_BEGIN_WITHIN: Duration = Duration::from_millis(60);
 const LOAD: Duration = Duration::from_millis(110);
 
-/// Once the faults are over, every replica that can serve does within this time.
+/// The time after the faults within which every replica must serve that can.
 const RECOVERY: Duration = Duration::from_secs(5);
 
-/// How long the search for a linearization of one key's history may take.
+/// The limit of the search for a linearization of one key's history.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Client {
     node: NodeId,
-    /// A reader only reads: at a node that is cut off a write has no answer, and its client is of no more use.
+    /// Whether it only reads. A write at a node that is cut off has no answer, so its client is of no more use.
     reads: bool,
     next_at: Duration,
     pending: Option<Pending>,
@@ -69,7 +69,7 @@ struct Pending {
 /// A node that takes part.
 struct Replica {
     group: Group<Store>,
-    /// Its engine stands still, and its clients too if it is the whole process.
+    /// The kind of stop: the engine stands still, and the clients too if it is the whole process.
     stopped: Option<Stop>,
     leaves: bool,
 }
@@ -80,24 +80,24 @@ struct Simulation {
     begun: Duration,
     replicas: BTreeMap<NodeId, Replica>,
     clients: Vec<Client>,
-    /// The next one first.
+    /// The faults to come, the next one first.
     faults: VecDeque<(Duration, Fault)>,
-    /// Counts calls and returns, which is their order.
+    /// The number of calls and returns so far, which orders them.
     events: i64,
-    /// Values are never set twice.
+    /// The last value that was set: values are never set twice.
     values: i64,
     histories: [Vec<Operation<Register>>; KEYS],
     seen: Seen,
 }
 
-/// What a run saw.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     answered: u64,
     unknown: u64,
-    /// The last view.
+    /// The last view's epoch.
     epoch: u64,
-    /// At the end nobody could serve: too many were lost.
+    /// 1 if no replica could serve at the end, because too many were lost.
     lost: u64,
 }
 
@@ -117,7 +117,7 @@ impl Simulation {
             .build()
             .expect("the configuration is valid");
         let net = if rng.u8(..5) == 0 { SimConfig::nasty() } else { SimConfig::fast() };
-        // Endpoints that break soon have members dropped that still hold leases.
+        // Endpoints that break soon lead to the removal of members that still hold leases.
         let failure_timeout = [FAILURE_TIMEOUT, Duration::from_millis(1)][rng.usize(..2)];
         let net = SimConfig { failure_timeout, ..net };
         let view_log = [Decider::Scripted, Decider::Raft, Decider::Raft, Decider::RaftOnDisks][rng.usize(..4)];
@@ -142,7 +142,7 @@ impl Simulation {
         simulation
     }
 
-    /// Virtual time since all had begun.
+    /// The virtual time since all nodes had begun.
     fn now(&self) -> Duration {
         Duration::from_nanos(self.cluster.now().as_nanos()) - self.begun
     }
@@ -156,7 +156,7 @@ impl Simulation {
         self.clients.extend([true, false, false].map(client));
     }
 
-    /// A node's process is gone, and what its clients waited for may have happened.
+    /// Removes the clients of a node whose process is gone. Their pending operations may have taken effect.
     fn lose_clients(&mut self, node: NodeId) {
         let lost: Vec<Client> = self.clients.extract_if(.., |client| client.node == node).collect();
         for Pending { key, wish, call_time, .. } in lost.into_iter().filter_map(|client| client.pending) {
@@ -191,7 +191,7 @@ impl Simulation {
         }
     }
 
-    /// Lets a client look for its answer, or begin something.
+    /// Lets a client look for its answer, or begin an operation.
     fn go_on(&mut self, place: usize) {
         let Client { node, reads, next_at, .. } = self.clients[place];
         let Some(replica) = self.replicas.get(&node).filter(|replica| replica.stopped != Some(Stop::Process)) else {
@@ -241,14 +241,14 @@ impl Simulation {
         }
     }
 
-    /// Whether too many were lost to go on.
+    /// Whether too many nodes were lost to go on.
     fn is_lost(&self) -> bool {
         let view = |node: &NodeId| self.cluster.view(*node);
         let newest = self.replicas.keys().filter_map(view).max_by_key(|view| view.epoch);
         !self.cluster.has_quorum() || newest.is_none_or(|view| view.shards[0].complete.is_empty())
     }
 
-    /// Waits until all that run serve, and looks at what each holds: every key, and all of the state.
+    /// Waits until all running replicas serve, and compares the content of each: every key, and all of the state.
     fn settle(&mut self) {
         let left = |cluster: &Cluster, node: NodeId| cluster.end_reason(node).is_some();
         let until = self.now() + RECOVERY;
@@ -286,7 +286,7 @@ impl Simulation {
     }
 }
 
-/// Runs a seed and checks it.
+/// Runs a seed, and checks it.
 fn run(seed: u64) -> Seen {
     let mut simulation = Simulation::new(seed);
     simulation.run();
@@ -305,7 +305,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().expect("nobody panics with it")
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn sentence(why: &(dyn Any + Send)) -> &str {
     let text = why.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("it panicked")

@@ -1,4 +1,4 @@
-//! What clients do with a key, and what must come of it.
+//! The operations of clients on a key, and the model that must explain them.
 
 use std::pin::Pin;
 
@@ -10,12 +10,12 @@ use squall_kv::{
     words,
 };
 
-/// What was done to a key. What nobody was told is None.
+/// An operation on a key. `None` stands for a result that no client was told, and for an absent value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Get(Option<i64>),
     Set(i64),
-    /// What was there before, and is now.
+    /// The value before, and the value now.
     Swap(Option<Option<i64>>, i64),
     /// The sum.
     Incr(Option<i64>),
@@ -46,7 +46,7 @@ impl Model for Register {
     }
 }
 
-/// What a client asks for.
+/// An operation that a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wish {
     Get,
@@ -56,7 +56,7 @@ pub(super) enum Wish {
 }
 
 impl Wish {
-    /// What was done, by the answer.
+    /// The operation, with the result in the answer.
     pub(super) fn answered(self, reply: &Reply) -> Step {
         match self {
             Wish::Get => Step::Get(number(reply)),
@@ -66,7 +66,7 @@ impl Wish {
         }
     }
 
-    /// What was done if it was done; nothing that matters by a read.
+    /// The operation without its result; `None` for a read, which then does not matter.
     pub(super) fn unanswered(self) -> Option<Step> {
         match self {
             Wish::Get => None,
@@ -86,9 +86,9 @@ pub(super) fn number(reply: &Reply) -> Option<i64> {
     }
 }
 
-/// Why there is no answer.
+/// The reason for which there is no answer.
 pub(super) enum Failed {
-    /// It is certain that nothing was changed.
+    /// Nothing was changed, for certain.
     NotApplied,
     Unknown,
 }

@@ -1,11 +1,11 @@
-//! A search for any order that explains a history, by a checker of others' that knows nothing of time stamps.
+//! A search for any order that explains a history, by an independent checker that knows nothing of time stamps.
 
 use std::time::Duration;
 
 use porcupine_rs::{CheckResult, Model, check_operations_timeout};
 use squall_transactions::{Keyspace, Placement, Reply, Transaction, history::Entry};
 
-/// More than any history here needs, even on a busy machine.
+/// More time than any history here needs, even on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
 
 /// A store that carries out one transaction after the other.
@@ -16,7 +16,7 @@ struct Serial;
 struct Tried {
     transaction: Transaction,
     placement: Placement,
-    /// None if nobody was told.
+    /// `None` if no client was told.
     replies: Option<Vec<Reply>>,
 }
 
@@ -36,7 +36,7 @@ impl Model for Serial {
     }
 }
 
-/// Whether there is an order of these transactions, each between its submission and its end, that gives all their replies.
+/// Whether some order of these transactions, each between its submission and its end, gives all their replies.
 pub(crate) fn is_explained(entries: &[Entry<'_>], placement: &Placement) -> bool {
     let operation = |entry: &Entry<'_>| porcupine_rs::Operation {
         client_id: Some(entry.client as u32),

@@ -1,4 +1,5 @@
-//! Clusters in the simulated network: many clients, skewed clocks, crashes. What they saw must be strictly serializable.
+//! Clusters in the simulated network: many clients, skewed clocks, crashes. The clients' histories must be strictly
+//! serializable.
 //!
 //! `SQUALL_SEED=7` runs one seed, `SQUALL_SEEDS=0..1000` a range of them.
 
@@ -13,30 +14,31 @@ use squall_transactions::{Condition, Key, Operation, ShardId, Transaction, Value
 
 use self::world::{FAILURE_TIMEOUT, World};
 
-/// How many seeds run by default.
+/// The number of seeds that run by default.
 const SEEDS: u64 = 100;
 
-/// Histories up to this length are also checked by who does not know the store's order, which takes long for longer ones.
+/// The longest history that is also checked by the checker that does not know the store's order. It takes long for
+/// longer ones.
 const SHORT: usize = 150;
 
-/// What a run came to.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ran {
     committed: usize,
     aborted: usize,
     untold: usize,
     failures: usize,
-    /// Those among them that live, and have learnt it.
+    /// Failed members that still run, and have learnt that they were removed.
     out: usize,
     short: usize,
 }
 
 struct Run {
     world: World,
-    /// How many transactions each rank is still to submit.
+    /// By rank: the number of transactions still to submit.
     left: Vec<usize>,
     keys: Vec<Key>,
-    /// How many members may still fail.
+    /// The number of members that may still fail.
     may_fail: usize,
     paused: Option<Paused>,
 }
@@ -56,17 +58,17 @@ impl Run {
         let each = if is_short { SHORT / members - 2 } else { 200 };
         let keys = (0..world.random.u64(2..12)).map(|key| format!("key {key}").into()).collect();
         let replicas = world.placement().replicas_of(ShardId(0)).count();
-        // Each shard keeps a replica, and those that are left are more than half.
+        // Each shard keeps a replica, and more than half of the members are left.
         let may_fail = (replicas - 1).min((members - 1) / 2);
         Run { left: vec![each; members], keys, may_fail, world, paused: None }
     }
 
-    /// All submit what they have to, while some of them fail.
+    /// Submits the transactions of all members, while some of them fail.
     fn load(&mut self) {
         loop {
             let (mut is_over, mut is_idle) = (true, true);
             for rank in self.world.alive() {
-                // Now and then, so that other clients' transactions end in between.
+                // Only now and then, so that other clients' transactions end in between.
                 if self.left[rank] > 0 && !self.is_paused(rank) && self.world.random.u8(0..4) == 0 {
                     let transaction = self.transaction();
                     self.left[rank] -= usize::from(self.world.submit(rank, transaction));
@@ -78,7 +80,7 @@ impl Run {
                 return;
             }
             self.fault();
-            // Only time lets a member go on that is stopped.
+            // Only time continues a member that is stopped.
             if !is_idle || self.paused.is_some() {
                 self.world.advance();
             }
@@ -105,7 +107,7 @@ impl Run {
                 self.world.cut(rank, other);
             }
             13..23 => self.pause(rank, FAILURE_TIMEOUT / 4),
-            // For so long that the others may take it for failed.
+            // So long that the others may take it for failed.
             23..30 if self.may_fail > 0 => {
                 self.may_fail -= usize::from(self.paused.is_none());
                 self.pause(rank, 3 * FAILURE_TIMEOUT);
@@ -137,7 +139,7 @@ impl Run {
     fn read_all(&mut self) {
         let all = self.keys.iter().cloned().map(Operation::Get).collect::<Transaction>();
         loop {
-            // What is submitted from then on comes after all that those have sent which are gone.
+            // Transactions submitted from then on come after all that the removed members have sent.
             while !self.world.is_agreed() {
                 self.world.advance();
             }
@@ -179,7 +181,7 @@ impl Run {
         }
     }
 
-    /// Members that live have the same in all copies of a shard.
+    /// Checks that all copies of a shard at members that live are the same.
     fn compare(&mut self) {
         let mut known = BTreeMap::new();
         for rank in self.world.alive() {
@@ -201,7 +203,7 @@ fn run(seed: u64) -> Ran {
     let placement = run.world.placement().clone();
     let failures = placement.members() - run.world.alive().len();
     let out = failures - run.world.crashed();
-    // Of those that live nothing is unknown.
+    // The members that live know the end of all their transactions.
     for rank in run.world.alive() {
         assert!(run.world.node(rank).records.iter().all(|record| record.seen != Seen::Unknown), "rank {rank}");
     }
@@ -237,7 +239,7 @@ fn run_all(seeds: Range<u64>) {
     assert!(runs < SEEDS || counts.iter().all(|&count| count > few), "they are no test: {all:?}");
 }
 
-/// The seeds that were asked for, or so many.
+/// The seeds that were asked for, or the first `by_default`.
 fn seeds(by_default: u64) -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
     if let Ok(seed) = std::env::var("SQUALL_SEED") {

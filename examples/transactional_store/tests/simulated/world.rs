@@ -1,4 +1,4 @@
-//! A simulated cluster whose members are the clients too, and whose views settle what failed.
+//! A simulated cluster whose members are the clients too, and whose views settle which members have failed.
 
 use std::{
     sync::{
@@ -23,25 +23,25 @@ use squall_transactions::{
     history::{History, Record, Seen},
 };
 
-/// How long a run may take, in virtual time: many times what any takes.
+/// The limit of a run, in virtual time: many times as long as any run takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For how long a node is silent that is taken for failed.
+/// The silence after which a node is taken for failed.
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The pipes' network and the nodes' stand at the same time again after so long.
+/// The period at which the clocks of the pipes' network and of the nodes' network are brought to the same time.
 const SLICE: Duration = Duration::from_micros(20);
 
 pub(crate) struct Node {
     fabric: SimFabric,
     pub(crate) member: Member<SkewedClock>,
     settler: Settler,
-    /// Its node has news for it.
+    /// Set when its node has news for it.
     woken: Arc<AtomicBool>,
     /// By [`TransactionId`].
     pub(crate) records: Vec<Record>,
     pub(crate) ended: bool,
-    /// It has something to do that the network knows nothing of.
+    /// Whether it has something to do that the network does not know of.
     is_eager: bool,
 }
 
@@ -76,7 +76,7 @@ impl Node {
 }
 
 pub(crate) struct World {
-    /// The nodes, on a network of their own. Never behind the pipes.
+    /// The nodes, on a network of their own, whose time is never behind that of the pipes.
     cluster: Cluster,
     pub(crate) net: SimNet,
     pub(crate) random: fastrand::Rng,
@@ -84,14 +84,14 @@ pub(crate) struct World {
     nodes: Vec<Node>,
     /// By rank.
     crashed: Vec<bool>,
-    /// Counts what clients do: finer than virtual time, in which much happens at once.
+    /// The number of events at clients so far. It is finer than virtual time, in which much happens at once.
     clock: u64,
     limit: Time,
 }
 
 impl World {
-    /// A cluster in which all sizes follow from the seed. In a short run no more than some 8 transactions are under way at a
-    /// time.
+    /// A cluster in which all sizes follow from the seed. In a short run no more than some 8 transactions are under way
+    /// at a time.
     pub(crate) fn new(seed: u64, is_short: bool) -> World {
         let mut random = fastrand::Rng::with_seed(seed);
         let sim = if random.bool() { SimConfig::fast() } else { SimConfig::nasty() };
@@ -139,12 +139,12 @@ impl World {
         !self.crashed[rank] && !self.nodes[rank].ended
     }
 
-    /// Ranks that have not failed, and were not taken for failed.
+    /// The ranks that have not failed, and were not taken for failed.
     pub(crate) fn alive(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|&rank| self.is_alive(rank)).collect()
     }
 
-    /// How many have crashed.
+    /// The number of members that have crashed.
     pub(crate) fn crashed(&self) -> usize {
         self.crashed.iter().filter(|&&crashed| crashed).count()
     }
@@ -153,7 +153,7 @@ impl World {
         &mut self.nodes[rank]
     }
 
-    /// Whether all that live go on without the same others.
+    /// Whether all members that live have removed the same others.
     pub(crate) fn is_agreed(&mut self) -> bool {
         let alive = self.alive();
         let ranks = 0..self.nodes.len();
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Lets something happen, or a little time pass, and notes which transactions are over.
+    /// Carries out the next event, or lets a little time pass, and notes the transactions that are over.
     pub(crate) fn advance(&mut self) {
         assert!(self.net.now() < self.limit, "not over within {PATIENCE:?}: ranks {:?} live", self.alive());
         if self.net.now() >= self.cluster.now() {
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// When a rank has something to do that the network knows nothing of.
+    /// The time at which a rank has something to do that the network does not know of.
     fn due(&self, rank: usize) -> Time {
         let node = &self.nodes[rank];
         match self.net.runs(node.fabric.node()) {
@@ -247,7 +247,7 @@ impl World {
         self.crashed[rank] = true;
     }
 
-    /// Cuts two ranks off from each other, and not their nodes, for good: one of them is taken for failed.
+    /// Cuts two ranks off from each other for good, but not their nodes: one of them is taken for failed.
     pub(crate) fn cut(&mut self, a: usize, b: usize) {
         self.net.cut(self.nodes[a].fabric.node(), self.nodes[b].fabric.node());
     }
@@ -267,7 +267,7 @@ impl World {
         self.nodes[rank].is_eager = true;
     }
 
-    /// What clients saw, and what the members that live have carried out.
+    /// The history: the records of clients, and the executions of the members that live.
     pub(crate) fn history(&mut self) -> History {
         let mut history = History::new(self.placement.clone());
         for rank in 0..self.nodes.len() {

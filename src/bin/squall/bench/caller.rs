@@ -1,4 +1,4 @@
-//! A thread that calls, and waits for the answers: an ordinary application thread.
+//! A thread that calls and waits for the answers: an ordinary application thread.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,8 @@ enum Call<T> {
     Read(Read<usize>),
 }
 
-/// Calls until `go.until`, and waits for all answers. Returns how long those took that came within the time.
+/// Calls until `go.until`, and waits for all answers. Returns the latencies of the answers that came within the
+/// measured time.
 pub(crate) fn run<S>(calls: Calls, size_bytes: usize, go: Go, group: &Group<S>) -> Result<Histogram<u64>, String>
 where
     S: Service,
@@ -26,7 +27,7 @@ where
     let mut latencies = latency::histogram();
     let mut rng = Rng::new();
     let mut payload = vec![0; size_bytes];
-    // Not what a disk could tell from nothing.
+    // Random, since a disk might treat zeros specially.
     rng.fill(&mut payload);
     let mut under_way = VecDeque::with_capacity(calls.in_flight as usize);
     loop {
@@ -37,7 +38,8 @@ where
                 Call::Read(group.read(|service| size_of_val(service)))
             } else {
                 match group.try_submit_bytes(&payload) {
-                    // One that waits for room is handed over only while it is waited for, which the oldest is.
+                    // A submit that waits for room is handed over only while its caller waits for it, and this thread
+                    // waits for the oldest.
                     Err(SubmitError::Full) if !under_way.is_empty() => break,
                     Err(SubmitError::Full) => Call::Submit(group.submit_bytes(&payload)),
                     submitted => Call::Submit(submitted.map_err(|error| error.to_string())?),

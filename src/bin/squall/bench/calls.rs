@@ -36,22 +36,22 @@ What the figures mean:
 pub(crate) struct CallsArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// How many nodes
+    /// The number of nodes
     #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(1..=64))]
     nodes: u32,
-    /// How many threads call at each node; a list gives a row each
+    /// The number of threads that call at each node; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
     callers: Vec<u32>,
-    /// How many calls each keeps under way; a list gives a row each
+    /// The number of calls that each thread keeps under way; a list gives a row each
     #[arg(long, value_name = "W", value_delimiter = ',', default_value = "1")]
     #[arg(value_parser = value_parser!(u32).range(1..=16384))]
     in_flight: Vec<u32>,
-    /// How many of a hundred calls are reads; a list gives a row each
+    /// The number of reads among a hundred calls; a list gives a row each
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "0")]
     #[arg(value_parser = value_parser!(u32).range(0..=100))]
     reads: Vec<u32>,
-    /// How long a node that all have vouched for reads alone; 0: each read asks all; a list gives a row each
+    /// The time for which a node that all have vouched for reads alone; 0: each read asks all; a list gives a row each
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "15")]
     #[arg(value_parser = value_parser!(u64).range(0..=1000))]
     read_lease_ms: Vec<u64>,
@@ -59,17 +59,17 @@ pub(crate) struct CallsArgs {
     #[arg(long, value_name = "BYTES", default_value = "100")]
     #[arg(value_parser = value_parser!(u32).range(1..=262_144))]
     size: u32,
-    /// How long to measure, after half a second of warm-up
+    /// The time to measure, after half a second of warm-up
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
-    /// How a node with nothing to do waits
+    /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
     #[command(flatten)]
     printing: Printing,
 }
 
-/// The default, of which no option makes another.
+/// The default of a configuration; no option of this benchmark changes it.
 const RING_BYTES: usize = 1 << 20;
 const BULK_RESERVE: usize = 64 << 20;
 
@@ -92,7 +92,7 @@ impl CallsArgs {
         Ok(())
     }
 
-    /// What the lists come to.
+    /// All combinations of the lists.
     fn all_calls(&self) -> Vec<Calls> {
         let mut all = Vec::new();
         for &callers in &self.callers {
@@ -129,7 +129,7 @@ impl CallsArgs {
     }
 }
 
-/// Puts together what the nodes measured.
+/// Combines what the nodes measured.
 fn row(job: &Job, calls: Calls, outcomes: &[Outcome]) -> CallsRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
     let sum = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>();

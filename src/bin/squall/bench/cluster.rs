@@ -23,22 +23,22 @@ use super::{
     places::Places,
 };
 
-/// How long workers may take beyond what they are asked to do.
+/// The time that workers may take beyond what they are asked to do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The time between the start of sending and the start of measuring.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// How long it may take to write a byte, or to copy or compare it, on a host that does much else.
+/// The time that a byte may take to be written, copied or compared on a host that is busy with other work.
 const NANOS_PER_BYTE_AT_WORST: u64 = 10;
 
-/// The same where a link of 100 Mbit/s may be on the way.
+/// The same, where a link of 100 Mbit/s may be on the way.
 const NANOS_PER_BYTE_OF_SLOW_LINKS: u64 = 80;
 
-/// How long it may go on when it is to stop.
+/// The time for which a run may go on after it was told to stop.
 const STOP_AFTER: Duration = Duration::from_millis(100);
 
-/// Why a run gave no figures.
+/// A reason for which a run gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     #[error("this program could not be started again as a worker: {0}")]
@@ -60,7 +60,7 @@ pub(crate) fn run(jobs: &[Job], places: &Places, measure: Duration) -> Result<Ve
     run_unless(&Arc::default(), jobs, places, measure)
 }
 
-/// As [`run`], unless it is to stop meanwhile.
+/// As [`run`], unless it is told to stop meanwhile.
 pub(crate) fn run_unless(
     stop: &Arc<AtomicBool>,
     jobs: &[Job],
@@ -78,7 +78,7 @@ pub(crate) fn run_unless(
     })
 }
 
-/// Runs a bulk job for each node in a process of its own, and returns the rounds that they saw, by node.
+/// Runs a bulk job for each node in a process of its own, and returns the rounds that they measured, by node.
 pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Round>>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(Work::Bulk), places)?;
     let copies = jobs.iter().map(|job| u64::from(job.groups) * job.size_bytes as u64).sum::<u64>();
@@ -86,19 +86,19 @@ pub(crate) fn run_bulk(jobs: &[BulkJob], places: &Places) -> Result<Vec<Vec<Roun
         if jobs.iter().any(|job| job.place.is_some()) { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
     let once = PATIENCE + Duration::from_nanos(copies * nanos);
     let rounds = jobs.first().map_or(0, |job| 1 + job.warm_up + job.iterations);
-    // They don't wait for this process: one may have moved all before another one's readiness is read here.
+    // Workers do not wait for this process: one may have moved all before the readiness of another is read here.
     workers.until_all(once * (1 + rounds), |said| match said {
         Said::Moved(rounds) => Some(rounds),
         _ => None,
     })
 }
 
-/// Runs a job for each node in a process of its own, and returns what its operations took, by node.
+/// Runs a job for each node in a process of its own, and returns the times of its operations, by node.
 pub(crate) fn run_collectives(jobs: &[CollectivesJob], places: &Places) -> Result<Vec<Timed>, RunError> {
     let mut workers = Workers::start(jobs.iter().cloned().map(Work::Collectives), places)?;
     let bytes = jobs.iter().map(|job| 8 * job.elements as u64).sum::<u64>() * jobs.len() as u64;
     let nanos = if jobs[0].place.is_some() { NANOS_PER_BYTE_OF_SLOW_LINKS } else { NANOS_PER_BYTE_AT_WORST };
-    // A short operation may take as long as the cores that nodes share are others'.
+    // The nodes may share cores: a short operation then waits while other nodes have them.
     let once = Duration::from_millis(jobs.len() as u64) + Duration::from_nanos(bytes * nanos);
     workers.until_all(PATIENCE + once * (64 + jobs[0].samples), |said| match said {
         Said::Timed(timed) => Some(timed),
@@ -119,29 +119,29 @@ pub(crate) fn run_onepipe(jobs: &[OnePipeJob], places: &Places) -> Result<Vec<Sc
     })
 }
 
-/// The processes of one run. Those that still run when it is dropped are stopped.
+/// The processes of one run. Processes that still run when it is dropped are stopped.
 pub(crate) struct Workers {
     workers: Vec<Worker>,
-    /// Somebody wants no more of it.
+    /// Set once the run is to stop.
     stop: Arc<AtomicBool>,
-    /// What a process has said, or None once it says nothing more.
+    /// A process' words; None once it says nothing more.
     said: Receiver<(Life, Option<Said>)>,
     say: Sender<(Life, Option<Said>)>,
 }
 
-/// A node's index, and which of its processes: 0 is the first.
+/// A node's index, and the number of its process: 0 is the first.
 type Life = (usize, u32);
 
 struct Worker {
     life: u32,
     child: Child,
-    /// As long as it is open, the worker goes on.
+    /// The worker goes on as long as this is open.
     input: Option<ChildStdin>,
     killed: bool,
 }
 
 impl Workers {
-    /// Starts a process for each of these works, which are those of the nodes from 0 on.
+    /// Starts a process for each of these works, one for each node from 0 on.
     pub(crate) fn start(works: impl Iterator<Item = Work>, places: &Places) -> Result<Workers, RunError> {
         let (say, said) = mpsc::channel();
         let mut workers = Workers { workers: Vec::new(), stop: Arc::default(), said, say };
@@ -165,7 +165,7 @@ impl Workers {
                 command
             }
         };
-        // A wrapper may stay between the worker and this process.
+        // A wrapper may stay alive between the worker and this process.
         let parent = if wrapper.is_empty() { std::process::id() } else { 0 };
         command.args(["bench", "worker", &work, &parent.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| match &*wrapper {
@@ -177,7 +177,7 @@ impl Workers {
         let say = self.say.clone();
         thread::spawn(move || {
             let said = output.lines().map_while(Result::ok).map_while(|line| serde_json::from_str(&line).ok());
-            // Nobody listens any more once the run is over.
+            // The receiver is gone once the run is over.
             let _ = said.map(Some).chain([None]).try_for_each(|said| say.send((life, said)));
         });
         Ok(Worker { life: life.1, child, input, killed: false })
@@ -192,14 +192,14 @@ impl Workers {
         let _ = worker.child.wait();
     }
 
-    /// Starts another process of a node that was killed.
+    /// Starts another process for a node that was killed.
     pub(crate) fn restart(&mut self, node: usize, work: Work, places: &Places) -> Result<(), RunError> {
         let life = (node, self.workers[node].life + 1);
         self.workers[node] = self.spawn(life, &work, places)?;
         Ok(())
     }
 
-    /// As [`until_all`](Workers::until_all), of one worker.
+    /// As [`until_all`](Workers::until_all), for one worker.
     pub(crate) fn until<T>(
         &mut self,
         node: usize,
@@ -250,7 +250,7 @@ impl Workers {
         Ok(taken.into_iter().flatten().collect())
     }
 
-    /// A worker gave up: because another one's process died, if one did.
+    /// The reason for which a worker gave up: the death of another one's process, if one died.
     fn cause(&mut self, node: usize, why: String) -> RunError {
         let mut gave_up = vec![node];
         while let Ok(((other, _), said)) = self.said.recv_timeout(Duration::from_millis(200)) {
@@ -265,7 +265,7 @@ impl Workers {
 
     fn died(&mut self, node: usize) -> RunError {
         let child = &mut self.workers[node].child;
-        // It says nothing more, so it has ended or can't go on.
+        // Its output has ended, so it has ended too or cannot go on.
         let how = match child.kill().and_then(|()| child.wait()) {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
@@ -273,7 +273,7 @@ impl Workers {
         RunError::Died { node, how }
     }
 
-    /// Tells all workers something.
+    /// Sends a line to all workers.
     pub(crate) fn tell(&mut self, what: &impl Serialize) {
         let line = serde_json::to_string(what).expect("plain data");
         for input in self.workers.iter_mut().filter_map(|worker| worker.input.as_mut()) {

@@ -1,5 +1,5 @@
-//! Copies of one buffer to three places: the least that four processes of a host must do for a message of which each has
-//! a copy of its own.
+//! Copies of one buffer to three places: the least work of four processes of a host for a message of which each has its
+//! own copy.
 
 use std::{
     io, thread,
@@ -8,16 +8,17 @@ use std::{
 
 use super::yardsticks::Pinned;
 
-/// The message.
+/// The message's size.
 pub(crate) const BYTES: usize = 256 << 20;
 
-/// Each block goes to all three places while it is in the cache. Which size is best depends on the machine.
+/// Block sizes that are tried; the best one depends on the machine. Each block goes to all three places while it is in
+/// the cache.
 const BLOCKS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// The figures that these are held against are medians as well.
+/// An odd number, for a median. The figures that these are compared with are medians as well.
 const SAMPLES: usize = 9;
 
-/// How fast the best loop is.
+/// The time and the block size of the fastest loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Best {
     /// The median of its samples.
@@ -25,7 +26,7 @@ pub(crate) struct Best {
     pub(crate) block_bytes: usize,
 }
 
-/// A message, and where it goes.
+/// A message, and the three places that it is copied to.
 pub(crate) struct Copies {
     source: Vec<u8>,
     places: [Vec<u8>; 3],
@@ -37,10 +38,10 @@ impl Copies {
         Copies { source: vec![1; BYTES], places: std::array::from_fn(|_| vec![2; BYTES]) }
     }
 
-    /// The best block size of those that were tried, where each core copies its part of the message.
+    /// The fastest of the block sizes that were tried, where each core copies its part of the message.
     pub(crate) fn best(&mut self, cores: &[usize]) -> io::Result<Best> {
         let mut samples = BLOCKS.map(|_| Vec::with_capacity(SAMPLES));
-        // In turn, so that a change of the machine's mood meets all sizes.
+        // In turn, so that a change of the machine's speed affects all sizes alike.
         for _ in 0..SAMPLES {
             for (samples, block_bytes) in samples.iter_mut().zip(BLOCKS) {
                 samples.push(self.time(cores, block_bytes)?);

@@ -1,8 +1,8 @@
-//! What a benchmark's parent and its workers tell each other.
+//! The messages between a benchmark's parent and its workers.
 //!
-//! The parent gives each worker its [`Work`] as an argument. Then the worker says [`Ready`](Said::Ready), the parent
-//! answers with a [`Go`], and the worker says how it went: one line of JSON each. A worker whose input ends, stops. (Workers
-//! that move bulk data agree among themselves when to go.)
+//! The parent gives each worker its [`Work`] as an argument. The worker then says [`Ready`](Said::Ready), the parent
+//! answers with a [`Go`], and the worker reports the outcome: one line of JSON each. A worker whose input ends stops.
+//! (Workers that move bulk data agree among themselves when to go.)
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use super::{
     places::Place,
 };
 
-/// What a worker is given to do.
+/// The work of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Work {
@@ -29,7 +29,7 @@ pub(crate) enum Work {
     Failover(FailoverJob),
 }
 
-/// Which nodes send.
+/// The nodes that send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Senders {
@@ -42,7 +42,7 @@ pub(crate) enum Senders {
 }
 
 impl Senders {
-    /// How many of so many nodes send; they are the first ones.
+    /// The number of senders among `nodes` nodes; they are the first ones.
     pub(crate) fn of(self, nodes: u32) -> u32 {
         match self {
             Senders::All => nodes,
@@ -52,7 +52,7 @@ impl Senders {
     }
 }
 
-/// How a node's engine waits.
+/// The waiting policy of a node's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Spinning {
@@ -74,10 +74,10 @@ impl From<Spinning> for Spin {
     }
 }
 
-/// What one worker does.
+/// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// Unique to the run, so that no other run's nodes are met.
+    /// Unique to the run, so that nodes of different runs never connect.
     pub(crate) cluster: String,
     /// This worker's node, from 0.
     pub(crate) node: u32,
@@ -94,7 +94,7 @@ pub(crate) struct Job {
     pub(crate) spin: Spinning,
     /// None in shared memory.
     pub(crate) place: Option<Place>,
-    /// What it does instead of sending messages whose replies nobody waits for.
+    /// The calls that it makes, instead of sending messages whose replies no thread waits for.
     pub(crate) calls: Option<Calls>,
     /// This node's directory, if the group is durable.
     pub(crate) storage: Option<PathBuf>,
@@ -103,11 +103,11 @@ pub(crate) struct Job {
 /// Threads that wait for their answers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Calls {
-    /// How many threads of a node call.
+    /// The number of threads of a node that call.
     pub(crate) callers: u32,
-    /// How many calls each keeps under way.
+    /// The number of calls that each keeps under way.
     pub(crate) in_flight: u32,
-    /// How many of a hundred are reads.
+    /// The number of reads among a hundred calls.
     pub(crate) reads_percent: u32,
     pub(crate) read_lease_ms: u64,
 }
@@ -118,56 +118,56 @@ impl Job {
     }
 }
 
-/// Send from now on, and measure within this time, in nanoseconds of the host's boot clock.
+/// A span to measure, in nanoseconds of the host's boot clock. Workers send from its receipt on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Go {
     pub(crate) from: u64,
     pub(crate) until: u64,
 }
 
-/// What a worker says.
+/// A line that a worker says to its parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Said {
     /// Its group is formed.
     Ready,
     Done(Box<Outcome>),
-    /// What it saw of each round of bulk data.
+    /// Its measurements of each round of bulk data.
     Moved(Vec<Round>),
-    /// What its operations took.
+    /// The times of its operations.
     Timed(Timed),
-    /// What became of its scatterings.
+    /// The outcome of its scatterings.
     Scattered(Scattered),
     /// All nodes are full members of a view.
     Settled(Settled),
     /// Its caller goes on in a new view.
     Recovered(Recovered),
-    /// The sentence says why it gave up.
+    /// It gave up; the sentence says why.
     Failed(String),
 }
 
-/// What a worker measured.
+/// One worker's measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Messages delivered here within the time, whoever sent them.
+    /// Messages of all senders that were delivered here within the time.
     pub(crate) delivered: u64,
     /// Calls of this node that were answered within the time.
     pub(crate) answered: u64,
-    /// How long that was, in seconds.
+    /// The length of that time, in seconds.
     pub(crate) wall_seconds: f64,
     /// Processor time that the whole process took in it, in seconds.
     pub(crate) cpu_seconds: f64,
-    /// How often the process' threads gave up their cores in it.
+    /// The number of times that the process' threads gave up their cores in it.
     pub(crate) switches: u64,
-    /// A histogram of nanoseconds: (value, how often).
+    /// A histogram of nanoseconds: (value, count).
     pub(crate) latencies: Vec<(u64, u64)>,
-    /// The same, of how late the sending thread itself was.
+    /// The same, of the sending thread's own lateness.
     pub(crate) lateness: Vec<(u64, u64)>,
-    /// What this node wrote to its log within the time.
+    /// The records that this node wrote to its log within the time.
     pub(crate) written: Written,
 }
 
-/// What a node wrote to its log; nothing if the group is not durable.
+/// A node's writes to its log; nothing if the group is not durable.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     pub(crate) records: u64,

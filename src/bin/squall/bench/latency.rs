@@ -2,12 +2,12 @@
 
 use hdrhistogram::Histogram;
 
-/// An empty one: three significant digits up to a minute. Recording in it allocates nothing.
+/// An empty histogram: three significant digits up to a minute. Recording in it allocates nothing.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What was recorded: (nanoseconds, how often).
+/// The recorded values: (nanoseconds, count).
 pub(crate) fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
 }

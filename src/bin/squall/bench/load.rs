@@ -13,13 +13,13 @@ use super::{
     tally::Tally,
 };
 
-/// As fast as possible, one message in so many is timed: reading the clock for each would be a good part of its cost.
+/// Without a rate, one message in so many is timed: reading the clock for each would be a good part of its cost.
 const TIMED: u64 = 16;
 
-/// How long the last messages may take to be delivered, in nanoseconds.
+/// The time that the last messages may take to be delivered, in nanoseconds.
 const DRAIN_NANOS: u64 = 5_000_000_000;
 
-/// Sends what `job` asks for until `go.until`, and waits until it is delivered. Returns how late messages were sent.
+/// Sends the messages of `job` until `go.until`, and waits until they are delivered. Returns the lateness of sends.
 ///
 /// `send` waits while there is no room.
 pub(crate) fn run(
@@ -28,7 +28,7 @@ pub(crate) fn run(
     tally: &Tally,
     mut send: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<Histogram<u64>, String> {
-    // Else the host may add 50 µs to each sleep; if it refuses, that shows as lateness.
+    // With the default slack the host may add 50 µs to each sleep. If it refuses this, the delay shows as lateness.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let mut lateness = latency::histogram();
     let mut payload = vec![0; job.size_bytes];
@@ -92,11 +92,11 @@ fn now() -> u64 {
 
 fn sleep_until(nanos: u64) {
     let at = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
-    // If a signal ends it early, the message goes early.
+    // If a signal ends the sleep early, the message goes early.
     let _ = clock_nanosleep_absolute(ClockId::Boottime, &at);
 }
 
-/// As an application that never sleeps, and lets others run.
+/// Waits as an application does that never sleeps, but lets other threads run.
 fn spin_until(nanos: u64) {
     while now() < nanos {
         thread::yield_now();

@@ -53,20 +53,20 @@ window lets through, and the figures are those of `squall bench log`, whose --he
 pub(crate) struct OrderedArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// How many nodes; a list gives a row each
+    /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3")]
     #[arg(value_parser = value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
-    /// Which nodes send
+    /// The nodes that send
     #[arg(long, value_enum, default_value = "all")]
     senders: Senders,
     /// A message's size in bytes; a list gives a row each
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "100")]
     size: Vec<usize>,
-    /// How long to measure, after half a second of warm-up
+    /// The time to measure, after half a second of warm-up
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
-    /// What a message's answer waits for
+    /// The condition on which a message is answered
     #[arg(long, value_enum, default_value = "ordered")]
     delivery: Delivery,
     #[command(flatten, next_help_heading = "With --delivery durable")]
@@ -77,24 +77,24 @@ pub(crate) struct OrderedArgs {
     /// The most messages of one sender under way; it waits beyond [default: 1024, at most half of its ring or reserve]
     #[arg(long, value_name = "W")]
     window: Option<usize>,
-    /// How a node with nothing to do waits
+    /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
     /// The size of each sender's ring in bytes, a power of two
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     ring_bytes: usize,
-    /// Larger messages travel as bulk messages (never more than a quarter of the ring counts) [default: 262144; 10240 with
-    /// --fabric verbs]
+    /// The size beyond which messages travel as bulk messages (at most a quarter of the ring) [default: 262144; 10240
+    /// with --fabric verbs]
     #[arg(long, value_name = "BYTES")]
     bulk_threshold: Option<usize>,
-    /// What each node reserves for each sender's bulk messages, in bytes: the largest message
+    /// The bytes that each node reserves for each sender's bulk messages: the size of the largest message
     #[arg(long, value_name = "BYTES", default_value = "268435456")]
     bulk_reserve: usize,
     #[command(flatten)]
     printing: Printing,
 }
 
-/// What a message's answer waits for.
+/// The condition on which a message is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Delivery {
     /// All nodes have received it
@@ -217,13 +217,13 @@ impl OrderedArgs {
     }
 }
 
-/// Bounds the memory that a worker takes for its window.
+/// The bound of the memory that a worker takes for its window.
 const MAX_WINDOW: usize = 1 << 20;
 
 /// More messages under way than this bring little more throughput, and every one of them adds to the latency of all.
 const DEFAULT_WINDOW: usize = 1024;
 
-/// Those of a configuration.
+/// The default of a configuration.
 pub(super) fn default_bulk_threshold(fabric: FabricKind) -> usize {
     match fabric {
         FabricKind::Shm | FabricKind::Tcp => 256 << 10,
@@ -231,7 +231,7 @@ pub(super) fn default_bulk_threshold(fabric: FabricKind) -> usize {
     }
 }
 
-/// Puts together what the nodes measured.
+/// Combines what the nodes measured.
 fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
     let latencies = latency::merged(outcomes.iter().map(|outcome| &outcome.latencies));
     let lateness = latency::merged(outcomes.iter().map(|outcome| &outcome.lateness));
@@ -264,7 +264,7 @@ fn row(job: &Job, outcomes: &[Outcome]) -> OrderedRow {
     }
 }
 
-/// A schedule that the nodes can't keep shows how long its queue grew in the time, and nothing else.
+/// Warns of a schedule that the nodes can't keep. Latencies then only show how long its queue grew in the time.
 fn warn_of_overload(row: &OrderedRow) {
     let senders = f64::from(row.senders.of(row.nodes));
     if let Some(asked) = row.rate.map(|rate| rate * senders)

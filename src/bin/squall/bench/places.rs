@@ -1,4 +1,4 @@
-//! What carries a run's messages, and where its nodes are.
+//! The fabric of a run's messages, and the places of its nodes.
 
 use std::{
     fs::Permissions,
@@ -17,33 +17,33 @@ use squall::{
 };
 use tempfile::TempDir;
 
-/// What carries the messages.
+/// The fabric that carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FabricKind {
     /// Shared memory of this host
     Shm,
-    /// Sockets: over loopback, if nothing else is said
+    /// Sockets: over loopback, unless addresses are given
     Tcp,
     /// RDMA, in a program that was built with the feature `verbs`
     Verbs,
 }
 
-/// Options that say where nodes are.
+/// Options for the places of nodes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlaceArgs {
-    /// What carries the messages
+    /// The fabric that carries the messages
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: FabricKind,
     /// Protect all connections by TLS, with keys of this run alone (not with --fabric shm)
     #[arg(long)]
     pub(crate) tls: bool,
-    /// Where the nodes listen, one after the other, as HOST or HOST:PORT; {host} stands for the node's number, from 1, so that
-    /// one entry is enough [default: free ports of 127.0.0.1]
+    /// The addresses at which the nodes listen, in order, as HOST or HOST:PORT; {host} stands for the node's number,
+    /// from 1, so that one entry is enough [default: free ports of 127.0.0.1]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     addresses: Vec<String>,
-    /// The RDMA device of each node, with --fabric verbs; {host} stands for its number, from 1 [default: the first with an active
-    /// port]
+    /// The RDMA device of each node, with --fabric verbs; {host} stands for its number, from 1 [default: the first with
+    /// an active port]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Start each node through this command, such as "ip netns exec host{host}"; {host} stands for its number, from 1
@@ -78,7 +78,7 @@ impl PlaceArgs {
         Ok(())
     }
 
-    /// Finds a place for each of so many nodes, and makes keys if they need some.
+    /// Finds a place for each of `nodes` nodes, and makes keys if they need some.
     pub(crate) fn find(&self, cluster: &str, nodes: u32) -> Result<Places, String> {
         if self.fabric == FabricKind::Shm {
             return Ok(Places { place: None, wrap: None, keys: None });
@@ -117,7 +117,7 @@ impl PlaceArgs {
     }
 }
 
-/// What stands for a node's number, from 1.
+/// The text that stands for a node's number, from 1.
 const HOST: &str = "{host}";
 
 fn numbered(text: &str, node: u32) -> String {
@@ -129,12 +129,12 @@ pub(crate) fn fresh_cluster() -> String {
     format!("squall-bench-{}-{:016x}", std::process::id(), fastrand::u64(..))
 }
 
-/// As the command line spells it.
+/// The fabric as the command line spells it.
 pub(crate) fn fabric_of(place: Option<&Place>) -> FabricKind {
     place.map_or(FabricKind::Shm, |place| place.fabric)
 }
 
-/// What the fabric of one of `nodes` nodes is opened with, where no more than a fabric is needed.
+/// The configuration of one of `nodes` nodes that needs a fabric and nothing else.
 pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&Place>) -> Result<Config, String> {
     let config = Config::builder(cluster, node).members(0..nodes);
     let config = match place {
@@ -144,14 +144,14 @@ pub(crate) fn configure(cluster: &str, node: u32, nodes: u32, place: Option<&Pla
     config.build().map_err(|error| error.to_string())
 }
 
-/// Ports of loopback that nobody had a moment ago.
+/// Ports of loopback that were free a moment ago.
 fn free_ports(nodes: u32) -> io::Result<Vec<String>> {
-    // All at once, so that none comes twice.
+    // All listeners are open at once, so that no port comes twice.
     let held = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
     held.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
 }
 
-/// Where the nodes of one run are, and the keys that go with the run.
+/// The place of one run's nodes, and the keys that go with the run.
 #[derive(Debug)]
 pub(crate) struct Places {
     pub(crate) place: Option<Place>,
@@ -161,22 +161,22 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// What a node is started through: a program and its first arguments.
+    /// The command through which a node is started: a program and its first arguments.
     pub(crate) fn wrapper(&self, node: u32) -> Vec<String> {
         let words = self.wrap.iter().flat_map(|wrap| wrap.split_whitespace());
         words.map(|word| numbered(word, node)).collect()
     }
 }
 
-/// What a node is told of where all are, if they are on a network.
+/// The fabric and the addresses of all nodes of a network, as each node is told them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     fabric: FabricKind,
-    /// Of RDMA, as it was given.
+    /// The name of the RDMA device, as it was given.
     device: Option<String>,
     /// By node.
     addresses: Vec<String>,
-    /// Where the keys are, if there is TLS.
+    /// The directory of the keys, if there is TLS.
     keys: Option<PathBuf>,
 }
 
@@ -185,10 +185,10 @@ impl Place {
         self.keys.is_some()
     }
 
-    /// Says so to a configuration.
+    /// Puts the place into a configuration.
     pub(crate) fn apply(&self, config: ConfigBuilder, node: u32) -> ConfigBuilder {
         let security = match &self.keys {
-            // A benchmark's messages are nobody's secret.
+            // A benchmark's messages are no secret.
             None => Security::None,
             Some(directory) => {
                 let files = Files::in_directory(directory);
@@ -214,7 +214,7 @@ pub(crate) fn private_directory(prefix: &str, parent: &Path) -> io::Result<TempD
     tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
 }
 
-/// Keys of a run, in a directory that goes with them.
+/// Keys of a run, in a directory that is removed with them.
 #[derive(Debug)]
 struct Keys {
     directory: TempDir,

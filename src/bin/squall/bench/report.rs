@@ -17,7 +17,7 @@ use super::{
 };
 use crate::CommandError;
 
-/// What is printed besides the figures of a benchmark, and how.
+/// Options for the output of a benchmark, besides its figures.
 #[derive(Debug, Args)]
 pub(crate) struct Printing {
     /// Leave out what the machine itself can do, for many short runs
@@ -39,7 +39,7 @@ impl Printing {
     }
 }
 
-/// What one run of `bench ordered` came to.
+/// The figures of one run of `bench ordered`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OrderedRow {
     pub(crate) bench: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct OrderedRow {
     pub(crate) wall_seconds: f64,
 }
 
-/// What one run of `bench calls` came to.
+/// The figures of one run of `bench calls`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CallsRow {
     pub(crate) bench: &'static str,
@@ -78,14 +78,14 @@ pub(crate) struct CallsRow {
     pub(crate) size_bytes: usize,
     pub(crate) spin: Spinning,
     pub(crate) calls_per_second: f64,
-    /// None if nothing was answered, as the rest.
+    /// None if nothing was answered, as the fields after it.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
     pub(crate) switches_per_call: Option<f64>,
     pub(crate) cpu_us_per_call: Option<f64>,
 }
 
-/// What one run of `bench log`, or of `bench ordered` with durable delivery, came to. Medians of its rounds.
+/// The figures of one run of `bench log`, or of `bench ordered` with durable delivery: medians of its rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LogRow {
     pub(crate) bench: &'static str,
@@ -108,16 +108,16 @@ pub(crate) struct LogRow {
     pub(crate) batch_mean: f64,
     /// Bytes for each sync.
     pub(crate) batch_bytes_mean: f64,
-    /// What all nodes together wrote to their logs.
+    /// The bytes that all nodes together wrote to their logs.
     pub(crate) log_bytes_per_second: f64,
-    /// What as many plain writers as there are nodes wrote, in batches of that size.
+    /// The bytes that as many plain writers as there are nodes wrote, in batches of that size.
     pub(crate) disk_bytes_per_second: f64,
     pub(crate) share_of_disk: f64,
     /// Processor time of all nodes together, in each round.
     pub(crate) cpu_seconds: f64,
 }
 
-/// What one run of `bench bulk` came to.
+/// The figures of one run of `bench bulk`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BulkRow {
     pub(crate) bench: &'static str,
@@ -136,7 +136,7 @@ pub(crate) struct BulkRow {
     pub(crate) seconds_median: f64,
     pub(crate) seconds_least: f64,
     pub(crate) seconds_most: f64,
-    /// From when the message was sealed, if it was.
+    /// From the time at which the message was sealed, if it was.
     pub(crate) after_seal_seconds_median: Option<f64>,
     pub(crate) bytes_per_second: f64,
     pub(crate) skew_ms: f64,
@@ -150,7 +150,7 @@ pub(crate) struct BulkRow {
     pub(crate) page_faults: Option<f64>,
 }
 
-/// What one run of `bench collectives` came to.
+/// The figures of one run of `bench collectives`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CollectivesRow {
     pub(crate) bench: &'static str,
@@ -172,7 +172,7 @@ pub(crate) struct CollectivesRow {
     pub(crate) cpu_microseconds: f64,
 }
 
-/// What one run of `bench onepipe` came to.
+/// The figures of one run of `bench onepipe`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OnePipeRow {
     pub(crate) bench: &'static str,
@@ -188,18 +188,18 @@ pub(crate) struct OnePipeRow {
     pub(crate) rate: f64,
     /// Of all nodes, as fast as there was room.
     pub(crate) scatterings_per_second: f64,
-    /// None if nothing was delivered, as the rest.
+    /// None if nothing was delivered, as the next field and `cpu_microseconds`.
     pub(crate) latency_p50_us: Option<f64>,
     pub(crate) latency_p99_us: Option<f64>,
-    /// Scatterings that were never sent at that rate, so that latencies are not of them.
+    /// Scatterings that were never sent at that rate, so that latencies do not include them.
     pub(crate) missed: u64,
     /// Of all nodes together, for one scattering.
     pub(crate) cpu_microseconds: Option<f64>,
-    /// How many cores all nodes together had, as fast as there was room.
+    /// The number of cores that all nodes together used, as fast as there was room.
     pub(crate) busy_cores: f64,
 }
 
-/// What one run of `bench failover` came to. Times are medians over survivors and rounds, in milliseconds.
+/// The figures of one run of `bench failover`. Times are medians over survivors and rounds, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct FailoverRow {
     pub(crate) bench: &'static str,
@@ -218,11 +218,11 @@ pub(crate) struct FailoverRow {
     pub(crate) answer_ms_p50: f64,
 }
 
-/// Where figures go: each is printed as soon as it is known.
+/// The output of figures: each is printed as soon as it is known.
 #[derive(Debug)]
 pub(crate) struct Report {
     json: bool,
-    /// Whether the table's head is above.
+    /// Whether the table's head is printed already.
     headed: bool,
 }
 
@@ -317,7 +317,7 @@ impl Report {
         if self.json {
             return print_json(row);
         }
-        // One run's rows are alike in that.
+        // All rows of a run agree in this.
         let is_used = row.shared || row.touch != Touch::None;
         if !std::mem::replace(&mut self.headed, true) {
             print("")?;

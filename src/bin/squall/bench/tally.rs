@@ -1,4 +1,4 @@
-//! What one worker counts, between the thread that sends and the one that delivers.
+//! One worker's counters, shared between the thread that sends and the one that delivers.
 
 use std::{
     sync::{
@@ -17,23 +17,23 @@ use super::{job::Go, latency};
 /// Counters of one worker.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Messages delivered here, whoever sent them.
+    /// Messages of all senders that were delivered here.
     delivered: CachePadded<AtomicU64>,
     /// Of these, those that this node sent.
     own: CachePadded<AtomicU64>,
-    /// The sender waits until `own` is so high; [`u64::MAX`] while it does not wait.
+    /// The count of `own` that the sender waits for; [`u64::MAX`] while it does not wait.
     awaited: CachePadded<AtomicU64>,
     sender: OnceLock<Thread>,
-    /// For each own message under way, at its number modulo the length: when its latency began; 0 if it is not timed.
+    /// For each own message under way, at its number modulo the length: the begin of its latency; 0 if it is not timed.
     began: Box<[AtomicU64]>,
-    /// The time within which a latency must have begun to count.
+    /// The time within which a latency must begin to count.
     counted: OnceLock<Go>,
     latencies: Mutex<Histogram<u64>>,
     garbled: AtomicBool,
 }
 
 impl Tally {
-    /// For at most `window` own messages under way.
+    /// Counters for at most `window` own messages under way.
     pub(crate) fn new(window: usize) -> Tally {
         Tally {
             delivered: CachePadded::default(),
@@ -47,7 +47,7 @@ impl Tally {
         }
     }
 
-    /// Says which latencies count. Once, before the first message.
+    /// Sets the time within which latencies count. To be called once, before the first message.
     pub(crate) fn begin(&self, go: Go) {
         self.counted.set(go).expect("a worker measures once");
     }
@@ -60,7 +60,7 @@ impl Tally {
         self.own.load(Ordering::SeqCst)
     }
 
-    /// Whether a message was delivered that was not sent so.
+    /// Whether a message was delivered that is not as it was sent.
     pub(crate) fn is_garbled(&self) -> bool {
         self.garbled.load(Ordering::Relaxed)
     }
@@ -69,7 +69,8 @@ impl Tally {
         self.latencies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sender is about to send its message with this number, whose latency began at `began`, if it is timed.
+    /// Notes that the sender is about to send its message with this number. Its latency begins at `began`, if it is
+    /// timed.
     pub(crate) fn sending(&self, number: u64, began: Option<u64>) {
         self.slot(number).store(began.unwrap_or(0), Ordering::Relaxed);
     }
@@ -78,7 +79,7 @@ impl Tally {
         &self.began[number as usize & (self.began.len() - 1)]
     }
 
-    /// Lets the sender, which calls this, sleep until so many of its messages are delivered, or a while has passed.
+    /// Lets the sender, which calls this, sleep until `count` of its messages are delivered, or 100 ms have passed.
     pub(crate) fn wait_for_own(&self, count: u64) {
         self.sender.get_or_init(thread::current);
         self.awaited.store(count, Ordering::SeqCst);
@@ -88,15 +89,15 @@ impl Tally {
         self.awaited.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// A message was delivered. One thread calls this.
+    /// Counts a message that was delivered. One thread calls this.
     pub(crate) fn on_delivered(&self) {
         self.delivered.store(self.delivered.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A message of this node was delivered; `now` gives the time. The same thread calls this.
+    /// Counts a message of this node that was delivered; `now` gives the time. The same thread calls this.
     pub(crate) fn on_own_delivered(&self, now: impl Fn() -> u64) {
         let own = self.own.load(Ordering::Relaxed);
-        // Relaxed: the message itself came after.
+        // Relaxed suffices: the message itself came after the store.
         let began = self.slot(own).load(Ordering::Relaxed);
         if began != 0 && self.counted.get().is_some_and(|go| (go.from..go.until).contains(&began)) {
             self.latencies().saturating_record(now().saturating_sub(began));

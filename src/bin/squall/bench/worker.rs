@@ -41,7 +41,7 @@ use crate::CommandError;
 /// One node of a benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// What to do, as JSON.
+    /// The work to do, as JSON.
     #[arg(value_parser = parse_work)]
     work: Work,
     /// The process that started this one; 0 if another one is between them.
@@ -56,7 +56,7 @@ impl WorkerArgs {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         // The end of the input says the same, but only to a thread that runs.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
-        // From here on the end of the parent ends this process; it may have come before.
+        // From here on the end of the parent ends this process. The parent may have ended before.
         if self.parent != 0 && getppid().map(Pid::as_raw_pid) != Some(self.parent) {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl WorkerArgs {
     }
 }
 
-/// What is done on a fabric, of whatever kind.
+/// Work that is done on a fabric of any kind.
 trait OnFabric {
     fn run<F: Carrier>(&self, fabric: F, told: &Receiver<Go>);
 }
@@ -102,10 +102,10 @@ fn run_on<F: Carrier>(fabric: Result<F, FabricError>, job: &impl OnFabric, told:
     Ok(())
 }
 
-/// What is done is done once the parent says so.
+/// Ends the work once the parent says so.
 fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
     match done {
-        // Let nobody see this node go before all have measured.
+        // Keep the node until all have measured, so that no other node sees it leave.
         Ok(node) => drop((told.recv(), node)),
         Err(Stopped::Told) => {}
         Err(Stopped::Failed(why)) => {
@@ -115,7 +115,7 @@ fn end<T, G>(done: Result<T, Stopped>, told: &Receiver<G>) {
     }
 }
 
-/// Why a worker did not finish.
+/// A reason for which a worker did not finish.
 pub(crate) enum Stopped {
     /// Its parent wants no more of it, or is gone.
     Told,
@@ -128,12 +128,12 @@ impl From<String> for Stopped {
     }
 }
 
-/// What the parent says. Disconnected once it says nothing more.
+/// The parent's lines. Disconnected once the parent says nothing more.
 fn listen<G: DeserializeOwned + Send + 'static>() -> Receiver<G> {
     let (hear, told) = mpsc::channel();
     thread::spawn(move || {
         let lines = io::stdin().lines().map_while(Result::ok);
-        // Nobody listens any more once the work is over.
+        // The receiver is gone once the work is over.
         let _ = lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|go| hear.send(go));
     });
     told
@@ -166,7 +166,7 @@ fn work(job: &Job, told: &Receiver<Go>) -> Result<Node, Stopped> {
     let called: Vec<_> =
         callers.into_iter().map(|caller| caller.join().expect("the calling thread does not panic")).collect();
     let lateness = sender.map(|sender| sender.join().expect("the sending thread does not panic"));
-    // A group that has ended explains whatever else went wrong.
+    // A group that has ended explains any other failure.
     if let Some(reason) = node.end_reason() {
         return Err(Stopped::Failed(reason.to_string()));
     }
@@ -223,7 +223,7 @@ fn move_bulk<'a, F: Carrier>(job: &'a BulkJob, fabric: F, told: &'a Receiver<Go>
     Ok(mover)
 }
 
-/// Forms the group, of which every node's service only looks at its messages.
+/// Forms the group. Each node's service only reads its messages.
 fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String> {
     let config = Config::builder(&*job.cluster, job.node).members(0..job.nodes);
     let config = match &job.place {
@@ -257,10 +257,10 @@ fn start(job: &Job, tally: &Arc<Tally>) -> Result<(Node, Group<Reader>), String>
 
 const GROUP: &str = "bench";
 
-/// The default.
+/// The default of a configuration.
 const READ_LEASE: Duration = Duration::from_millis(15);
 
-/// Shorter than the parent's patience, so that a node can say who is missing.
+/// Shorter than the parent's patience, so that a node can report which members are missing.
 const FORMATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a message as soon as there is room.
@@ -272,11 +272,11 @@ fn send(group: &Group<Reader>, payload: &[u8]) -> Result<(), String> {
     sent.map_err(|error| error.to_string())
 }
 
-/// What every node does with a message: reads its first and its last word.
+/// The service of every node: it reads a message's first and last word.
 struct Reader {
     tally: Arc<Tally>,
     me: NodeId,
-    /// By sender: the number of its next message, where each has one thread that sends.
+    /// By sender: the number of its next message. None where several threads of a node may send.
     expected: Option<Vec<u64>>,
     sum: u64,
 }
@@ -301,7 +301,7 @@ impl Service for Reader {
         Ok(Some(()))
     }
 
-    // What is durable has a state that can be kept.
+    // A durable group's service must have a state that can be kept.
     fn snapshot(&self) -> Snapshot {
         Snapshot::of_bytes(self.sum.to_ne_bytes())
     }
@@ -314,13 +314,13 @@ impl Service for Reader {
     }
 }
 
-/// What this node has written to its log.
+/// The counts of what this node has written to its log.
 fn written(group: &Group<Reader>) -> Written {
     let LogCounts { records, bytes, syncs, .. } = group.log_counts().unwrap_or_default();
     Written { records, bytes, syncs }
 }
 
-/// Counts what is delivered within the time.
+/// Counts the messages that are delivered within the time.
 fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Written) -> Result<Outcome, Stopped> {
     let at = |nanos: u64| {
         let wait = Duration::from_nanos(nanos.saturating_sub(Time::boot_clock().as_nanos()));
@@ -349,7 +349,7 @@ fn measure(tally: &Tally, go: Go, told: &Receiver<Go>, written: impl Fn() -> Wri
     })
 }
 
-/// How often this process' threads have given up their cores by themselves; 0 if the system does not say.
+/// The number of times that this process' threads gave up their cores by themselves; 0 if the system does not say.
 fn switches() -> u64 {
     let of = |path: PathBuf| {
         let status = fs::read_to_string(path.join("status")).ok()?;

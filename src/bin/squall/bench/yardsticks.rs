@@ -1,4 +1,4 @@
-//! What the machine itself can do, to hold the other figures against.
+//! The speed of the machine itself, to compare the other figures with.
 
 use std::{
     borrow::Cow,
@@ -30,7 +30,8 @@ use crate::CommandError;
 /// Larger than a cache, so that memory is measured.
 const COPY_BYTES: usize = 64 << 20;
 
-/// Each yardstick, but for those of `copies`, is the best of so many samples: what the machine can do when nothing else disturbs it.
+/// The samples of each yardstick but those of `copies`. The best one counts: the machine's speed when nothing disturbs
+/// it.
 const SAMPLES: usize = 15;
 
 /// In one sample; some milliseconds each.
@@ -156,7 +157,7 @@ fn eventfd_round_trip(one: usize, two: usize) -> io::Result<Duration> {
     round_trip([one, two], EVENTFD_ROUNDS, here, there)
 }
 
-/// How long a round takes of which this thread, on the first core, does `here`, and another, on the second, `there`.
+/// The time of a round, in which this thread does `here` on the first core, and another does `there` on the second one.
 fn round_trip(
     cores: [usize; 2],
     rounds: u32,
@@ -191,7 +192,7 @@ fn round_trip(
     })
 }
 
-/// This thread stays on one core until this is dropped.
+/// Keeps this thread on one core until it is dropped.
 pub(crate) struct Pinned(CpuSet);
 
 impl Pinned {
@@ -206,7 +207,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was allowed a moment ago; and if not, later figures are taken on fewer cores.
+        // The old set was allowed a moment ago. If it no longer is, later figures are taken on fewer cores.
         let _ = sched_setaffinity(None, &self.0);
     }
 }

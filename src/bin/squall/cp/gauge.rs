@@ -1,4 +1,4 @@
-//! How far a copy is: bars on a terminal, else a line a second.
+//! The progress of a copy: bars on a terminal, else a line a second.
 
 use std::{
     io::{self, IsTerminal},
@@ -7,29 +7,29 @@ use std::{
 
 use indicatif::{HumanBytes, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
-/// How often a line is written where there is no terminal.
+/// The interval of lines where there is no terminal.
 const LINES: Duration = Duration::from_secs(1);
 
-/// Shows how several parts of a whole get on.
+/// Shows the progress of several parts of a whole.
 pub(super) enum Gauge {
     Bars { whole: ProgressBar, parts: Vec<ProgressBar>, _all: MultiProgress },
     Lines { began: Instant, last: Instant, held: u64, title: String },
     Nothing,
 }
 
-/// How far one part is.
+/// The progress of one part.
 pub(super) struct Part<'p> {
     pub(super) name: &'p str,
     /// Bytes that were there before.
     pub(super) held: u64,
     /// Bytes that are there now.
     pub(super) written: u64,
-    /// How it ended, if it did.
+    /// Its outcome, once it has ended.
     pub(super) over: Option<&'p str>,
 }
 
 impl Gauge {
-    /// For a whole of parts of `bytes` bytes each.
+    /// A gauge for a whole of parts of `bytes` bytes each.
     pub(super) fn new(quiet: bool, title: &str, names: &[String], bytes: u64) -> Gauge {
         if quiet {
             return Gauge::Nothing;
@@ -49,7 +49,7 @@ impl Gauge {
         Gauge::Bars { whole, parts, _all: all }
     }
 
-    /// Shows how far all parts are.
+    /// Shows the progress of all parts.
     pub(super) fn show<'p>(&mut self, bytes: u64, parts: impl Iterator<Item = Part<'p>>) {
         let parts: Vec<Part<'p>> = parts.collect();
         let written: u64 = parts.iter().map(|part| part.written).sum();
@@ -95,7 +95,7 @@ impl Gauge {
 
 fn advance(bar: &ProgressBar, held: u64, written: u64) {
     if bar.position() < held {
-        // What was there before is not to count for the rate.
+        // Bytes that were there before must not count for the rate.
         bar.set_position(held);
         bar.reset_eta();
     }

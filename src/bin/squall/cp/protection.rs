@@ -1,4 +1,4 @@
-//! What protects copies over a network.
+//! The protection of copies over a network.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,18 @@ use squall_fabric::net::{Identity, Security};
 
 use crate::CommandError;
 
-/// The options of both sides.
+/// The options of both sides that protect copies.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over a network")]
 pub(crate) struct ProtectionArgs {
-    /// The directory with the cluster's ca.pem, and with node-N.pem and node-N.key of this side, as `squall keys` makes them
+    /// The directory with ca.pem of the cluster, and node-N.pem and node-N.key of this side, as `squall keys` makes
+    /// them
     #[arg(long, value_name = "DIR", conflicts_with = "security")]
     pub(crate) keys: Option<PathBuf>,
-    /// Which node this side is, where the directory has keys of several
+    /// This side's node, where the directory has keys of several
     #[arg(long, value_name = "N", requires = "keys")]
     pub(crate) node: Option<u32>,
-    /// Without keys: «none» lets everybody who reaches the port send files, or get them
+    /// Without keys: «none» lets everyone that reaches the port send files, or get them
     #[arg(long, value_enum)]
     pub(crate) security: Option<Unprotected>,
 }
@@ -28,7 +29,7 @@ pub(crate) enum Unprotected {
 }
 
 impl ProtectionArgs {
-    /// Where all happens on this host, nothing needs protection.
+    /// Refuses options for a network where all happens on this host, which needs no protection.
     pub(super) fn check_unused(&self) -> Result<(), CommandError> {
         if self.keys.is_none() && self.security.is_none() {
             return Ok(());
@@ -38,7 +39,7 @@ impl ProtectionArgs {
         Err(CommandError::Usage(text.to_owned()))
     }
 
-    /// What to do where only loopback addresses are possible.
+    /// The remedy, as a part of an error, where only loopback addresses are possible.
     pub(super) fn remedy(&self) -> &'static str {
         match (&self.keys, self.security) {
             (None, None) => " (without --keys DIR, or --security none, all sides are on this host)",
@@ -65,7 +66,7 @@ impl ProtectionArgs {
     }
 }
 
-/// The node whose key a directory has.
+/// The node whose key a directory has. An error if there is none, or more than one.
 fn only_node(directory: &Path) -> Result<u32, String> {
     let shown = directory.display();
     let entries = directory.read_dir().map_err(|error| format!("the keys in {shown} can't be read: {error}"))?;

@@ -17,8 +17,8 @@ use crate::{CommandError, signals::stop_on_signals, target::name};
 /// Sends files and directories to all receivers at once. Each is copied under its own name.
 ///
 /// Keeps permissions and modification times. Symbolic links are copied as links if they stay inside the receivers'
-/// directories; hard links become files of their own; pipes, sockets and devices are skipped. Receivers that fail do not stop
-/// the others; they are named at the end, and the exit code is 1.
+/// directories; hard links become files of their own; pipes, sockets and devices are skipped. Receivers that fail do
+/// not stop the others; they are named at the end, and the exit code is 1.
 #[derive(Debug, Args)]
 pub(super) struct PushArgs {
     /// Files and directories
@@ -30,11 +30,10 @@ pub(super) struct PushArgs {
     /// The receivers' cluster
     #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
-    /// How contents travel
-    /// [default: interleaved on this host, binomial-pipeline over a network]
+    /// The route of the contents [default: interleaved on this host, binomial-pipeline over a network]
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(copy::flat_names()))]
     algorithm: Option<String>,
-    /// Which receivers stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
+    /// The receivers that stand together, so that contents cross from rack to rack once: a,b/c,d. The first rack is the
     /// source's own; it may be empty: /a,b/c,d
     #[arg(long)]
     racks: Option<String>,
@@ -127,7 +126,7 @@ impl PushArgs {
     }
 }
 
-/// What a script wants to know.
+/// The report for scripts.
 fn as_json(report: &PushReport) -> serde_json::Value {
     let receiver = |receiver: &ReceiverReport| {
         json!({
@@ -156,7 +155,7 @@ fn as_json(report: &PushReport) -> serde_json::Value {
     })
 }
 
-/// What a person wants to know. What went wrong is told by [`verdict`].
+/// Prints the report for people. Failures are reported by [`verdict`].
 fn tell(report: &PushReport, quiet: bool) -> std::io::Result<()> {
     report.skipped.iter().for_each(|skipped| eprintln!("{skipped}"));
     if quiet {

@@ -24,7 +24,7 @@ pub(super) struct ServeArgs {
     /// This receiver's name, for `--to` on this host
     #[arg(long, value_parser = name, required_unless_present = "listen")]
     name: Option<String>,
-    /// Sources and receivers of different clusters never meet
+    /// The cluster; sources and receivers of different clusters never meet
     #[arg(long, value_parser = name, default_value = "cp")]
     cluster: String,
     /// End after one transfer; the exit code is 1 if something of it failed

@@ -18,10 +18,10 @@ use squall::{
 
 use super::finding::{Area, Level};
 
-/// How long a member may take to answer.
+/// The time that a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A certificate that is good for so few days more should be renewed soon.
+/// A certificate that is good for fewer days more should be renewed.
 const SOON_DAYS: i64 = 30;
 
 pub(super) fn look(config: Result<Config, ConfigError>) -> Area {
@@ -157,7 +157,7 @@ fn look_at_port(area: &mut Area, config: &Config) {
     }
 }
 
-/// Which members answer now. Those that do not may simply not run.
+/// The members that answer now. A member that does not may simply not run.
 fn look_at_members(area: &mut Area, config: &Config) {
     let others = config.members().iter().copied().filter(|&member| member != config.id());
     let tried: Vec<(NodeId, Address, thread::JoinHandle<io::Result<()>>)> = others
@@ -196,7 +196,7 @@ fn look_at_members(area: &mut Area, config: &Config) {
     for member in reached {
         match config.greet(member, PATIENCE) {
             Ok(()) => area.good(format!("{member} runs, and takes this node for what it is")),
-            // This node's keys have been looked at.
+            // This node's keys have been checked before.
             Err(FabricError::Identity(_) | FabricError::OtherNode { .. } | FabricError::OtherCluster { .. }) => {}
             Err(error) => area.warn(
                 format!("what can be reached there does not take this node for {}: {error}", config.id()),
@@ -236,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener at a port of its own, and where it is.
+    /// A listener at a port of its own, and its address.
     fn listener() -> (TcpListener, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();

@@ -1,8 +1,8 @@
-//! What was looked at, and how it is.
+//! Findings about a machine or a configuration, and their remedies.
 
 use serde::Serialize;
 
-/// How something is.
+/// The level of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
@@ -17,15 +17,15 @@ pub(super) enum Level {
 pub(super) struct Finding {
     pub(super) level: Level,
     pub(super) text: String,
-    /// What to do about it.
+    /// The action that mends it.
     pub(super) remedy: Option<String>,
 }
 
-/// What belongs together: a fabric, or the configuration.
+/// Findings that belong together: those of a fabric, or of the configuration.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Area {
     pub(super) name: &'static str,
-    /// What it is for.
+    /// The use of the fabric; empty for the configuration.
     #[serde(skip)]
     purpose: &'static str,
     usable: bool,
@@ -58,7 +58,7 @@ impl Area {
         self.usable
     }
 
-    /// For people.
+    /// The text for people.
     pub(super) fn lines(&self) -> Vec<String> {
         let verdict = match (self.name, self.usable()) {
             ("configuration", true) => "is possible here",

@@ -2,7 +2,8 @@
 
 use std::{fs, path::Path};
 
-/// A soft limit of this process, by its name in `/proc/self/limits`; `u64::MAX` for none. None if the system does not say.
+/// A soft limit of this process, by its name in `/proc/self/limits`. `u64::MAX` for none; None if the system does not
+/// say.
 pub(super) fn of_process(name: &str) -> Option<u64> {
     limit(&fs::read_to_string("/proc/self/limits").ok()?, name)
 }

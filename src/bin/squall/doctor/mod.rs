@@ -1,4 +1,4 @@
-//! `squall doctor`: which fabrics this machine can use, and why not the others.
+//! `squall doctor`: the fabrics that this machine can use, and the obstacles to the others.
 
 mod configuration;
 mod finding;
@@ -34,7 +34,7 @@ pub(crate) struct DoctorArgs {
     /// Check this configuration too; the environment (SQUALL_ID ..) overrides it, as for a node
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// As this node
+    /// The node to check, of a configuration that all nodes share
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
     /// Print a JSON object
@@ -46,9 +46,9 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Serialize)]
 struct Report {
     fabrics: Vec<Area>,
-    /// None if none was given.
+    /// None if no configuration was given.
     configuration: Option<Area>,
-    /// What the configuration comes to, if it can be read.
+    /// The carrier that the configuration chooses, if the configuration can be read.
     carrier: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl DoctorArgs {
 }
 
 impl Report {
-    /// What the exit code says.
+    /// The reason for a failing exit code, if any.
     fn problem(&self) -> Option<String> {
         let usable = |name: &str| self.fabrics.iter().any(|fabric| fabric.name == name && fabric.usable());
         match (&self.configuration, &self.carrier) {
@@ -93,7 +93,7 @@ impl Report {
     }
 }
 
-/// The fabrics that a carrier takes. (In a mixed one, RDMA is used where it is.)
+/// The fabrics that a carrier needs. (In a mixed one, RDMA is used where it is.)
 fn parts(carrier: &str) -> &'static [&'static str] {
     match carrier {
         "mixed" => &["shm", "tcp"],

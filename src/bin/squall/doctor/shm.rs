@@ -8,10 +8,11 @@ use squall_fabric::{
 
 use super::{finding::Area, limits};
 
-/// A node with some groups of some members has some hundred regions, each with a descriptor.
+/// The open files that a node needs: with some groups of some members it has some hundred regions, each with a
+/// descriptor.
 const FILES: u64 = 1024;
 
-/// Each region is mapped, by its owner and by its peers.
+/// The mappings that a node may need: each region is mapped by its owner and by its peers.
 const MAPS: u64 = 65_530;
 
 pub(super) fn look() -> Area {

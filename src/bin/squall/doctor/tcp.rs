@@ -7,7 +7,7 @@ use std::{
 
 use super::{finding::Area, limits};
 
-/// What a connection of 10 Gbit/s between hosts half a millisecond apart has under way, six times over, in bytes.
+/// About six times the bytes under way on a connection of 10 Gbit/s between hosts half a millisecond apart.
 const BUFFER: u64 = 4 << 20;
 
 pub(super) fn look() -> Area {
@@ -39,7 +39,7 @@ pub(super) fn look() -> Area {
             area.good(format!("a connection's buffer for what it {what} grows to {} MiB by itself", most >> 20));
         }
     }
-    // They bound what a configuration may ask for, and nothing else.
+    // These limits bound what a configuration may ask for, and nothing else.
     let most = ["rmem_max", "wmem_max"].map(|name| limits::number(format!("/proc/sys/net/core/{name}")));
     if let [Some(receive), Some(send)] = most {
         area.good(format!(

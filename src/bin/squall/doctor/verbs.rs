@@ -13,10 +13,10 @@ use squall::Config;
 use super::finding::Level;
 use super::{finding::Area, limits};
 
-/// What a node with small groups registers; a file or a large message may need much more.
+/// The memory that a node with small groups registers, in bytes. A file or a large message may need much more.
 const LOCKED: u64 = 64 << 20;
 
-/// Where the system shows its devices.
+/// The directories in which the system shows its devices.
 struct Places {
     class: PathBuf,
     devices: PathBuf,
@@ -34,7 +34,7 @@ pub(super) fn look() -> Area {
     area
 }
 
-/// Opens the device that `who`, which is configured so, would use.
+/// Opens the device that `config` chooses. `who` names its user in the finding.
 #[cfg(feature = "verbs")]
 pub(super) fn look_at_choice(area: &mut Area, who: &str, config: &Config) {
     match config.probe_verbs() {
@@ -46,7 +46,7 @@ pub(super) fn look_at_choice(area: &mut Area, who: &str, config: &Config) {
     }
 }
 
-/// `locked` is how much memory this process may lock, in bytes.
+/// Looks at the devices. `locked` is the memory that this process may lock, in bytes.
 fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
     let mut area = Area::new("verbs", "hosts with RDMA");
     if built {
@@ -93,7 +93,7 @@ fn look_at(places: &Places, built: bool, locked: Option<u64>) -> Area {
     area
 }
 
-/// Returns whether it has a port that can be used.
+/// Looks at a device's ports. Returns whether one of them can be used.
 fn look_at_device(area: &mut Area, name: &str, device: &Path) -> bool {
     let mut active = false;
     for number in entries(&device.join("ports")) {
@@ -127,7 +127,7 @@ fn look_at_device(area: &mut Area, name: &str, device: &Path) -> bool {
     active
 }
 
-/// The GIDs that a port has: their indices and types.
+/// The indices and types of a port's GIDs.
 fn gid_types(port: &Path) -> Vec<(u32, String)> {
     let mut types: Vec<(u32, String)> = entries(&port.join("gid_attrs/types"))
         .into_iter()
@@ -169,7 +169,7 @@ fn entries(directory: &Path) -> Vec<String> {
     names
 }
 
-/// A file's only line; nothing if there is none. A GID that is not set reads as an error.
+/// A file's only line; empty if it can't be read. A GID that is not set reads as an error.
 fn text(path: &Path) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A system's devices, as far as they matter here.
+    /// A system's devices, as far as the tests need them.
     struct System(TempDir);
 
     impl System {

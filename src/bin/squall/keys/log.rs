@@ -12,13 +12,13 @@ use squall::{
 /// Makes a key for each of these nodes, with which it signs its logs, so that they can be shown to others unaltered.
 #[derive(Debug, Args)]
 pub(super) struct LogArgs {
-    /// Where the keys go
+    /// The directory of the keys
     #[arg(long, value_name = "DIR", default_value = "keys")]
     dir: PathBuf,
     /// The nodes' ids
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1.., required = true)]
     node: Vec<u32>,
-    /// Replace keys that are there: what they have signed is checked with their public halves all the same, so keep those
+    /// Replace keys that are there: keep their public halves, which still check what they have signed
     #[arg(long)]
     force: bool,
 }

@@ -28,7 +28,7 @@ A certificate that ends soon is renewed with `add --force`: copy the two files t
 nothing, as long as the CA is the same. A key that was stolen is good until its certificate ends; to be rid of it at once, make
 a new CA (`init --force`) and new keys of all nodes.";
 
-/// Makes the keys with which nodes on a network prove who they are.
+/// Makes the keys with which nodes on a network prove their identity.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct KeysCommand {
@@ -50,10 +50,10 @@ struct InitArgs {
     /// The cluster's name, as in its configuration
     #[arg(long, value_name = "NAME", value_parser = name)]
     cluster: String,
-    /// Where keys are kept; made if it is not there
+    /// The directory of the keys; made if it is not there
     #[arg(long, value_name = "DIR", default_value = "keys")]
     dir: PathBuf,
-    /// Replace the CA that is there: certificates that it made are good for nothing then
+    /// Replace the CA that is there: the certificates that it made are good for nothing then
     #[arg(long)]
     force: bool,
 }
@@ -61,13 +61,13 @@ struct InitArgs {
 /// Makes a certificate and a key for each of these nodes.
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// Where the CA is, and where the keys go
+    /// The directory of the CA and of the keys
     #[arg(long, value_name = "DIR", default_value = "keys")]
     dir: PathBuf,
     /// The nodes' ids
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1.., required = true)]
     node: Vec<u32>,
-    /// How long the certificates are good for; never longer than the CA's own
+    /// The time for which the certificates are good; never longer than the CA's own
     #[arg(long, value_name = "DAYS", default_value = "365", value_parser = value_parser!(u32).range(1..=i64::from(MAX_DAYS)))]
     days: u32,
     /// Replace keys that are there

@@ -1,4 +1,4 @@
-//! `squall keys show`: what certificates and public keys say.
+//! `squall keys show`: the contents of certificates and public keys.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use squall::{
 
 use crate::CommandError;
 
-/// Says whose certificates are, of which cluster, and until when; and which key checks a node's logs.
+/// Shows the node, the cluster and the end of certificates, and the public keys that check a node's logs.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// Certificates, or public keys, as PEM files
@@ -43,7 +43,7 @@ impl ShowArgs {
     }
 }
 
-/// What a PEM text has, in a line each.
+/// The contents of a PEM text, each in a line.
 fn sentences(text: &str) -> Result<Vec<String>, String> {
     if let Ok(key) = PublicKey::from_pem(text.as_bytes()) {
         return Ok(vec![format!("the public key {key}, with which signed logs are checked")]);
@@ -69,7 +69,7 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
 }
 
-/// As of a time, in seconds of Unix.
+/// The validity of a certificate at `now`, in seconds since 1970.
 fn validity(certificate: &Description, now: i64) -> String {
     const DAY: i64 = 86_400;
     let (since, until) = (certificate.since.unix_timestamp(), certificate.until.unix_timestamp());

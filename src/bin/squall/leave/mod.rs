@@ -24,7 +24,7 @@ its node.";
 pub(crate) struct LeaveArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// How long to wait, in seconds
+    /// The time to wait, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
 }

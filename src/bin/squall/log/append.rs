@@ -22,16 +22,16 @@ use squall::{
 use super::{input::Input, meter::Meter, reach::ReachArgs};
 use crate::{CommandError, signals::stop_on_signals};
 
-/// So many records may be under way.
+/// The most records under way.
 const MAX_UNDER_WAY: usize = 4096;
 
-/// And so many bytes of them, but for one that is longer alone.
+/// The most bytes of records under way. A longer record is under way alone.
 const MAX_BYTES_UNDER_WAY: usize = 64 << 20;
 
-/// How long all members may be away.
+/// The time for which all members may be away.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Ctrl-C is noticed within this time.
+/// The time within which Ctrl-C is noticed.
 const ATTENTIVE: Duration = Duration::from_millis(50);
 
 const HELP: &str = "\
@@ -59,7 +59,7 @@ pub(super) struct AppendArgs {
     /// Don't print versions
     #[arg(short, long)]
     quiet: bool,
-    /// Show how far it is though standard error is no terminal: a line a second
+    /// Show the progress even if standard error is no terminal: a line a second
     #[arg(long)]
     progress: bool,
 }
@@ -69,7 +69,7 @@ impl AppendArgs {
         let stop = stop_on_signals()?;
         let config = self.reach.client()?;
         let mut config = config.with_timeout(self.reach.timeout_or(PATIENCE));
-        // Besides those that wait in line, one is being waited for, and one about to be put there.
+        // Besides the calls in the channel, the waiter waits for one and this thread is about to add one.
         config.max_waiting = MAX_UNDER_WAY + 2;
         let input = match (self.lines_of.is_empty(), self.file.is_empty()) {
             (_, false) => Input::Whole(self.file.clone()),
@@ -141,7 +141,7 @@ impl AppendArgs {
     }
 }
 
-/// How much more may be under way.
+/// The bytes of records under way, of which there is a limit.
 #[derive(Default)]
 struct Room {
     bytes: Mutex<usize>,
@@ -149,7 +149,7 @@ struct Room {
 }
 
 impl Room {
-    /// Waits for room for so many bytes. One alone always fits.
+    /// Waits for room for `more` bytes. A record always fits alone.
     fn take(&self, more: usize) {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |bytes: &mut usize| *bytes > 0 && bytes.saturating_add(more) > MAX_BYTES_UNDER_WAY;
@@ -162,7 +162,7 @@ impl Room {
     }
 }
 
-/// What became of records.
+/// The outcome of the records.
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: u64,
@@ -170,7 +170,7 @@ struct Tally {
     first: u64,
     last: u64,
     failure: Option<String>,
-    /// What is to be said of those that were not acknowledged.
+    /// The part of the last message about records that were not acknowledged.
     rest: String,
 }
 
@@ -211,7 +211,7 @@ fn wait(
                 tally.first = if tally.first == 0 { version } else { tally.first };
                 tally.last = version;
                 meter.show(tally.acknowledged, tally.bytes);
-                // Who does not listen any more still wants the records appended.
+                // A reader that is gone does not stop the command: the records are still to be appended.
                 is_heard = is_heard && writeln!(out, "{version}").is_ok();
                 if is_heard && calls.is_empty() {
                     is_heard = out.flush().is_ok();

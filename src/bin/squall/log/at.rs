@@ -13,8 +13,8 @@ use crate::CommandError;
 
 /// Prints the record that was the last at a time.
 ///
-/// A record's time is when it was submitted, by the clock of the member that took it, or just behind the record before where that is
-/// later.
+/// A record's time is that of its submission, by the clock of the member that took it, or just behind the record before
+/// where that is later.
 #[derive(Debug, Args)]
 pub(super) struct AtArgs {
     #[command(flatten)]

@@ -30,7 +30,7 @@ pub(super) struct CutArgs {
     /// End it behind this version
     #[arg(long, value_name = "VERSION")]
     version: Option<u64>,
-    /// Let the group go on without what the log lacks then
+    /// Let the group go on without what the log then lacks
     #[arg(long)]
     accept_loss: bool,
 }

@@ -1,4 +1,4 @@
-//! What is to be appended: lines, or whole files.
+//! The records to append: lines, or whole files.
 
 use std::{
     fs::File,
@@ -9,13 +9,13 @@ use std::{
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 
-/// No record is longer, in bytes; the group may have a lower limit.
+/// The most bytes of a record; the group may have a lower limit.
 const MAX_RECORD_BYTES: u64 = 1 << 30;
 
-/// So many records are read ahead.
+/// The number of records that are read ahead.
 const AHEAD: usize = 64;
 
-/// Where records come from.
+/// The source of records.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Lines of standard input.
@@ -27,19 +27,20 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// How long it is in bytes, if that is known before it is read.
+    /// The length of the input in bytes, if that is known before it is read.
     pub(super) fn bytes(&self) -> Option<u64> {
         let (Input::LinesOf(paths) | Input::Whole(paths)) = self else { return None };
         let bytes = |path: &PathBuf| path.metadata().ok().filter(|meta| meta.is_file()).map(|meta| meta.len());
         paths.iter().map(bytes).sum()
     }
 
-    /// Reads records, on a thread of its own, since standard input may be silent for long. An error is the last: a sentence.
+    /// Reads records, on a thread of its own, since standard input may be silent for long. An error, which is a
+    /// sentence, comes last.
     pub(super) fn read(self) -> io::Result<Receiver<Result<Vec<u8>, String>>> {
         let (records, to_reader) = bounded(AHEAD);
         thread::Builder::new().name("input".into()).spawn(move || {
             if let Err(why) = self.send(&records) {
-                // Who reads may have stopped.
+                // The receiver may be gone.
                 let _ = records.send(Err(why));
             }
         })?;
@@ -62,7 +63,7 @@ impl Input {
                 if record.len() as u64 > MAX_RECORD_BYTES {
                     return Err(format!("{} is longer than {MAX_RECORD_BYTES} bytes", path.display()));
                 }
-                // Nobody takes more.
+                // An error says that the receiver is gone, so that nothing more is needed.
                 let _ = records.send(Ok(record));
                 Ok(())
             }),

@@ -1,13 +1,13 @@
-//! How far a long append is: a bar on a terminal, else a line a second.
+//! The progress of a long append: a bar on a terminal, else a line a second.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-/// How often something is shown.
+/// The interval of lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Shows how many records, and how many bytes, were acknowledged, and how fast.
+/// Shows the number of acknowledged records and bytes, and their rate.
 pub(super) enum Meter {
     Bar { bar: ProgressBar, began: Instant },
     Lines { began: Instant, last: Instant, total: Option<u64> },
@@ -15,7 +15,7 @@ pub(super) enum Meter {
 }
 
 impl Meter {
-    /// On a terminal; `total` is all there is, in bytes, if that is known.
+    /// A meter on a terminal; `total` is the length of the input in bytes, if that is known.
     pub(super) fn bar(total: Option<u64>) -> Meter {
         let (bar, style) = match total {
             Some(total) => (
@@ -26,12 +26,12 @@ impl Meter {
         };
         let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = bar.with_style(style);
-        // So that one sees it wait.
+        // The spinner moves while the append waits.
         bar.enable_steady_tick(PAUSE / 4);
         Meter::Bar { bar, began: Instant::now() }
     }
 
-    /// Elsewhere.
+    /// A meter for an output that is no terminal.
     pub(super) fn lines(total: Option<u64>) -> Meter {
         let now = Instant::now();
         Meter::Lines { began: now, last: now, total }

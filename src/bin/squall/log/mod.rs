@@ -107,7 +107,7 @@ impl LogCommand {
     }
 }
 
-/// Takes a log whose node does not run, to change it.
+/// Opens a log whose node does not run, to change it.
 fn open(directory: &Path) -> Result<Files, CommandError> {
     if !directory.join("log").is_file() {
         let why = format!("{} holds no log: give a directory like STORAGE/logs/GROUP", directory.display());
@@ -116,12 +116,12 @@ fn open(directory: &Path) -> Result<Files, CommandError> {
     Files::open(directory).map_err(|error| CommandError::Failed(error.to_string()))
 }
 
-/// The log was not read.
+/// The error of a command that could not read the log.
 fn failed(error: LogError) -> CommandError {
     CommandError::Failed(error.to_string())
 }
 
-/// What was to be shown was not. Who closes a pipe has seen enough.
+/// The outcome of a command that shows something. A closed pipe is no error: its reader has seen enough.
 fn shown(result: io::Result<()>) -> Result<(), CommandError> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

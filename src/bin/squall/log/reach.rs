@@ -1,4 +1,4 @@
-//! Where the members are that a command talks to.
+//! The members that a command talks to, and the options that name them.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{
     target::name,
 };
 
-/// How long a call of a reader may take.
+/// The time that a reader's call may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long one member may take to answer where all are asked.
+/// The time that one member may take to answer where all are asked.
 pub(super) const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The options of all commands that talk to members.
@@ -24,7 +24,8 @@ pub(super) struct ReachArgs {
     /// The members that this configuration names; the environment (SQUALL_CLUSTER ..) overrides it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// With whose keys, where all nodes share a configuration [default: what SQUALL_ID or the file says, else 1]
+    /// The node whose keys are used, where all nodes share a configuration [default: what SQUALL_ID or the file says,
+    /// else 1]
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
     /// Members of this cluster
@@ -39,7 +40,7 @@ pub(super) struct ReachArgs {
     /// With --address: the directory with the cluster's ca.pem, and with node-M.pem and node-M.key of some node
     #[arg(long, value_name = "DIR", requires = "cluster", conflicts_with = "security")]
     keys: Option<PathBuf>,
-    /// Whose keys, where the directory has those of several nodes
+    /// The node whose keys are used, where the directory has those of several
     #[arg(long, value_name = "M", requires = "keys")]
     keys_of: Option<u32>,
     /// With --address, of a cluster without keys: «none» to dial other hosts
@@ -48,7 +49,7 @@ pub(super) struct ReachArgs {
     /// The durable group
     #[arg(long, value_name = "NAME", value_parser = name, default_value = "log")]
     group: String,
-    /// How long to try, in seconds, where no member answers [default: 300 to append, else 30]
+    /// The time to try, in seconds, where no member answers [default: 300 to append, else 30]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 }
@@ -58,18 +59,18 @@ impl ReachArgs {
         &self.group
     }
 
-    /// How long a call may take: `default`, if nothing else is said.
+    /// The time that a call may take: `default` without the option.
     pub(super) fn timeout_or(&self, default: Duration) -> Duration {
         self.timeout.map_or(default, |seconds| Duration::from_secs(seconds.clamp(1, 1 << 20)))
     }
 
-    /// Where the cluster is.
+    /// The configuration of a client of the cluster.
     pub(super) fn client(&self) -> Result<ClientConfig, CommandError> {
         let usage = |error: &dyn std::fmt::Display| CommandError::Usage(error.to_string());
         let client = match (&self.config, &self.cluster) {
             (Some(path), _) => {
                 let config = match self.id.map_or_else(|| Config::load(path), |id| Config::load_as(path, id)) {
-                    // Who is no node need not say which one it is.
+                    // A client is no node, so it need not say which one it is.
                     Err(ConfigError::Value { key, .. }) if key == "id" => Config::load_as(path, 1),
                     config => config,
                 };
@@ -91,7 +92,7 @@ impl ReachArgs {
         Ok(client.with_timeout(self.timeout_or(READ_PATIENCE)))
     }
 
-    /// What reads the log.
+    /// A reader of the log.
     pub(super) fn log(&self) -> Result<LogClient, CommandError> {
         Ok(LogClient::new(&self.client()?, &self.group))
     }

@@ -27,7 +27,7 @@ Examples:
 With a directory nothing is asked of anybody, and nothing is changed. What is damaged or missing is named, and what follows is read all the
 same; the exit code is 1 then. Records are among them that may never have been acknowledged.";
 
-/// Prints records by version: all that had been acknowledged to anybody when it began, or a part of them.
+/// Prints records by version: all that had been acknowledged when it began, or a part of them.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct ReadArgs {
@@ -42,7 +42,7 @@ pub(super) struct ReadArgs {
     /// The last version [default: the last that there is]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
-    /// At most so many records
+    /// The most records
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Print what a member has, though it may be cut off and behind the others

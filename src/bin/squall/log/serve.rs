@@ -7,7 +7,7 @@ use squall::{Config, Mode, Node, log_service::RecordLog};
 
 use crate::{CommandError, signals::stop_on_signals, target::name};
 
-/// How often it looks whether it is to end.
+/// The interval at which it checks whether it is to end.
 const ATTENTIVE: Duration = Duration::from_millis(100);
 
 const HELP: &str = "\
@@ -26,7 +26,7 @@ pub(super) struct ServeArgs {
     /// The cluster's configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Which node of a configuration that all share
+    /// The node to run, of a configuration that all nodes share
     #[arg(long, value_name = "N")]
     id: Option<u32>,
     /// The durable group

@@ -8,7 +8,7 @@ use squall::log_service::LogRecord;
 
 use super::time;
 
-/// How records are shown.
+/// The form in which records are shown.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct FormArgs {
@@ -18,7 +18,8 @@ pub(super) struct FormArgs {
     /// Put each record's version and time before it
     #[arg(long)]
     with_time: bool,
-    /// A JSON object on each line: version, time, time_ns, epoch, node, skipped (if no member applies it), and record, or bytes (in hexadecimal) if it is no text
+    /// Print a JSON object on each line: version, time, time_ns, epoch, node, skipped (if no member applies it), and
+    /// record, or bytes (in hexadecimal) if it is no text
     #[arg(long, conflicts_with_all = ["with_version", "with_time"])]
     json: bool,
 }
@@ -27,7 +28,7 @@ pub(super) struct FormArgs {
 pub(super) struct Shown {
     form: FormArgs,
     out: BufWriter<StdoutLock<'static>>,
-    /// Commands that are none of a log of records.
+    /// The number of commands that are no records.
     strange: u64,
 }
 
@@ -36,16 +37,16 @@ impl Shown {
         Shown { form, out: BufWriter::with_capacity(64 << 10, io::stdout().lock()), strange: 0 }
     }
 
-    /// Shows records, and whatever was shown before, at once.
+    /// Shows records, and flushes them with all records before.
     pub(super) fn records<'r>(&mut self, records: impl IntoIterator<Item = &'r LogRecord>) -> io::Result<()> {
         records.into_iter().try_for_each(|record| self.record(record))?;
         self.out.flush()
     }
 
-    /// Shows a record, at the latest with the next [records](Shown::records).
+    /// Shows a record. It may appear only with the next [records](Shown::records).
     pub(super) fn record(&mut self, record: &LogRecord) -> io::Result<()> {
         let Ok(bytes) = record.record() else {
-            // Nobody has applied it.
+            // No member has applied it.
             self.strange += 1;
             return Ok(());
         };

@@ -30,7 +30,7 @@ pub(super) struct SkipArgs {
     /// The command's version
     #[arg(long, value_name = "VERSION")]
     version: u64,
-    /// Why, for those who read the log later
+    /// The reason, for later readers of the log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }

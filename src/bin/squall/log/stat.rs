@@ -14,7 +14,7 @@ use super::{
 };
 use crate::CommandError;
 
-/// Shows how the log is at each member: where it begins and ends, what is safe, and what it takes of the disk.
+/// Shows the log at each member: where it begins and ends, what is safe, and what it takes of the disk.
 #[derive(Debug, Args)]
 pub(super) struct StatArgs {
     #[command(flatten)]

@@ -12,18 +12,18 @@ use super::{
 };
 use crate::{CommandError, signals::stop_on_signals};
 
-/// Ctrl-C is noticed within about this time.
+/// The time within which Ctrl-C is noticed, about.
 const ATTENTIVE: Duration = Duration::from_millis(500);
 
 /// Prints the last records, and with -f those that come, as soon as they are acknowledged, until Ctrl-C.
 ///
-/// When the member that it talks to fails, it goes on at another one, with the next record. While no member can be reached it tries
-/// again.
+/// When the member that it talks to fails, it goes on at another one, with the next record. While no member can be
+/// reached, it tries again.
 #[derive(Debug, Args)]
 pub(super) struct TailArgs {
     #[command(flatten)]
     reach: ReachArgs,
-    /// How many records
+    /// The number of records
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
     /// Go on with what comes
@@ -64,7 +64,7 @@ impl TailArgs {
     }
 }
 
-/// Says once what is the matter, and where to go on, if waiting may help.
+/// Prints the trouble once, and returns the version to go on with, if waiting may help.
 fn await_better(log: &mut LogClient, error: LogError, next: u64, is_waiting: &mut bool) -> Result<u64, CommandError> {
     match error {
         LogError::Unreachable { trouble, .. } => {

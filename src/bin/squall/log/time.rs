@@ -1,4 +1,4 @@
-//! Times as people write them.
+//! Times in the form that people write.
 
 use squall::Hlc;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -15,7 +15,7 @@ pub(super) fn parse(text: &str) -> Result<Hlc, String> {
     })
 }
 
-/// Seconds, without what floating point would lose where they are written with nine decimals.
+/// A time in seconds as nanoseconds. Up to nine decimals are exact, where floating point would lose some.
 fn seconds_as_nanos(text: &str, seconds: f64) -> Option<i128> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     match (whole.parse::<i128>(), rest.len() <= 9 && rest.bytes().all(|digit| digit.is_ascii_digit())) {

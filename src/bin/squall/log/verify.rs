@@ -28,14 +28,14 @@ A member that is started again meanwhile, or is behind, is waited for, for 20 s.
 The exit code is 1 if a record is damaged or altered, if logs differ, or if nobody whose key was given has signed; and 3 if nothing
 of that was found, and a member could not be checked to the end: it did not answer, or was behind.";
 
-/// Checks every record of a log, at every member, and that all members have the same; or of logs in directories.
+/// Checks every record of a log at every member, and that all members have the same; or checks logs in directories.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct VerifyArgs {
     /// Logs in these directories, instead of those of members that run
     #[arg(value_name = "DIR", conflicts_with_all = ["config", "cluster"])]
     directories: Vec<PathBuf>,
-    /// The directory with the public keys of those who sign: node-N.log.pem
+    /// The directory with the signers' public keys: node-N.log.pem
     #[arg(long, value_name = "DIR", requires = "directories")]
     signers: Option<PathBuf>,
     #[command(flatten)]

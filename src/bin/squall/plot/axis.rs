@@ -1,6 +1,6 @@
-//! Scales: from values to pixels, and where the ticks are.
+//! Scales: from values to pixels, and the places of the ticks.
 
-/// What an axis counts, and so how its ticks are written.
+/// The unit of an axis, which decides how its ticks are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Plain numbers.
@@ -17,26 +17,26 @@ pub(crate) struct Axis {
     logarithmic: bool,
 }
 
-/// An axis with its ends: what a chart's data need.
+/// An axis with its ends, which follow from a chart's data.
 #[derive(Debug)]
 pub(super) struct Scale {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// Values, and what is written at them.
+    /// Values, and the text at each.
     pub(super) ticks: Vec<(f64, String)>,
 }
 
-/// About so many ticks read well.
+/// The number of ticks that reads well, about.
 const TICKS: f64 = 6.0;
 
 impl Axis {
-    /// From zero, in equal steps.
+    /// An axis from zero, in equal steps.
     pub(crate) fn linear(label: impl Into<String>) -> Axis {
         Axis { label: label.into(), unit: Unit::Number, logarithmic: false }
     }
 
-    /// In equal factors. Values that are not positive can't be shown.
+    /// An axis in equal factors. Values that are not positive can't be shown.
     pub(crate) fn logarithmic(label: impl Into<String>, unit: Unit) -> Axis {
         Axis { label: label.into(), unit, logarithmic: true }
     }
@@ -96,14 +96,14 @@ impl Axis {
             Unit::Bytes if value >= 1048576.0 => format!("{} MB", value / 1048576.0),
             Unit::Bytes if value >= 1024.0 => format!("{} KB", value / 1024.0),
             Unit::Bytes => format!("{value} B"),
-            // What a sum of decimal steps ends with is noise.
+            // The last digits of a sum of decimal steps are noise.
             Unit::Number => format!("{}", (value * 1e6).round() / 1e6),
         }
     }
 }
 
 impl Scale {
-    /// Where a value lies between the ends: 0 to 1.
+    /// The place of a value between the ends: 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         if self.logarithmic {
             (value / self.low).ln() / (self.high / self.low).ln()

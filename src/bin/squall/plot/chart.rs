@@ -8,11 +8,11 @@ use super::{
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// What the key calls it.
+    /// The name in the key.
     pub(crate) name: String,
     /// In the order in which they are joined.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Drawn dashed, and without dots: a bound or a model rather than a measurement.
+    /// Whether it is drawn dashed and without dots: a bound or a model rather than a measurement.
     pub(crate) model: bool,
 }
 
@@ -36,7 +36,7 @@ const ABOVE: f64 = 34.0;
 const BELOW: f64 = 56.0;
 const KEY_LINE: f64 = 18.0;
 const HEAD: f64 = 40.0;
-/// About as wide as a letter of the title is.
+/// The width of a letter of the title, about.
 const TITLE_LETTER: f64 = 9.0;
 const MORE_POINTS_THAN_DOTS: usize = 40;
 

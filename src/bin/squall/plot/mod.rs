@@ -13,7 +13,7 @@ pub(crate) use self::{
 };
 use crate::CommandError;
 
-/// Writes a drawing to a file, over what was there.
+/// Writes a drawing to a file, and replaces what was there.
 pub(crate) fn write(path: &Path, drawing: &str) -> Result<(), CommandError> {
     std::fs::write(path, drawing).map_err(|error| {
         let path = path.display();

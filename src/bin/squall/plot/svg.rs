@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What text is aligned to its position with.
+/// The point of a text that lies at its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -27,7 +27,7 @@ fn escape(text: &str) -> String {
 }
 
 impl Svg {
-    /// A white page. `title` is what a reader hears of it, or sees on hovering.
+    /// A white page. `title` is its accessible name, and is shown on hovering.
     pub(crate) fn new(width: f64, height: f64, title: &str) -> Svg {
         let (width, height) = (short(width), short(height));
         let mut svg = Svg { text: String::new() };
@@ -45,7 +45,6 @@ impl Svg {
         self.text.push('\n');
     }
 
-    /// A straight line.
     pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64) {
         let [x1, y1, x2, y2, width] = [from.0, from.1, to.0, to.1, width].map(short);
         self.line_of_text(&format!(
@@ -80,7 +79,6 @@ impl Svg {
         ));
     }
 
-    /// A filled box.
     pub(crate) fn rect(&mut self, at: (f64, f64), size: (f64, f64), fill: &str) {
         let [x, y, width, height] = [at.0, at.1, size.0, size.1].map(short);
         self.line_of_text(&format!(
@@ -88,7 +86,6 @@ impl Svg {
         ));
     }
 
-    /// A dot.
     pub(crate) fn dot(&mut self, at: (f64, f64), radius: f64, fill: &str) {
         let [x, y, radius] = [at.0, at.1, radius].map(short);
         self.line_of_text(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" fill=\"{fill}\"/>"));

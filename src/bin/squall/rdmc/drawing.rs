@@ -13,13 +13,13 @@ const STEP: f64 = 96.0;
 const BOX: (f64, f64) = (26.0, 20.0);
 const INSET: f64 = 6.0;
 
-/// Neighbouring blocks have hues far apart: the golden angle.
+/// The colour of a block. Neighbouring blocks have hues far apart: the golden angle.
 fn colour(block: u32) -> String {
     let hue = (f64::from(block) * 137.508) % 360.0;
     format!("hsl({hue:.0},65%,72%)")
 }
 
-/// Draws who sends which block to whom, in which step.
+/// Draws each transfer of a block: its sender, its receiver and its step.
 pub(super) fn draw(title: &str, algorithm: &Algorithm, moves: &Moves) -> String {
     let width = (LEFT + moves.steps as f64 * STEP + MARGIN).max(560.0);
     let height = HEAD + moves.nodes as f64 * LANE + MARGIN;
@@ -70,7 +70,7 @@ pub(super) fn draw(title: &str, algorithm: &Algorithm, moves: &Moves) -> String 
     svg.finish()
 }
 
-/// Where a sent block is drawn: a rack's leader may send two in one step.
+/// The place of a sent block in its lane: a rack's leader may send two in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Alone,

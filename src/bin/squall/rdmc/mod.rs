@@ -1,4 +1,4 @@
-//! `squall rdmc`: what the multicast does, to look at.
+//! `squall rdmc`: views of the multicast's schedules.
 
 mod drawing;
 mod moves;

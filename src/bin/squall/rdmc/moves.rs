@@ -21,7 +21,7 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// How many steps the schedule has: less than it takes to list them.
+    /// The number of steps of the schedule, at less cost than listing them.
     pub(super) fn steps(algorithm: &Algorithm, nodes: usize, blocks: u32) -> Result<u64, ScheduleError> {
         let ranks = (0..nodes as u32).map(Rank);
         ranks
@@ -29,7 +29,7 @@ impl Moves {
             .try_fold(0, |most, steps| Ok(most.max(steps?)))
     }
 
-    /// What everybody sends.
+    /// The sends of all nodes.
     pub(super) fn of(algorithm: &Algorithm, nodes: usize, blocks: u32) -> Result<Moves, ScheduleError> {
         let mut list = Vec::new();
         for rank in (0..nodes as u32).map(Rank) {
@@ -46,7 +46,7 @@ impl Moves {
         Ok(Moves { nodes, steps, list })
     }
 
-    /// How many blocks each node sends, and how many it receives.
+    /// The number of blocks that each node sends, and the number that it receives.
     pub(super) fn traffic(&self) -> Vec<(usize, usize)> {
         let mut traffic = vec![(0, 0); self.nodes];
         for one in &self.list {

@@ -2,10 +2,10 @@
 
 use super::moves::Moves;
 
-/// What most terminals show in one line.
+/// The width of a line that most terminals show, in characters.
 const WIDEST: usize = 160;
 
-/// What one node does in one step.
+/// One node's transfers in one step.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     sends: Vec<String>,
@@ -15,7 +15,7 @@ struct Cell {
 const NOTHING: &str = "·";
 
 impl Cell {
-    /// Its words, the receives below each other at `column`.
+    /// Its text, with the receives at `column`, so that those of several rows align.
     fn text(&self, column: usize) -> String {
         let (sends, receives) = (self.sends.join(" "), self.receives.join(" "));
         match (sends.is_empty(), receives.is_empty()) {
@@ -26,7 +26,7 @@ impl Cell {
     }
 }
 
-/// Time down and nodes across if that fits, else the other way round; none if neither does.
+/// A table with time down and nodes across if that fits, else the other way round; None if neither does.
 pub(super) fn table(moves: &Moves) -> Option<String> {
     [time_down(moves), time_across(moves)].into_iter().find(|table| width(table) <= WIDEST)
 }
@@ -35,7 +35,7 @@ fn width(table: &str) -> usize {
     table.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// A cell for each node, of each step: what they do.
+/// The cells of all steps, each with a cell for every node.
 fn cells(moves: &Moves) -> Vec<Vec<Cell>> {
     let mut cells = vec![vec![Cell::default(); moves.nodes]; moves.steps];
     for one in &moves.list {

@@ -1,4 +1,4 @@
-//! `squall recover`: what is left of a group goes on without those who would have to agree.
+//! `squall recover`: the rest of a group goes on without the members that would have to agree.
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},
@@ -31,7 +31,7 @@ log of it ends, whoever else holds it: the command names these shards before it 
 states, and nothing will unite them: end those processes first. Who did it, when and why is recorded in the view log, and
 `squall status` shows it.";
 
-/// Lets a node go on alone when most of those who decide are lost for ever.
+/// Lets a node go on alone when most of the members that decide are lost for ever.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RecoverArgs {
@@ -40,7 +40,7 @@ pub(crate) struct RecoverArgs {
     /// Do it
     #[arg(long, required = true)]
     force: bool,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Don't ask whether this is meant
@@ -79,7 +79,7 @@ fn without_state(status: &StatusReport) -> Vec<String> {
     status.shards.iter().filter(lacks).map(words).collect()
 }
 
-/// Whether who sits at the terminal means it.
+/// Whether the operator confirms it at the terminal.
 fn confirmed() -> Result<bool, CommandError> {
     if !io::stdin().is_terminal() {
         return Err(CommandError::Usage("there is no terminal to ask whether this is meant: give --yes".into()));
@@ -92,7 +92,7 @@ fn confirmed() -> Result<bool, CommandError> {
     Ok(line.trim() == "recover")
 }
 
-/// Who does it, where and when, and why.
+/// The record of the act: the user, the host, the time and the reason.
 fn record(reason: &str) -> String {
     let user = std::env::var("USER").unwrap_or_else(|_| format!("user {}", rustix::process::geteuid().as_raw()));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What the experiments of all papers have in common: how they are asked for, and where their results go.
+//! The common parts of the papers' experiments: their options, and the output of their results.
 
 use std::{
     ffi::OsString,
@@ -18,10 +18,10 @@ use clap::{Args, ValueEnum};
 use super::outcome::Outcome;
 use crate::{CommandError, plot};
 
-/// How experiments are to be run, and where their results go.
+/// Options for the run of experiments, and for their results.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// What all that is random follows from.
+    /// The seed of all that is random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Draw the figures into this file; with `all`, into one for each experiment, named after it.
@@ -30,12 +30,12 @@ pub(super) struct Options {
     /// Print one JSON object per line: the rows of the table, then the findings.
     #[arg(long)]
     json: bool,
-    /// Less of everything, in a few seconds.
+    /// Do less of everything, in a few seconds.
     #[arg(long)]
     quick: bool,
 }
 
-/// How an experiment is to be run.
+/// The seed and the size of an experiment's run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) seed: u64,
@@ -78,7 +78,7 @@ impl Options {
     }
 }
 
-/// What `work` makes of each item, in their order; on all cores.
+/// The results of `work` on each item, in the items' order. Runs on all cores.
 pub(super) fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
     let each = || {

@@ -36,21 +36,22 @@ enum What {
 }
 
 /// Run the scenarios of many seeds, and check what must hold: one view of each epoch, one order everywhere, no gap, no
-/// repetition, no stale read, nothing acknowledged is lost, nothing hangs, and who can serve does when the faults are over.
+/// repetition, no stale read, nothing acknowledged is lost, nothing hangs. Nodes that can serve do so when the faults
+/// are over.
 ///
-/// Each scenario is a cluster of 2 to 9 nodes with its view log, on the worst network that the contract permits, with clients,
-/// and with pauses, cuts, crashes, joins and leaves. About half of the groups with one order are durable: then all nodes also lose
-/// power at once, and disks tear, fill up, fail and rot. The first seed that fails is printed, and `squall sim replay SEED` tells
-/// what happened in it.
+/// Each scenario is a cluster of 2 to 9 nodes with its view log and with clients, on the worst network that the
+/// contract permits. It meets pauses, cuts, crashes, joins and leaves. About half of the groups with one order are
+/// durable: then all nodes also lose power at once, and disks tear, fill up, fail and rot. The first seed that fails is
+/// printed, and `squall sim replay SEED` tells what happened in it.
 #[derive(Debug, Args)]
 struct Check {
-    /// How many seeds to run.
+    /// The number of seeds to run.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// How many run at the same time [default: one on each core].
+    /// The number of seeds that run at the same time [default: one on each core].
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -76,7 +77,7 @@ impl SimCommand {
     }
 }
 
-/// What scenarios did, together.
+/// The sums over all scenarios.
 #[derive(Default)]
 struct Sum {
     done: u64,
@@ -84,7 +85,7 @@ struct Sum {
     reads: usize,
     views: usize,
     faults: usize,
-    /// Of the failed ones, that with the lowest seed.
+    /// The failed scenario with the lowest seed.
     failed: Option<scenario::Violation>,
 }
 
@@ -115,7 +116,8 @@ impl Check {
         let work = || {
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                // Those before the one that failed are still of interest.
+                // After a failure no higher seed begins. Those under way still end, since one of them may fail at a
+                // lower seed.
                 if seed >= end || lock(&sum).failed.is_some() {
                     break;
                 }

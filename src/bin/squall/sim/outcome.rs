@@ -1,4 +1,4 @@
-//! What came of an experiment: a table, charts, and which findings hold.
+//! The outcome of an experiment: a table, charts, and the findings that hold or do not.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 
 use crate::plot::Chart;
 
-/// One column: its name for people, with the unit, and its field's name for programs.
+/// One column: its head for people, with the unit, and its field's name for programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) head: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Column {
 pub(super) enum Value {
     Word(String),
     Count(u64),
-    /// A measurement, and how many decimals of it people see.
+    /// A measurement, and the number of decimals that people see.
     Measured(f64, usize),
     /// A number of any size, which people see as 1e-6.
     Exponential(f64),
@@ -51,18 +51,17 @@ counts!(u32 u64 usize);
 /// One claim of the paper, or of this project.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    /// A sentence, with where it stands.
+    /// A sentence, with its section or figure in the paper.
     pub(super) claim: String,
     pub(super) holds: bool,
-    /// The measured figures that it rests on.
+    /// The measured figures that the verdict rests on.
     pub(super) figures: String,
 }
 
-/// What came of an experiment.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) title: String,
-    /// What was assumed where the paper does not say.
+    /// The assumptions where the paper does not say.
     pub(super) assumed: Vec<String>,
     pub(super) columns: Vec<Column>,
     /// One value for each column.
@@ -77,7 +76,7 @@ pub(super) fn columns<const N: usize>(names: [(&'static str, &'static str); N]) 
 }
 
 impl Outcome {
-    /// For people.
+    /// The text for people.
     pub(super) fn text(&self, experiment: &str) -> String {
         let mut text = format!("{experiment}: {}\n", self.title);
         for assumed in &self.assumed {
@@ -124,7 +123,7 @@ impl Outcome {
         text
     }
 
-    /// For programs: one object per line.
+    /// The text for programs: one object per line.
     pub(super) fn json(&self, experiment: &str) -> String {
         let mut text = String::new();
         for row in &self.rows {

@@ -1,4 +1,4 @@
-//! `squall status`: how a node sees its cluster.
+//! `squall status`: a cluster as one of its nodes sees it.
 
 mod text;
 
@@ -18,7 +18,7 @@ use crate::{
     target::{TargetArgs, failed},
 };
 
-/// Ctrl-C is noticed within this time.
+/// The time within which Ctrl-C is noticed.
 const ATTENTIVE: Duration = Duration::from_millis(50);
 
 const HELP: &str = "\
@@ -41,7 +41,7 @@ join. The exit code is 1 if the node does not answer; with --watch it is asked a
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Show it again every second, or as often as is said
+    /// Show it again every second, or at this interval
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true)]
     watch: Option<f64>,
     /// Print a JSON object; with --watch one for each time
@@ -60,7 +60,7 @@ impl StatusArgs {
             .ok_or_else(|| CommandError::Usage(format!("--watch={seconds} is no time to wait: give 0.01 or more")))?;
         let mut client: Option<AdminClient> = None;
         let stop = stop_on_signals()?;
-        // What can't be mended by waiting ends it.
+        // An error that waiting can't mend ends the command.
         self.target.target()?;
         while !stop.load(Ordering::Relaxed) {
             let connected = client.take().map_or_else(|| self.target.connect(), Ok);
@@ -71,7 +71,7 @@ impl StatusArgs {
             });
             let shown = match asked {
                 Ok(report) => self.clear().and_then(|()| self.show(&report)),
-                // It may come back.
+                // The node may come back.
                 Err(error) => self.clear().and_then(|()| writeln!(io::stderr(), "squall: {error}")),
             };
             match shown {
@@ -100,7 +100,7 @@ impl StatusArgs {
     }
 }
 
-/// Waits, but for who asks it to stop.
+/// Waits for `pause`, or until `stop` is set.
 fn rest(pause: Duration, stop: &AtomicBool) {
     let until = Instant::now() + pause;
     while !stop.load(Ordering::Relaxed) {

@@ -168,7 +168,7 @@ fn beside(page: &mut String, log: &LogStatus) -> fmt::Result {
     Ok(())
 }
 
-/// A time in nanoseconds since 1970.
+/// The text of a time in nanoseconds since 1970.
 fn utc(ns: u64) -> String {
     let time = OffsetDateTime::from_unix_timestamp_nanos(ns.into()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (date, (hour, minute, second)) = (time.date(), time.to_hms());
@@ -205,7 +205,7 @@ fn ids(nodes: &[NodeId]) -> String {
     nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Columns as wide as what is in them, two blanks apart; one that is empty is left out.
+/// Writes a table. Columns are as wide as their contents, two blanks apart; an empty column is left out.
 fn table<const N: usize>(page: &mut String, head: [&str; N], rows: Vec<[String; N]>) -> fmt::Result {
     let width = |column: usize| {
         let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

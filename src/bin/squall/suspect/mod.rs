@@ -1,4 +1,4 @@
-//! `squall suspect`: a member is to be taken for failed.
+//! `squall suspect`: a node takes a member for failed.
 
 use clap::Args;
 use squall::NodeId;

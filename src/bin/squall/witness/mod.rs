@@ -25,7 +25,7 @@ pub(crate) struct WitnessArgs {
     /// The cluster's configuration, which lists the node in `witnesses`
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Which node of a configuration that all share
+    /// The node to run, of a configuration that all nodes share
     #[arg(long, value_name = "N")]
     id: Option<u32>,
 }

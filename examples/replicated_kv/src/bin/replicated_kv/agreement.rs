@@ -1,11 +1,11 @@
-//! Whether replicas hold the same.
+//! The check that all replicas hold the same.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::client::{Client, field, until};
 
-/// Waits until all replicas serve, have applied the same, and hold the same, which they soon do once nobody writes and what
-/// expires is gone. Returns what that is.
+/// Waits until all replicas serve, have applied the same commands, and hold the same. They soon do once there are no
+/// more writes and keys that expire are gone. Returns a text of what they hold.
 pub(crate) async fn agreement(addresses: &[SocketAddr], patience: Duration) -> Result<String, String> {
     let mut clients = Client::connect_to_all(addresses).await?;
     until(patience, async || {

@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long any single answer may take.
+/// The time that any single answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection that speaks RESP2.
@@ -33,7 +33,7 @@ impl Client {
         Ok(Client { address, stream, received: Vec::new() })
     }
 
-    /// A connection to each of these.
+    /// Connects to each of these addresses.
     pub(crate) async fn connect_to_all(addresses: &[SocketAddr]) -> Result<Vec<Client>, String> {
         let mut clients = Vec::new();
         for &address in addresses {
@@ -42,18 +42,18 @@ impl Client {
         Ok(clients)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(crate) async fn call(&mut self, words: &[&str]) -> Result<OwnedFrame, String> {
         self.send(&request(words)).await?;
         self.answer().await
     }
 
-    /// Asks, and [`show`]s the answer.
+    /// Sends a request, and [`show`]s the answer.
     pub(crate) async fn text(&mut self, words: &[&str]) -> Result<String, String> {
         Ok(show(&self.call(words).await?))
     }
 
-    /// Asks, and compares the answer.
+    /// Sends a request, and compares the answer.
     pub(crate) async fn expect(&mut self, words: &[&str], expected: &str) -> Result<(), String> {
         let got = self.text(words).await?;
         if got == expected {
@@ -68,7 +68,7 @@ impl Client {
         sent.map_err(|_| self.late("took no bytes"))?.map_err(|error| format!("sending to {}: {error}", self.address))
     }
 
-    /// Sends what the replica takes at once. Returns how much, in bytes.
+    /// Sends as much as the replica takes at once. Returns the number of bytes.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> usize {
         self.stream.try_write(bytes).unwrap_or(0)
     }
@@ -78,7 +78,7 @@ impl Client {
         timeout(PATIENCE, self.next()).await.map_err(|_| self.late("sent no answer"))?
     }
 
-    /// The next answer, whenever it comes. What has come of it stays if the wait is given up.
+    /// The next answer, whenever it comes. If the wait is given up, the bytes that have arrived are kept.
     pub(crate) async fn next(&mut self) -> Result<OwnedFrame, String> {
         loop {
             match decode(&self.received) {
@@ -95,15 +95,15 @@ impl Client {
         }
     }
 
-    /// All that comes until the replica closes the connection.
+    /// All bytes that come until the replica closes the connection.
     pub(crate) async fn rest(mut self) -> Result<Vec<u8>, String> {
         while timeout(PATIENCE, self.receive()).await.map_err(|_| self.late("sent nothing, nor an end,"))?? > 0 {}
         Ok(self.received)
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the sending direction of the connection.
     pub(crate) async fn finish(&mut self) {
-        // If the replica has closed the connection already, it knows.
+        // It fails if the replica has closed the connection already, which is just as well.
         let _ = self.stream.shutdown().await;
     }
 
@@ -137,7 +137,7 @@ pub(crate) fn show(answer: &OwnedFrame) -> String {
     }
 }
 
-/// Looks again and again until what is looked for is there, for so long; then says what was wrong in the end.
+/// Calls `look` until it succeeds, for `patience` at most. Returns its last error if it never does.
 pub(crate) async fn until<T>(
     patience: Duration,
     mut look: impl AsyncFnMut() -> Result<T, String>,
@@ -151,7 +151,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// What INFO says of this.
+/// The value of a field of INFO's answer.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }

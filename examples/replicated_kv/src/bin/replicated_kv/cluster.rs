@@ -1,4 +1,4 @@
-//! All replicas as processes of this host, and the one that watches them.
+//! All replicas as processes of this host, and the supervisor that watches them.
 
 use std::{
     fs,
@@ -25,14 +25,14 @@ use crate::{
     replica::{PASSWORD, READY, stop_asked},
 };
 
-/// How long a replica may take to stop before it is killed.
+/// The time that a replica may take to stop before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long to wait before a replica that has died is started again: this at first, up to the most.
+/// The pause before a replica that has died is started again: this at first, up to the most.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const MOST_RESTART_PAUSE: Duration = Duration::from_secs(10);
 
-/// Why a cluster could not run.
+/// The reason why a cluster could not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     #[error("replica {id} would listen on port {base} + {id} - 1, which does not exist: give a lower --port")]
@@ -76,13 +76,13 @@ pub(crate) async fn run(args: &Args) -> Result<(), ClusterError> {
     watched
 }
 
-/// The replicas of one cluster. Those that still run when it is dropped are killed.
+/// The replicas of one cluster. Replicas that still run when it is dropped are killed.
 pub(crate) struct Cluster {
     name: String,
     replicas: Vec<ReplicaProcess>,
-    /// What time limits are multiplied by.
+    /// The factor of all time limits.
     patience: u32,
-    /// What they know of each other, whose files they may read again.
+    /// The replicas' configuration and keys, in files that a restarted replica reads again.
     network: Network,
 }
 
@@ -90,13 +90,13 @@ struct ReplicaProcess {
     id: u32,
     address: SocketAddr,
     child: Child,
-    /// As long as it is open, the replica goes on. It also closes when this process is killed.
+    /// The replica runs as long as this is open. It also closes when this process is killed.
     lifeline: Option<ChildStdin>,
     state: State,
-    /// What it says, and has said.
+    /// The replica's standard output, and the bytes read from it so far.
     output: ChildStdout,
     said: Vec<u8>,
-    /// How long it waits before it is started again the next time, and when that is.
+    /// The pause before the next restart, and the time of that restart.
     pause: Duration,
     due: Option<Instant>,
 }
@@ -108,11 +108,11 @@ enum State {
     Ended,
 }
 
-/// What has become of a replica.
+/// A change in a replica's state.
 enum News {
     Serves(usize),
     Died(usize, String),
-    /// It is time to start it again.
+    /// It is time to start the replica again.
     Due(usize),
 }
 
@@ -122,7 +122,7 @@ impl Cluster {
         let mut places = Vec::new();
         for id in args.members() {
             let address = args.address(id).ok_or(ClusterError::NoPort { base: args.port, id })?;
-            // A replica would say the same, after its siblings were started in vain.
+            // Checked here, before the other replicas are started in vain: a replica would fail in the same way.
             drop(listen(address)?);
             places.push((id, address));
         }
@@ -147,17 +147,17 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where the replicas listen.
+    /// The addresses at which the replicas listen.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.replicas.iter().map(|replica| replica.address).collect()
     }
 
-    /// The replicas' processes, in the order of their nodes; 0 for one that has ended.
+    /// The replicas' process ids, in the order of their nodes; 0 for one that has ended.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.replicas.iter().map(ReplicaProcess::pid).collect()
     }
 
-    /// Starts replicas again that die, and says so, until none is left that has the data.
+    /// Starts replicas again that die, and reports it, until no replica is left that has the data.
     async fn watch(&mut self, args: &Args) -> ClusterError {
         loop {
             let has_data =
@@ -201,14 +201,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills the replica with this place, as an accident would.
+    /// Kills the replica at this place, as an accident would.
     pub(crate) async fn kill(&mut self, index: usize) -> io::Result<()> {
         let replica = &mut self.replicas[index];
         replica.state = State::Ended;
         replica.child.kill().await
     }
 
-    /// Starts all again that were killed, and waits until they serve.
+    /// Starts all replicas again that were killed, and waits until they serve.
     pub(crate) async fn start_again(&mut self, args: &Args) -> Result<(), ClusterError> {
         for index in 0..self.replicas.len() {
             if self.replicas[index].state == State::Ended {
@@ -223,7 +223,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks all replicas to stop, and waits until they have. Returns the ids of those that did not end well.
+    /// Asks all replicas to stop, and waits until they have. Returns the ids of the replicas that did not end well.
     pub(crate) async fn stop(mut self) -> Vec<u32> {
         for replica in &mut self.replicas {
             replica.lifeline = None;
@@ -239,7 +239,7 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => {
                     eprintln!("replicated_kv: replica {} does not stop, so it is killed", replica.id);
                     failed.push(replica.id);
-                    // It is killed once more when it is dropped.
+                    // Dropping the process kills it once more.
                     let _ = replica.child.kill().await;
                 }
             }
@@ -257,7 +257,7 @@ impl ReplicaProcess {
         say(&format!("replica {} serves redis-cli -p {} (process {})", self.id, self.address.port(), self.pid()));
     }
 
-    /// Waits for the word that the replica serves.
+    /// Waits until the replica says that it serves.
     async fn until_ready(&mut self) -> Result<(), ClusterError> {
         if self.says_ready().await? {
             self.state = State::Serving;
@@ -267,13 +267,14 @@ impl ReplicaProcess {
         Err(ClusterError::NotUp { id: self.id, status: status.to_string() })
     }
 
-    /// Whether the first that it says is that it serves; it may also end. May be given up, and called again.
+    /// Whether the replica's first line says that it serves; the replica may also end first. The future may be dropped,
+    /// and the call repeated.
     async fn says_ready(&mut self) -> io::Result<bool> {
         while !self.said.ends_with(b"\n") && self.output.read_buf(&mut self.said).await? > 0 {}
         Ok(self.said.trim_ascii_end() == READY.as_bytes())
     }
 
-    /// The next that becomes of it. May be given up, and called again.
+    /// The replica's next change of state. The future may be dropped, and the call repeated.
     async fn news(&mut self, index: usize) -> News {
         if self.state == State::Starting && self.says_ready().await.unwrap_or(false) {
             return News::Serves(index);
@@ -309,7 +310,7 @@ fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr, network: &Net
     if args.smoke {
         command.env_remove(PASSWORD);
     }
-    // A group of its own, so that Ctrl-C reaches the supervisor alone, and one process decides.
+    // A process group of its own, so that Ctrl-C reaches the supervisor alone, which then decides.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;
     let lifeline = child.stdin.take();
@@ -318,7 +319,7 @@ fn spawn(args: &Args, cluster: &str, id: u32, address: SocketAddr, network: &Net
     Ok(ReplicaProcess { id, address, child, lifeline, state: State::Starting, output, said, pause, due: None })
 }
 
-/// Waits for the first of these to be ready, and removes it.
+/// Waits for the first of these futures to be ready, and removes it.
 async fn first<F: Future>(waits: &mut Vec<Pin<Box<F>>>) -> F::Output {
     poll_fn(|context| {
         for (index, wait) in waits.iter_mut().enumerate() {
@@ -338,7 +339,8 @@ fn fresh_name() -> String {
     format!("kv-{}-{:x}", std::process::id(), now.as_nanos())
 }
 
-/// The name of the cluster whose data is in a directory, which has it in a file: the given one if it is new.
+/// The given name of the cluster whose data is in a directory, or else the one in a file there. A directory without
+/// such a file gets one, with the given name or a fresh one.
 fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
     let file = directory.join("cluster");
     let kept = match fs::read_to_string(&file) {
@@ -350,17 +352,17 @@ fn kept_name(directory: &Path, given: Option<&str>) -> io::Result<String> {
         }
         kept => kept?.trim().to_owned(),
     };
-    // One that is not the directory's is refused by the replicas, who say why.
+    // A name that is not the directory's is refused by the replicas, which give the reason.
     Ok(given.map_or(kept, str::to_owned))
 }
 
-/// Tells the user. Without an output there is nobody to tell.
+/// Tells the user. Without an output there is nothing that it could do.
 pub(crate) fn say(line: &str) {
     use io::Write;
     let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
-/// The first of as many free ports in a row as there are replicas.
+/// The first of a row of free ports, as many as there are replicas.
 pub(crate) fn free_ports(args: &Args) -> Result<u16, String> {
     for _ in 0..100 {
         let any = listen(SocketAddr::new(args.listen, 0)).map_err(|error| error.to_string())?;

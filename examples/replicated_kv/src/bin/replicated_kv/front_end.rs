@@ -1,4 +1,4 @@
-//! Running a front end: a server that is no replica.
+//! A front end as a process: a server that is no replica.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -18,16 +18,16 @@ use crate::{
     replica::{CLUSTER, PASSWORD, stop_asked},
 };
 
-/// How long a request is asked again and again, while no replica can answer it.
+/// The time for which a request is retried while no replica can answer it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// So many requests may wait for answers, of all clients.
+/// The most requests of all clients together that may wait for answers.
 const MAX_WAITING: usize = 1 << 18;
 
-/// What may be chosen of a front end.
+/// The options of a front end.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FrontEndArgs {
-    /// Where it listens
+    /// The address to listen on
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
     listen: SocketAddr,
 
@@ -43,19 +43,19 @@ pub(crate) struct FrontEndArgs {
     #[arg(long, value_name = "FILE", requires = "id")]
     config: Option<PathBuf>,
 
-    /// Whose keys it has
+    /// The node whose keys the front end has
     #[arg(long, value_name = "N", requires = "config")]
     id: Option<u32>,
 
-    /// How many clients it serves at once
+    /// The most clients served at once
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_clients: usize,
 
-    /// Disconnect clients from and to whom nothing has been sent for so long; 0 for never
+    /// Disconnect clients after so long without traffic in either direction; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
 
-    /// The password that clients must say (AUTH): the file's first line
+    /// The password that clients must give (AUTH): the file's first line
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 }

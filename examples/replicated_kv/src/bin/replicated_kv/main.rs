@@ -1,7 +1,7 @@
 //! A replicated key-value store that speaks the Redis protocol.
 //!
-//! Three replica processes hold the same data. A client of any of them can write, and every read, at any of them, sees the
-//! latest write. Try it:
+//! Three replica processes hold the same data. A client of any of them can write, and every read, at any of them, sees
+//! the latest write. Try it:
 //!
 //! ```text
 //! cargo run --release -p replicated_kv
@@ -9,8 +9,8 @@
 //! redis-cli -p 7003 get greeting
 //! ```
 //!
-//! The store, its commands and the server are the library `squall_kv`. Here are the processes: one replica, or a cluster of
-//! them on this host, and a check of such a cluster.
+//! The store, its commands and the server are the library `squall_kv`. This program adds the processes: one replica, or
+//! a cluster of them on this host, and a check of such a cluster.
 
 mod agreement;
 mod client;
@@ -109,7 +109,7 @@ struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     listen: IpAddr,
 
-    /// How many replicas form the cluster, without a file: with ids from 1 on
+    /// The number of replicas of a cluster without a file; their ids count from 1
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9), conflicts_with = "config")]
     replicas: u32,
 
@@ -117,8 +117,8 @@ struct Args {
     #[arg(long, value_name = "N")]
     id: Option<u32>,
 
-    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as bulk_reserve, the longest command (64MiB
-    /// if it is left out; 528MiB without a file, which takes any value)
+    /// A cluster's configuration; `[groups.kv]` holds the store's options, such as bulk_reserve, the longest command
+    /// (64MiB if it is left out; 528MiB without a file, which takes any value)
     #[arg(long, value_name = "FILE", requires = "id")]
     config: Option<PathBuf>,
 
@@ -126,21 +126,21 @@ struct Args {
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "config")]
     cluster: Option<String>,
 
-    /// Join the running cluster that the replica with this id is in, instead of forming one. With a file, its `join` says so
+    /// Join the running cluster of the replica with this id, instead of forming one. With a file, its `join` says so
     #[arg(long, value_name = "ID", requires = "id", conflicts_with = "config", value_delimiter = ',')]
     join: Vec<String>,
 
-    /// Keep this replica's vote on who is in the cluster in this directory, so that it counts after a restart; the data stays in
-    /// memory. With a file, its `storage` says so
+    /// Keep this replica's vote on the cluster's members in this directory, so that it counts after a restart; the data
+    /// stays in memory. With a file, its `storage` says so
     #[arg(long, value_name = "DIR", requires = "id", conflicts_with = "config")]
     storage: Option<PathBuf>,
 
-    /// Keep the data on disk, replica N's in DIR/N, and go on with what is there. With a file, its `storage`, and `mode =
-    /// "durable"` in `[groups.kv]`, say so
+    /// Keep the data on disk, replica N's in DIR/N, and go on with the data that is there. With a file, its `storage`,
+    /// and `mode = "durable"` in `[groups.kv]`, say so
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "storage"])]
     durable: Option<PathBuf>,
 
-    /// What carries the replicas' messages
+    /// The fabric that carries the replicas' messages
     #[arg(long, value_enum, default_value_t = Fabric::Shm, conflicts_with = "id")]
     fabric: Fabric,
 
@@ -148,24 +148,24 @@ struct Args {
     #[arg(long, conflicts_with = "id")]
     tls: bool,
 
-    /// How many clients a replica serves at once
+    /// The most clients that a replica serves at once
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max_clients: usize,
 
-    /// Disconnect clients from and to whom nothing has been sent for so long; 0 for never
+    /// Disconnect clients after so long without traffic in either direction; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
 
-    /// The password that clients must say (AUTH): the file's first line
+    /// The password that clients must give (AUTH): the file's first line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["smoke", "soak"])]
     password_file: Option<PathBuf>,
 
-    /// Start a cluster on free ports, check it through its sockets, say what was done, and stop it
+    /// Start a cluster on free ports, check it through its sockets, report the checks, and stop it
     #[arg(long, conflicts_with_all = ["id", "config", "cluster"])]
     smoke: bool,
 
-    /// Start a cluster on free ports, load all of it with all kinds of requests for so long (90s, 10m, 1h), look at what it uses
-    /// meanwhile, and see at the end whether the replicas agree; Ctrl-C ends it early
+    /// Start a cluster on free ports, load all of it with all kinds of requests for so long (90s, 10m, 1h), watch the
+    /// resources that it uses, and check at the end that the replicas agree; Ctrl-C ends it early
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["id", "config", "cluster", "smoke"])]
     soak: Option<Duration>,
 
@@ -173,7 +173,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     patience: u32,
 
-    /// What the random parts of --smoke and --soak begin with; each run says its own
+    /// The seed of the random parts of --smoke and --soak; each run says its own
     #[arg(long)]
     seed: Option<u64>,
 
@@ -184,19 +184,20 @@ struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Command {
-    /// Serve the data without being a replica: ask whichever replica serves, so that clients see none of them fail
+    /// Serve the data without being a replica: ask any replica that serves, so that clients do not notice when one
+    /// fails
     FrontEnd(front_end::FrontEndArgs),
 }
 
-/// What carries the replicas' messages.
+/// The fabrics that can carry the replicas' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Fabric {
     /// Shared memory of this host
     Shm,
     /// TCP over loopback
     Tcp,
-    /// RDMA: the first device with an active port, or what SQUALL_VERBS_DEVICE says, where {id} is a replica's number. Needs a
-    /// program that was built with the feature `verbs`
+    /// RDMA: the first device with an active port, or the one that SQUALL_VERBS_DEVICE names, where {id} is a replica's
+    /// number. Needs a program that was built with the feature `verbs`
     Verbs,
 }
 
@@ -206,7 +207,7 @@ impl Args {
         1..=self.replicas
     }
 
-    /// Where the replica of node `id` listens. None if there is no such port.
+    /// The address at which the replica of node `id` listens. None if there is no such port.
     fn address(&self, id: u32) -> Option<SocketAddr> {
         let port = u32::from(self.port).checked_add(id.checked_sub(1)?)?;
         Some(SocketAddr::new(self.listen, u16::try_from(port).ok()?))
@@ -238,12 +239,12 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Without an output there is nobody to tell.
+            // Without an output there is no way to tell the user.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    // A supervisor says itself who died, and when all stop, they see each other leave.
+    // A supervisor itself reports the replicas that died. When all stop, each sees the others leave, which is no news.
     let usual = if args.supervised { "warn,squall_membership=error,openraft=off" } else { "warn,openraft=off" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();

@@ -1,4 +1,5 @@
-//! What the replicas of this host's cluster know of each other: where they have ports a configuration and keys, and their votes.
+//! The files that the replicas of this host's cluster share: their votes, and, where they use ports, a configuration
+//! and keys.
 
 use std::{
     ffi::OsString,
@@ -18,10 +19,10 @@ use tempfile::TempDir;
 
 use crate::{Args, Fabric};
 
-/// What each replica reserves for each one's long commands, in bytes, where it can't be more than memory holds.
+/// The bytes that each replica reserves for each one's long commands where that memory is locked.
 const LOCKED_BULK_RESERVE: usize = 64 << 20;
 
-/// Why there is none.
+/// The reason why there is no network.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
     #[error("no free port of 127.0.0.1 was found: {0}")]
@@ -32,7 +33,8 @@ pub(crate) enum NetworkError {
     Keys(#[from] KeysError),
 }
 
-/// A directory with the replicas' votes; where they have ports, with a configuration, and keys if they are asked for.
+/// A directory with the replicas' votes. Where they use ports, it also has a configuration, and keys if they are asked
+/// for.
 pub(crate) struct Network {
     directory: Directory,
     file: Option<PathBuf>,
@@ -40,15 +42,15 @@ pub(crate) struct Network {
 
 /// The directory of a cluster.
 enum Directory {
-    /// The data is in it, too, and it stays.
+    /// A directory that stays, and that also holds the data.
     Kept(PathBuf),
-    /// A new one, which is removed when this is dropped.
+    /// A new directory, which is removed on drop.
     Temporary(TempDir),
 }
 
 impl Directory {
-    /// The directory that is to be kept, which is made if it is not there; else a new one of a random name, which only this user
-    /// can use.
+    /// The directory to be kept, which is made if it is missing. Without one, a new directory of a random name, which
+    /// only this user can use.
     fn make(kept: Option<&Path>) -> Result<Directory, NetworkError> {
         let Some(kept) = kept else {
             let private = Permissions::from_mode(0o700);
@@ -72,29 +74,30 @@ impl Directory {
     }
 }
 
-/// Writes a new file. One that is there is not touched, and no link is followed.
+/// Writes a new file. An existing file is not touched, and no link is followed.
 pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
     File::create_new(path)?.write_all(text.as_bytes())
 }
 
 impl Network {
-    /// For replicas that listen at free ports, unless they share memory.
+    /// Makes the network of replicas that listen at free ports, or share memory.
     pub(crate) fn make(cluster: &str, args: &Args) -> Result<Network, NetworkError> {
         let mut network = Network { directory: Directory::make(args.durable.as_deref())?, file: None };
         let (directory, is_durable) = (network.directory.path(), args.durable.is_some());
         let (backend, bulk_reserve) = match args.fabric {
             Fabric::Shm => return Ok(network),
             Fabric::Tcp => ("tcp", BULK_RESERVE),
-            // A device locks all of it.
+            // A device locks all of the reserve in memory.
             Fabric::Verbs => ("verbs", LOCKED_BULK_RESERVE),
         };
         let path = directory.join(if args.tls { "kv-tls.toml" } else { "kv.toml" });
         if is_durable && path.exists() {
-            // The disks remember the replicas' addresses.
+            // The disks remember the replicas' addresses, so the old file stays.
             network.file = Some(path);
             return Ok(network);
         }
-        // All at once, so that no port comes twice. Somebody else could take one before its replica does, which then says so.
+        // All at once, so that no port is chosen twice. Another process could take one before its replica does; that
+        // replica then reports it.
         let held =
             args.members().map(|_| TcpListener::bind("127.0.0.1:0").and_then(|held| Ok((held.local_addr()?, held))));
         let held = held.collect::<Vec<_>>();
@@ -125,7 +128,7 @@ impl Network {
         Ok(network)
     }
 
-    /// What a replica is to be told of it.
+    /// The command-line options with which a replica uses this network.
     pub(crate) fn options(&self, cluster: &str, id: u32) -> Vec<OsString> {
         match (&self.file, &self.directory) {
             (Some(file), _) => vec!["--config".into(), file.into()],

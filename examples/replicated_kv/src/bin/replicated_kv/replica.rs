@@ -1,4 +1,4 @@
-//! Running one replica in this process: from its configuration to its end.
+//! One replica in this process, from its configuration to its end.
 
 use std::{
     io::{self, Read, Write},
@@ -23,16 +23,16 @@ use crate::Args;
 /// The cluster's name where none is given.
 pub(crate) const CLUSTER: &str = "replicated_kv";
 
-/// How long a replica that is stopped may take to leave the group.
+/// The time that a replica that is stopped may take to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 
-/// So much of the log before the newest state on disk is kept, in bytes; who lacks more gets the state.
+/// The bytes of the log before the newest state on disk that are kept. A replica that lacks more gets the state.
 const RETAIN_BYTES: usize = 1 << 30;
 
-/// Where the environment has the password.
+/// The environment variable with the password.
 pub(crate) const PASSWORD: &str = "REPLICATED_KV_PASSWORD";
 
-/// Why a replica could not run.
+/// The reason why a replica could not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplicaError {
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     if !address.ip().is_loopback() && password.is_none() {
         tracing::warn!(%address, "there is no password: whoever reaches this address can read and write");
     }
-    // Before the group is formed, so that a port in use is told at once. Clients that come early wait.
+    // Before the group is formed, so that a port in use is reported at once. Clients that come early wait.
     let listener = listen(address)?;
     listener.set_nonblocking(true).map_err(io)?;
     let listener = TcpListener::from_std(listener).map_err(io)?;
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
     };
     let options = Options { listen: address, max_clients: args.max_clients, timeout_seconds: args.timeout, password };
     let server = Arc::new(Server::new(node, group, config, hub, options));
-    // Clients are answered from now on: while the replica lacks what the others have, that it is joining.
+    // Clients are answered from now on. While the replica lacks the group's data, the answer is that it is joining.
     let announced = async {
         server.until_caught_up().await;
         match announce(args, &server) {
@@ -97,14 +97,15 @@ pub(crate) async fn run(args: &Args, id: u32) -> Result<(), ReplicaError> {
         () = Arc::clone(&server).serve(listener) => {}
         () = &mut stop => tracing::info!("asked to stop"),
     }
-    // A supervisor stops all at once, and nobody is left to go on.
+    // A supervisor stops all replicas at once, so no other would go on.
     if !args.supervised && server.node().view().members.len() > 1 && !server.leave(LEAVE_PATIENCE).await {
         tracing::warn!("the others did not let this replica leave: they must find out that it is gone");
     }
     Ok(())
 }
 
-/// The environment's password is for those who start a process in a container; a command line is seen by everybody.
+/// Reads the password. The environment is for processes in a container; a command line can be read by all users of a
+/// host.
 pub(crate) fn password(args: &Args) -> Result<Option<Password>, PasswordError> {
     if let Some(file) = &args.password_file {
         return Password::load(file).map(Some);
@@ -135,7 +136,7 @@ fn configure(args: &Args, id: u32) -> Result<Config, ReplicaError> {
         };
         return Ok(config.group(GROUP, options).build()?);
     };
-    // The file says whom nodes ask that are not in its list.
+    // The file says which nodes to ask if this node is not in its list.
     Ok(Config::load_as(path, id)?)
 }
 
@@ -150,11 +151,11 @@ fn announce(args: &Args, server: &Server) -> io::Result<()> {
     out.flush()
 }
 
-/// What a supervised replica says once it serves.
+/// The word by which a supervised replica says that it serves.
 pub(crate) const READY: &str = "ready";
 
-/// Resolves when this process is asked to stop: by Ctrl-C, by SIGTERM, or, if it is supervised, by the end of its input.
-/// The latter comes however the supervisor ends.
+/// Resolves when this process is asked to stop: by Ctrl-C, by SIGTERM, or, if it is supervised, by the end of its
+/// input. The input ends however the supervisor ends.
 pub(crate) fn stop_asked(supervised: bool) -> io::Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let (say, over) = oneshot::channel();
@@ -164,12 +165,12 @@ pub(crate) fn stop_asked(supervised: bool) -> io::Result<impl Future<Output = ()
         thread::Builder::new().name("lifeline".into()).spawn(move || {
             let mut input = io::stdin().lock();
             while input.read(&mut [0; 64]).is_ok_and(|bytes| bytes > 0) {}
-            // If nobody waits any more, the process is about to end.
+            // Without a receiver, the process is about to end.
             let _ = say.map(|say| say.send(()));
         })?;
     }
     Ok(async move {
-        // Unsupervised, it is never used, and not dropped either, which would be an answer too.
+        // Unsupervised, it is never used. It is not dropped either, which would resolve the receiver.
         let _unused = say;
         tokio::select! {
             _ = interrupt.recv() => {}

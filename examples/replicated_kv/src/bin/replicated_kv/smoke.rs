@@ -19,21 +19,21 @@ use crate::{
     cluster::{Cluster, free_ports, say},
 };
 
-/// How many clients each replica admits, so that one too many is soon found.
+/// The number of clients that each replica admits: small, so that one too many is soon reached.
 const MAX_CLIENTS: usize = 64;
 
-/// What the checks share.
+/// The state that all checks share.
 struct Bench {
-    /// Where the replicas listen, in the order of their nodes.
+    /// The addresses of the replicas, in the order of their nodes.
     replicas: Vec<SocketAddr>,
-    /// Their processes.
+    /// The replicas' process ids.
     processes: Vec<u32>,
     seed: u64,
-    /// What time limits are multiplied by.
+    /// The factor of all time limits.
     patience: u32,
 }
 
-/// What a check found: what it did, or what is wrong.
+/// A check's result: a sentence on what it did, or on what is wrong.
 type Found = Result<String, String>;
 
 /// Checks a cluster of its own. Every check is a line of the output; an error says how many failed.
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), String> {
     }
 }
 
-/// What carries the replicas' messages.
+/// The fabric that carries the replicas' messages, in words.
 fn over(args: &Args) -> &'static str {
     match (args.fabric, args.tls) {
         (Fabric::Shm, _) => "shared memory",
@@ -115,7 +115,7 @@ impl Report {
     }
 }
 
-/// Stops the cluster; its ports must be free at once.
+/// Stops the cluster. Its ports must be free at once.
 async fn stop(bench: &Bench, cluster: Cluster) -> Found {
     let begun = Instant::now();
     let failed = cluster.stop().await;

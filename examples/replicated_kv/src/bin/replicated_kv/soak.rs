@@ -1,4 +1,4 @@
-//! A long mixed load on all replicas, with a look at what they use meanwhile and at whether they agree in the end.
+//! A long mixed load on all replicas. It watches the resources that they use, and checks that they agree in the end.
 
 mod load;
 
@@ -23,35 +23,36 @@ use crate::{
     usage::{self, Usage},
 };
 
-/// Connections that load a replica at a time.
+/// The number of connections that load each replica at a time.
 const CLIENTS_PER_REPLICA: usize = 12;
 
-/// The last quarter's memory may exceed the second quarter's by so much, in percent. The first quarter fills the store.
+/// The percentage by which the last quarter's memory may exceed the second quarter's. The first quarter fills the
+/// store.
 const GROWTH_PERCENT: u64 = 10;
 
-/// How long replicas may take to agree after the end: keys whose time is up must be gone.
+/// The time that replicas may take to agree after the end: keys that expire must be gone.
 const AGREEMENT_PATIENCE: Duration = Duration::from_secs(10 + load::LONGEST_LIFE.as_secs());
 
-/// How many errors are told in full.
+/// The number of errors that are reported in full.
 const TOLD: usize = 5;
 
-/// What to load, and for how long.
+/// The replicas to load, and the length of the load.
 pub(crate) struct Soak {
-    /// Where the replicas listen.
+    /// The addresses at which the replicas listen.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Their processes on this host, in the same order.
+    /// Their process ids on this host, in the same order.
     pub(crate) processes: Vec<u32>,
     pub(crate) duration: Duration,
-    /// What random choices begin with.
+    /// The seed of random choices.
     pub(crate) seed: u64,
 }
 
-/// What the clients of a run share.
+/// The state that the clients of a run share.
 struct Run {
     soak: Soak,
-    /// Clients end.
+    /// Set when clients are to end.
     stop: AtomicBool,
-    /// Nothing is published any more, and all has come that will.
+    /// Set when all publishers have ended and all messages have arrived that will.
     silent: AtomicBool,
     operations: AtomicU64,
     connections: AtomicU64,
@@ -59,7 +60,7 @@ struct Run {
     received: AtomicU64,
     aborted: AtomicU64,
     errors: AtomicU64,
-    /// The first of them.
+    /// The first of the errors.
     told: Mutex<Vec<String>>,
 }
 
@@ -77,7 +78,7 @@ impl Run {
     }
 }
 
-/// Starts a cluster, and loads it for so long or until this process is asked to stop.
+/// Starts a cluster, and loads it for `duration` or until this process is asked to stop.
 pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), String> {
     let stop = stop_asked(false).map_err(|error| error.to_string())?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
@@ -92,11 +93,12 @@ pub(crate) async fn of_a_cluster(args: &Args, duration: Duration) -> Result<(), 
     }
 }
 
-/// Loads the replicas until the time is over or `stop` is ready, and tells `say` how it goes, a line a minute or more.
+/// Loads the replicas until the time is over or `stop` is ready. Calls `say` with a line of progress, once a minute or
+/// more.
 ///
 /// # Errors
 ///
-/// The sentence says what was wrong: operations that failed, replicas that differ, memory that grew.
+/// The sentence names the fault: operations that failed, replicas that differ, or memory that grew.
 pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: impl FnMut(&str)) -> Result<(), String> {
     let begun = Instant::now();
     let run = Arc::new(Run {
@@ -114,7 +116,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
     let duration = run.soak.duration;
     let mut subscribers = JoinSet::new();
     for (replica, &address) in run.soak.addresses.iter().enumerate() {
-        // Before anybody publishes, so that nothing may be missing.
+        // Subscribed before the first message is published, so that none may be missing.
         let client = load::subscribe(address).await?;
         subscribers.spawn(load::subscriber(run.clone(), replica, client));
     }
@@ -128,7 +130,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
     ended(&run, clients).await;
     let lasted = begun.elapsed();
     let expected = run.published.load(Ordering::Relaxed) * run.soak.addresses.len() as u64;
-    // Judged below, where one too many counts too.
+    // The result is judged below, where one message too many counts too.
     let _ = until(Duration::from_secs(10), async || {
         let received = run.received.load(Ordering::Relaxed);
         if received >= expected {
@@ -183,7 +185,7 @@ pub(crate) async fn run(soak: Soak, stop: impl Future<Output = ()>, mut say: imp
     if wrong.is_empty() { Ok(()) } else { Err(wrong.trim_end().to_owned()) }
 }
 
-/// Waits until these have ended.
+/// Waits until these tasks have ended.
 async fn ended(run: &Run, mut tasks: JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(panic) = ended {
@@ -192,7 +194,7 @@ async fn ended(run: &Run, mut tasks: JoinSet<()>) {
     }
 }
 
-/// Looks at the replicas' processes until the end, and reports. Returns what it saw, with the time since `begun`.
+/// Samples the replicas' processes until the end, and reports. Returns the samples, with the time since `begun`.
 async fn watch(
     run: &Run,
     begun: Instant,

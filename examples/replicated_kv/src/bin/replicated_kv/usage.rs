@@ -1,8 +1,8 @@
-//! What a process uses.
+//! The resources that a process uses.
 
 use std::{fmt, fs, time::Duration};
 
-/// What one process uses at a moment. All 0 once it is gone.
+/// The resources that one process uses at a moment. All 0 once it is gone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) resident_bytes: u64,
@@ -51,7 +51,7 @@ mod tests {
         let sample = |second: u64, resident_bytes| {
             (Duration::from_secs(second), vec![Usage { resident_bytes, ..Usage::default() }])
         };
-        // The first quarter fills the store, and one odd look changes nothing.
+        // The first quarter fills the store, and one outlier does not change a median.
         let bytes = [1, 2, 3, 10, 11, 99, 12, 12, 12, 20, 21, 0];
         let samples: Vec<_> = (1..).step_by(2).zip(bytes).map(|(second, bytes)| sample(second, bytes)).collect();
         assert_eq!(growth(&samples, Duration::from_secs(24)), Some(vec![(11, 20)]));

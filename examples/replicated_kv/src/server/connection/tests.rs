@@ -1,4 +1,5 @@
-//! However requests are cut, and whenever the replica answers: a client sees what it would see if it asked one at a time.
+//! Tests of one property: however requests are cut, and whenever the replica answers, a client sees the same as if it
+//! asked one request at a time.
 
 use std::{cell::RefCell, collections::VecDeque, future::ready, rc::Rc, time::Duration};
 
@@ -26,21 +27,21 @@ use crate::{
 
 const MAX_COMMAND_BYTES: usize = 300;
 
-/// Long enough for a busy machine; who waits so long was not woken.
+/// Long enough for a busy machine; a longer wait means that the task was not woken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A replica that takes its time: in [`Stage::step`] chance says what comes next.
+/// A replica that takes its time: in [`Stage::step`] chance decides the next event.
 #[derive(Clone)]
 struct Actor(Rc<RefCell<Stage>>);
 
 struct Stage {
     shell: Shell,
     rng: fastrand::Rng,
-    /// How many commands find room. If any number does, they are answered at once.
+    /// The number of commands that find room. If it is unlimited, they are answered at once.
     room: usize,
     under_way: VecDeque<(Command, Slot<Reply>)>,
     looks: VecDeque<Ask>,
-    /// Those who wait for room.
+    /// The tasks that wait for room.
     waiting: Vec<Waker>,
     has_ended: bool,
 }
@@ -216,7 +217,7 @@ fn encode_request(line: &str) -> Vec<u8> {
     format!("*{}\r\n{}", words.len(), bulks.collect::<String>()).into_bytes()
 }
 
-/// Sends pieces, with pauses between them, and no more; returns all that comes back.
+/// Sends pieces, with pauses between them, and then ends the stream. Returns all bytes that come back.
 async fn converse(actor: Actor, pieces: Vec<Vec<u8>>, pipe_bytes: usize) -> Vec<u8> {
     let bells = Arc::<Bells>::default();
     let ringing = spawn_local(Arc::clone(&bells).run());
@@ -231,7 +232,7 @@ async fn converse(actor: Actor, pieces: Vec<Vec<u8>>, pipe_bytes: usize) -> Vec<
     let (mut input, mut output) = split(here);
     let sending = spawn_local(async move {
         for piece in pieces {
-            // It may be closed by now.
+            // The connection may be closed by now.
             let _ = output.write_all(&piece).await;
             yield_now().await;
         }
@@ -384,7 +385,7 @@ proptest! {
         let expected = one_by_one(&requests);
         let pings = lines.iter().filter(|line| **line == "ping").count();
         prop_assert!(down <= lines.len() - pings);
-        // What was answered before is right, and afterwards there is one error for each.
+        // The answers before the end of the group are right, and afterwards there is one error for each request.
         let mut rest = answers.as_str();
         for (line, expected) in lines.iter().zip(expected) {
             let expected = String::from_utf8(expected).expect("it is text");

@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 
 use crate::{Reply, Store};
 
-/// The most bytes of requests in one look, about, and the most it weighs: it holds up the delivering thread.
+/// The most bytes of the requests in one look, about, and the most weight: a look holds up the delivering thread.
 const MAX_BYTES: usize = 1 << 20;
 const MAX_WEIGHT: usize = 512;
 
-/// What a read weighs that may take long.
+/// The weight of a read that may take long.
 const SLOW: usize = 64;
 
-/// When the answers have so many bytes, the other requests are left for later.
+/// The bytes of answers after which the other requests are left for later.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
-/// A look's memory that is kept for the next one, in bytes.
+/// The most memory of a look that is kept for the next one, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
 
 /// Requests that only look, and then their answers. It is used again and again, so that few looks allocate memory.
@@ -22,10 +22,10 @@ const KEPT_BYTES: usize = 64 << 10;
 pub(in crate::server) struct Look {
     pub(in crate::server) clock_ms: u64,
     requests: Vec<u8>,
-    /// Where each request ends.
+    /// The end of each request.
     ends: Vec<usize>,
     weight: usize,
-    /// How many requests were answered, whoever has the answers now.
+    /// The number of requests that were answered, whether or not their answers were taken.
     answered: usize,
     pub(super) answers: VecDeque<Reply>,
 }
@@ -41,12 +41,12 @@ impl Look {
         self.weight >= MAX_WEIGHT || self.requests.len() >= MAX_BYTES
     }
 
-    /// How many requests were not answered yet.
+    /// The number of requests that were not answered yet.
     pub(super) fn left(&self) -> usize {
         self.ends.len() - self.answered
     }
 
-    /// Answers the requests, or as many as make a large answer.
+    /// Answers the requests, up to the first whose answer makes them large.
     pub(in crate::server) fn answer(&mut self, store: &Store) {
         self.answer_by(|request, clock_ms| store.look(request, clock_ms));
     }
@@ -57,7 +57,8 @@ impl Look {
         (self.answered..self.ends.len()).map(|at| self.requests[begin(at)..self.ends[at]].to_vec()).collect()
     }
 
-    /// Takes answers to the first of these. Returns whether they can be right: there are some, and not too many.
+    /// Takes answers to the first unanswered requests. Returns whether their number can be right: at least one, and no
+    /// more than there are requests.
     pub(in crate::server) fn take_answers(&mut self, answers: Vec<Reply>) -> bool {
         let can_be_right = (1..=self.left()).contains(&answers.len());
         if can_be_right {

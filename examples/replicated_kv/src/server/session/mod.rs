@@ -1,14 +1,14 @@
 //! The order of one connection: pipelined requests take effect, and are answered, one after the other.
 //!
-//! Nothing here does I/O. A session decides when a request may be handed to the replica, and keeps what is owed:
+//! A session does no I/O. It decides when a request may be handed to the replica, and keeps the answers that are owed:
 //!
-//! - *Writes* that follow each other are submitted back to back; the group keeps their order. One that waits for room in
-//!   the ring holds up the rest, since a later one could be accepted first.
-//! - *Reads* that follow each other become one look at the replica. A look takes no turn in the order, so it would not show
-//!   what is still on its way: a read behind this connection's writes takes a turn itself if it is a short one, and waits
-//!   for their answers if not.
+//! - *Writes* that follow each other are submitted back to back; the group keeps their order. One that waits for room
+//!   in the ring holds up the rest, since a later one could be accepted first.
+//! - *Reads* that follow each other become one look at the replica. A look takes no turn in the order, so it would not
+//!   show what is still on its way. A short read behind this connection's writes therefore takes a turn itself. A long
+//!   one waits for their answers.
 //! - A *write* after a look waits for it, or the look could show the write.
-//! - What changes the session itself waits until everything before it was answered.
+//! - A request that changes the session itself waits until everything before it was answered.
 
 mod look;
 mod requests;
@@ -37,16 +37,16 @@ use crate::{
     words,
 };
 
-/// The most writes of one connection that are under way at once, and about the most bytes of their requests: each of the
-/// answers may be some times as large, and they come whether the client reads or not.
+/// The most writes of one connection that are under way at once, and about the most bytes of their requests. Each
+/// answer may be some times as large as its request, and arrives whether or not the client reads.
 const MAX_WRITES: usize = 512;
 const MAX_WRITE_BYTES: usize = 1 << 20;
 
-/// The most answers that are owed, and of answers that are known the most bytes: behind a slow write they pile up.
+/// The most answers that are owed, and the most bytes of those that are known: behind a slow write they pile up.
 const MAX_OWED: usize = 1024;
 const MAX_OWED_BYTES: usize = 1 << 20;
 
-/// What a session asks of its replica. Failures are answers to the client.
+/// The replica of a session. Failures are answers to the client.
 pub(super) trait Replica {
     type Write: Write;
     type Look: Future<Output = Result<Look, Error>> + Unpin;
@@ -56,7 +56,7 @@ pub(super) trait Replica {
     /// The clock, in milliseconds since 1970.
     fn now_ms(&self) -> u64;
 
-    /// Who answers what only looks and yet takes a turn in the order.
+    /// The replicas that answer requests that only look but take a turn in the order.
     fn answered_by(&self) -> AnsweredBy {
         AnsweredBy::Sender
     }
@@ -78,16 +78,16 @@ pub(super) trait Replica {
     /// Describes the replica as it is when this is called.
     fn info(&self, sections: Vec<String>) -> Self::Info;
 
-    /// Answers what concerns neither the store nor the session.
+    /// Answers a request that concerns neither the store nor the session.
     fn local(&self, client: &Client, spec: &Spec, words: &[&[u8]]) -> Reply;
 
-    /// How many replicas there are besides this one.
+    /// The number of replicas besides this one.
     fn others(&self) -> usize;
 
-    /// Why no messages of channels come here any more, if none do.
+    /// The reason why no messages of channels arrive here any more, if none do.
     fn has_no_messages(&self) -> Option<Error>;
 
-    /// Whether clients must say a password.
+    /// Whether clients must give a password.
     fn wants_password(&self) -> bool;
 
     /// Whether a user and a password are right.
@@ -100,23 +100,24 @@ pub(super) trait Write: Future<Output = Result<Reply, Error>> + Unpin {
     fn is_accepted(&self) -> bool;
 }
 
-/// What comes next on the way to the client.
+/// The next step towards the client.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Answer(Reply),
-    /// Nothing; the connection ends.
+    /// No answer: the connection ends.
     Close,
 }
 
-/// What became of a request.
+/// The session's response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
-    /// It must wait for earlier ones.
+    /// The request must wait for earlier ones.
     NotYet,
 }
 
-/// A larger command is handed over elsewhere: its bytes are copied twice, for which others should not wait.
+/// The bytes from which a command is handed over by another thread. It is copied twice, for which other connections
+/// should not wait.
 pub(super) const LARGE_BYTES: usize = 1 << 20;
 
 /// The state of one connection.
@@ -126,27 +127,27 @@ pub(super) struct Session<R: Replica> {
     subscriptions: Subscriptions,
     transaction: Transaction,
     protocol: Protocol,
-    /// The client has said the password, or need not.
+    /// Whether the client has given the password, or need not.
     is_trusted: bool,
     owed: VecDeque<Owed<R>>,
     owed_bytes: usize,
-    /// How many of those owed are writes, and the bytes of their requests.
+    /// The number of owed writes, and the bytes of their requests.
     writes: usize,
     write_bytes: usize,
     /// Requests that the next look will answer.
     queries: Look,
-    /// The look that is under way, and how many requests it answers.
+    /// The look that is under way, and the number of requests that it answers.
     looking: Option<(R::Look, usize)>,
-    /// What the last look has left for another one, which begins when its answers are needed.
+    /// The requests that the last look has left for another one, which begins when their answers are needed.
     unlooked: Option<Look>,
-    /// What looks have answered, for those who are owed it.
+    /// The answers of looks that are still owed.
     looked: VecDeque<Reply>,
-    /// Emptied, to be used for the next look.
+    /// An empty look, to be used for the next one.
     spare: Look,
-    /// The last write waits for room.
+    /// Whether the last write waits for room.
     is_stuck: bool,
     is_closing: bool,
-    /// The time of the present batch of requests; 0 until somebody asks for it.
+    /// The time of the present batch of requests; 0 until it is read.
     clock_ms: u64,
     /// The last command's name.
     command: &'static str,
@@ -155,7 +156,7 @@ pub(super) struct Session<R: Replica> {
 enum Owed<R: Replica> {
     Answer(Reply),
     Write(Sent<R>),
-    /// The next of what the look answers.
+    /// The look's next answer.
     Look,
     Watch(R::Watch),
     Info(R::Info),
@@ -163,14 +164,14 @@ enum Owed<R: Replica> {
 
 struct Sent<R: Replica> {
     write: R::Write,
-    /// The bytes of what was asked.
+    /// The bytes of the request.
     bytes: usize,
-    /// What the server itself adds to the answer of a transaction.
+    /// The requests of a transaction that the server itself answers.
     locals: Option<Locals>,
 }
 
 impl<R: Replica> Session<R> {
-    /// `max_command_bytes` is the longest message that the group takes.
+    /// A session without requests. `max_command_bytes` is the longest message that the group takes.
     pub(super) fn new(replica: R, client: &Arc<Client>, hub: &Arc<Hub>, max_command_bytes: usize) -> Session<R> {
         Session {
             is_trusted: !replica.wants_password(),
@@ -195,17 +196,17 @@ impl<R: Replica> Session<R> {
         }
     }
 
-    /// The form of the answers.
+    /// The version of the protocol for the answers.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Whether the client may have more than the smallest requests.
+    /// Whether the client may send more than the smallest requests.
     pub(super) fn is_trusted(&self) -> bool {
         self.is_trusted
     }
 
-    /// About how many bytes are kept for the client, of its transaction and of answers that are known.
+    /// The bytes kept for the client, of its transaction and of answers that are known; an estimate.
     pub(super) fn bytes(&self) -> usize {
         self.transaction.bytes() + self.owed_bytes
     }
@@ -229,8 +230,8 @@ impl<R: Replica> Session<R> {
             && self.owed_bytes < MAX_OWED_BYTES
     }
 
-    /// Whether what follows may depend on the last that is owed: keys are about to be watched, or the server itself has to add
-    /// to the answer of a transaction.
+    /// Whether later requests may depend on the last owed answer: keys are about to be watched, or the server itself
+    /// has to add to the answer of a transaction.
     fn is_awaited(&self) -> bool {
         match self.owed.back() {
             Some(Owed::Watch(_)) => true,
@@ -239,12 +240,12 @@ impl<R: Replica> Session<R> {
         }
     }
 
-    /// Begins a batch of requests, which take place at one time.
+    /// Begins a batch of requests, which take effect at one time.
     pub(super) fn begin_batch(&mut self) {
         self.clock_ms = 0;
     }
 
-    /// Shows others what was asked last.
+    /// Shows other clients the last command.
     pub(super) fn note(&self) {
         self.client.note(self.command);
     }
@@ -256,7 +257,7 @@ impl<R: Replica> Session<R> {
         self.clock_ms
     }
 
-    /// Takes the next request, unless it must wait for earlier ones. What is left of the buffer may be used again.
+    /// Takes the next request, unless it must wait for earlier ones. The buffer may be used again afterwards.
     pub(super) fn take(&mut self, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
         if !self.is_open() {
             return Taken::NotYet;
@@ -315,7 +316,7 @@ impl<R: Replica> Session<R> {
 
     fn take_read(&mut self, spec: &Spec, request: &mut Vec<u8>, context: &mut Context<'_>) -> Taken {
         if self.writes > 0 {
-            // Its turn in the order costs less than waiting for those before.
+            // A turn in the order costs less than waiting for the earlier writes.
             return if spec.is_fast { self.take_write(request, context) } else { Taken::NotYet };
         }
         if self.is_looking() || self.queries.is_full() {
@@ -344,25 +345,25 @@ impl<R: Replica> Session<R> {
         self.owed.push_back(Owed::Write(sent));
     }
 
-    /// Owes an answer that is known.
+    /// Adds a known answer to the owed ones.
     pub(super) fn owe(&mut self, answer: Reply) {
         self.owed_bytes += answer.payload_bytes();
         self.owed.push_back(Owed::Answer(answer));
     }
 
-    /// Refuses a request, which a transaction that it belongs to does not survive.
+    /// Refuses a request. A transaction that it belongs to is broken off.
     pub(super) fn refuse(&mut self, error: Error) {
         self.transaction.break_off();
         self.owe(Reply::Error(error));
     }
 
-    /// Takes no more requests, and ends once everything, this answer last, is answered.
+    /// Takes no more requests, and ends once everything is answered, `answer` last.
     pub(super) fn end(&mut self, answer: Option<Reply>) {
         self.is_closing = true;
         answer.into_iter().for_each(|answer| self.owe(answer));
     }
 
-    /// Begins the look that the reads taken so far wait for. Call it when no further request is at hand.
+    /// Begins the look for which the reads taken so far wait. To be called when no further request is at hand.
     pub(super) fn look(&mut self, context: &mut Context<'_>) {
         if self.queries.left() == 0 || self.is_looking() {
             return;
@@ -370,7 +371,7 @@ impl<R: Replica> Session<R> {
         let mut look = mem::replace(&mut self.queries, mem::take(&mut self.spare));
         look.clock_ms = self.clock_ms();
         self.unlooked = Some(look);
-        // Where nobody else must be asked, it is answered at once.
+        // If no other replica must be asked, it is answered at once.
         self.poll_look(context);
     }
 
@@ -400,7 +401,7 @@ impl<R: Replica> Session<R> {
         self.looking = None;
     }
 
-    /// Goes on with a write that waits for room. Returns whether requests can be taken again.
+    /// Continues a write that waits for room. Returns whether requests can be taken again.
     pub(super) fn poll_stuck(&mut self, context: &mut Context<'_>) -> bool {
         if !self.is_stuck {
             return false;
@@ -420,7 +421,7 @@ impl<R: Replica> Session<R> {
         !self.is_stuck
     }
 
-    /// What the client is owed next, once it is known.
+    /// The next answer that the client is owed, once it is known.
     ///
     /// Only the oldest write is waited for: the later ones are delivered after it.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
@@ -459,7 +460,7 @@ impl<R: Replica> Session<R> {
         Poll::Ready(Next::Answer(answer))
     }
 
-    /// The answer to a write that has come back.
+    /// The answer to a write whose result is known.
     fn settled(&mut self, result: Result<Reply, Error>, owed: Option<Owed<R>>) -> Reply {
         let Some(Owed::Write(sent)) = owed else { unreachable!("only a write comes back") };
         self.writes -= 1;
@@ -471,7 +472,7 @@ impl<R: Replica> Session<R> {
         }
     }
 
-    /// Appends messages of channels to what the connection is sent, until there are `max` bytes.
+    /// Appends messages of channels to the connection's output, until there are `max` bytes.
     pub(super) fn deliver_mail(&mut self, max: usize, out: &mut Vec<u8>) -> Result<bool, CutOff> {
         if self.subscriptions.is_empty() {
             return Ok(false);

@@ -17,12 +17,12 @@ use crate::{
     words,
 };
 
-/// Whether a request takes place though a transaction is open, instead of being queued.
+/// Whether a request takes effect even in an open transaction, instead of being queued.
 pub(super) fn is_done_in_transaction(spec: &Spec) -> bool {
     matches!(spec.run, Run::Local) && matches!(spec.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
-/// Whether a client may ask this before it has said the password.
+/// Whether a client may ask this before it has given the password.
 pub(super) fn is_for_strangers(spec: &Spec) -> bool {
     matches!(spec.name, "auth" | "hello" | "quit" | "reset")
 }
@@ -32,12 +32,12 @@ pub(super) fn is_for_listeners(spec: &Spec) -> bool {
     matches!(spec.name, "subscribe" | "unsubscribe" | "psubscribe" | "punsubscribe" | "ping" | "quit" | "reset")
 }
 
-/// Whether it is a line of an HTTP request: the lines that follow are not for us.
+/// Whether this is a line of an HTTP request. The lines behind it are no requests.
 pub(super) fn is_of_a_browser(words: &[&[u8]]) -> bool {
     words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:"))
 }
 
-/// Whether it can't be queued in a transaction: it changes the session, or can't be answered at once.
+/// Whether a request can't be queued in a transaction: it changes the session, or can't be answered at once.
 fn is_refused_in_transaction(spec: &Spec) -> bool {
     matches!(
         spec.name,
@@ -45,7 +45,7 @@ fn is_refused_in_transaction(spec: &Spec) -> bool {
     )
 }
 
-/// Whether it waits until all before it was answered.
+/// Whether a request waits until all earlier ones were answered.
 fn waits(spec: &Spec) -> bool {
     matches!(spec.name, "watch" | "wait" | "reset") || (is_refused_in_transaction(spec) && spec.name != "unwatch")
 }
@@ -68,7 +68,7 @@ impl<R: Replica> Session<R> {
     pub(super) fn answer_queued(&self, request: &[u8]) -> Reply {
         let words = words::split(request).expect("the request was made of words");
         match command::check(&words) {
-            // As in Redis: the transaction is over before it could.
+            // As in Redis: the transaction is over before it would have an effect.
             Ok(spec) if spec.name == "unwatch" => Reply::OK,
             Ok(spec) if spec.name == "wait" => self.wait(&words).into(),
             Ok(spec) => self.replica.local(&self.client, spec, &words),
@@ -152,7 +152,7 @@ impl<R: Replica> Session<R> {
         Ok(Taken::Yes)
     }
 
-    /// Whatever was answered is at every member.
+    /// Answers `WAIT`. An answered write is at every member, so there is nothing to wait for.
     fn wait(&self, words: &[&[u8]]) -> Result<Reply, Error> {
         integer(words[1]).ok_or(Error::NOT_AN_INTEGER)?;
         let timeout = integer(words[2]).ok_or(Error::fixed("ERR timeout is not an integer or out of range"))?;
@@ -239,7 +239,7 @@ impl<R: Replica> Session<R> {
     }
 
     fn reset(&mut self) -> Reply {
-        // There may be none.
+        // There may be no transaction.
         let _ = self.transaction.discard();
         self.transaction.unwatch();
         self.subscriptions.clear();
@@ -251,7 +251,7 @@ impl<R: Replica> Session<R> {
 
     fn subscribe(&mut self, kind: Kind, topics: &[&[u8]]) -> Taken {
         match self.replica.has_no_messages() {
-            // Nothing would ever come.
+            // No message would ever arrive.
             Some(error) => self.owe(Reply::Error(error)),
             None => topics.iter().for_each(|topic| {
                 let said = self.subscriptions.subscribe(kind, topic);

@@ -14,21 +14,21 @@ use crate::{
 
 const MAX_COMMAND_BYTES: usize = 1000;
 
-/// A replica whose commands are delivered, and whose looks are answered, when the test says so. What it answers to a write
+/// A replica whose commands are delivered, and whose looks are answered, when the test says so. Its answer to a write
 /// is the write's number; to a read, minus the number of writes delivered.
 #[derive(Clone, Default)]
 struct Puppet(Rc<RefCell<Strings>>);
 
 #[derive(Default)]
 struct Strings {
-    /// How many commands find room.
+    /// The number of commands that find room.
     room: usize,
     submitted: Vec<Command>,
     delivered: usize,
     looks: Vec<usize>,
     answers_looks: bool,
     has_ended: bool,
-    /// How many bytes the answers to reads have; none for a number.
+    /// The length of the answers to reads, in bytes; `None` for a number.
     answer_bytes: usize,
     password: Option<&'static str>,
     versions: HashMap<Vec<u8>, u64>,
@@ -164,14 +164,14 @@ impl Bench {
         self.session.take(&mut words::join(line.split(' ')), &mut context())
     }
 
-    /// Takes requests that nothing holds up.
+    /// Takes requests, none of which has to wait.
     fn take_all(&mut self, lines: &[&str]) {
         for line in lines {
             assert_eq!(self.take(line), Taken::Yes, "{line}");
         }
     }
 
-    /// What is known by now.
+    /// The answers that are known by now.
     fn answers(&mut self) -> Vec<String> {
         let next = || match self.session.poll_next(&mut context()) {
             Poll::Ready(Next::Answer(answer)) => Some(crate::testing::show(&answer)),
@@ -180,7 +180,7 @@ impl Bench {
         std::iter::from_fn(next).collect()
     }
 
-    /// The answers to requests that nothing holds up.
+    /// The answers to requests, none of which has to wait.
     fn ask(&mut self, lines: &[&str]) -> Vec<String> {
         self.take_all(lines);
         self.answers()
@@ -449,7 +449,7 @@ fn large_answers_are_looked_up_a_few_at_a_time() {
     bench.take_all(&["incr a"]);
 }
 
-/// A request of the server's own, that nearly makes sense.
+/// A request for the server itself that is nearly valid.
 fn local_request() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let local: Vec<_> = command::all().filter(|spec| matches!(spec.run, Run::Local)).map(|spec| spec.name).collect();
     let words = [

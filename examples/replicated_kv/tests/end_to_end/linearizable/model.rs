@@ -1,4 +1,4 @@
-//! What one key does, and whether a history of it can be explained by that.
+//! The model of one key, and the check whether it explains a history.
 
 use std::{fmt, time::Duration};
 
@@ -7,7 +7,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 
 use crate::wire::show;
 
-/// More than any history here needs, even on a busy machine.
+/// More time than any history here needs, even on a busy machine.
 const CHECK_LIMIT: Duration = Duration::from_secs(20);
 
 /// A command on a key.
@@ -55,16 +55,16 @@ impl Command {
     }
 }
 
-/// The number that a text is, in the one form that counts.
+/// The number that a text is, if it has the one form that counts.
 fn integer(text: &str) -> Option<i64> {
     text.parse::<i64>().ok().filter(|number| number.to_string() == text)
 }
 
-/// A command, and what came of it as far as its client knows.
+/// A command, and its answer as far as its client knows.
 #[derive(Clone)]
 pub(crate) struct Tried {
     pub(crate) command: Command,
-    /// None if no answer came, or one that leaves open what happened.
+    /// `None` if no answer came, or one that leaves the outcome open.
     pub(crate) answer: Option<OwnedFrame>,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for Tried {
     }
 }
 
-/// One key, from before it was first written.
+/// One key, which has no value at first.
 #[derive(Clone, Debug)]
 pub(crate) struct Key;
 
@@ -93,16 +93,16 @@ impl Model for Key {
     }
 }
 
-/// All that clients did with one key.
+/// All operations of clients on one key.
 pub(crate) type History = Vec<Operation<Key>>;
 
-/// An operation; one without an answer may take effect at any time after its call, which is to say, perhaps never.
+/// An operation. One without an answer may take effect at any time after its call, or never.
 pub(crate) fn operation(client: usize, call_time: i64, return_time: i64, tried: Tried) -> Operation<Key> {
     let return_time = if tried.answer.is_some() { return_time } else { i64::MAX };
     Operation { client_id: Some(client as u32), call_time, return_time, op: tried, metadata: None }
 }
 
-/// Whether there is an order of these operations, each between its call and its return, that gives all their answers.
+/// Whether some order of these operations, each between its call and its return, gives all their answers.
 pub(crate) fn is_linearizable(history: &History) -> bool {
     match check_operations_timeout(history, CHECK_LIMIT) {
         CheckResult::Ok => true,

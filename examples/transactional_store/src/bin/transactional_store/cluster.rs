@@ -20,7 +20,7 @@ use crate::{
     words::{OUT, Said, Told},
 };
 
-/// How long members may take to do what they are asked for, beside the time that they were asked to work for.
+/// The time that members may take for a request, on top of the time that they were asked to work for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A member's process, which is killed when this is dropped.
@@ -37,26 +37,27 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where members write down what they have seen, in the end. It is removed when this is dropped.
+/// The directory in which members write down at the end of a run what they have seen. It is removed on drop.
 struct Directory {
     path: PathBuf,
     is_there: bool,
 }
 
 impl Directory {
-    /// A name that nobody else has.
+    /// A directory with a name of its own. It is not made yet.
     fn named() -> Directory {
         let name = format!("transactional-store-{}-{:x}", std::process::id(), fastrand::u64(..));
         Directory { path: env::temp_dir().join(name), is_there: false }
     }
 
-    /// Makes it, so that nobody else can write to it. Not earlier than needed: who is interrupted leaves it behind.
+    /// Makes the directory, with access for its owner alone. It is made only when it is needed, since an interrupted
+    /// run leaves it behind.
     fn create(&mut self) -> io::Result<()> {
         fs::DirBuilder::new().mode(0o700).create(&self.path)?;
         self.is_there = true;
@@ -67,29 +68,29 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if self.is_there {
-            // What is left there is of no use to anybody.
+            // If the removal fails, what stays behind is of no use.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// A member has said this, or (none) nothing more will come of it.
+/// A word of a member, with its rank. `None` says that no more will come from it.
 type News = (usize, Option<Said>);
 
-/// All members.
+/// The members' processes.
 pub(crate) struct Cluster {
-    /// By rank; none once it was killed.
+    /// By rank; `None` once the process was killed.
     processes: Vec<Option<Process>>,
-    /// Those that were stopped.
+    /// The ranks that were stopped.
     stopped: BTreeSet<usize>,
     news: Receiver<News>,
-    /// How far each has got.
+    /// The words that each rank has said.
     said: BTreeSet<(usize, Said)>,
-    /// By rank: whom it goes on without.
+    /// By rank: the members that it goes on without.
     removed: Vec<BTreeSet<usize>>,
-    /// When the last of those that are left went on without one of the others.
+    /// The time at which the last of the surviving members went on without one that has failed.
     pub(crate) settled: Option<Instant>,
-    // The last to be dropped: members write to it.
+    // Dropped last, since members write to it.
     directory: Directory,
 }
 
@@ -124,10 +125,10 @@ impl Cluster {
         self.processes.get(rank).is_some_and(Option::is_some) && !self.stopped.contains(&rank)
     }
 
-    /// Tells all members.
+    /// Sends a word to all members.
     pub(crate) fn tell(&mut self, told: Told) {
         for process in self.processes.iter_mut().flatten() {
-            // One that has failed hears nothing, and need not.
+            // A member that has failed does not read it, and need not.
             let _ = writeln!(process.input, "{told}");
         }
     }
@@ -143,7 +144,7 @@ impl Cluster {
         self.processes[rank].iter().try_for_each(|process| process.signal(Signal::STOP))
     }
 
-    /// Lets a member go on that was stopped and removed, and waits until it says that it was.
+    /// Continues a member that was stopped and removed, and waits until it says that the others have removed it.
     pub(crate) fn awaken(&mut self, stopped: usize) -> Result<(), String> {
         self.processes[stopped].iter().try_for_each(|process| process.signal(Signal::CONT))?;
         let until = Instant::now() + PATIENCE;
@@ -165,7 +166,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until all that are left have said this.
+    /// Waits until all surviving members have said this.
     pub(crate) fn until_all(&mut self, awaited: &Said, lasts: Duration) -> Result<(), String> {
         let until = Instant::now() + lasts + PATIENCE;
         loop {
@@ -181,7 +182,7 @@ impl Cluster {
         }
     }
 
-    /// Lets the members that are left write down what they have found, and returns it with their ranks.
+    /// Lets the surviving members write down what they have found, and returns it with their ranks.
     pub(crate) fn finish(&mut self) -> Result<Vec<(usize, Findings)>, String> {
         self.directory.create().map_err(|error| format!("no directory for what members have seen: {error}"))?;
         self.tell(Told::Finish);
@@ -189,7 +190,7 @@ impl Cluster {
         self.survivors().map(|rank| Ok((rank, self.read(rank)?))).collect()
     }
 
-    /// What a member has written down.
+    /// Reads what a member has written down.
     fn read(&self, rank: usize) -> Result<Findings, String> {
         let file = findings_file(&self.directory.path, rank);
         let refused = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
@@ -217,7 +218,7 @@ impl Cluster {
         }
     }
 
-    /// What a member says next; none when it is time.
+    /// The next word of any member; `None` at the time `until`.
     fn next(&mut self, until: Instant) -> Result<Option<(usize, Said)>, String> {
         loop {
             match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -233,7 +234,7 @@ impl Cluster {
     }
 }
 
-/// Where a member writes down what it has found.
+/// The file in which a member writes down what it has found.
 pub(crate) fn findings_file(directory: &Path, rank: usize) -> PathBuf {
     directory.join(format!("rank-{rank}"))
 }
@@ -262,7 +263,7 @@ fn spawn(args: &Args, directory: &Directory, seed: u64, rank: u32, tell: Sender<
     thread::spawn(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         let said = lines.map(|line| line.parse().unwrap_or_else(Said::Failed));
-        // Nobody listens any more once the run is over.
+        // After the run there is no receiver any more.
         let _ = said.map(Some).chain([None]).try_for_each(|said| tell.send((rank as usize, said)));
     });
     Ok(Process { child, input })

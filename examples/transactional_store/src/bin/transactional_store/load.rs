@@ -1,4 +1,4 @@
-//! What a client does: it moves money between accounts, and now and then reads all of them.
+//! A client's load: it moves money between accounts, and now and then reads all of them.
 
 use serde::{Deserialize, Serialize};
 use squall_transactions::{
@@ -6,22 +6,22 @@ use squall_transactions::{
     history::{Record, Seen},
 };
 
-/// What each account has at first.
+/// The amount that each account has at first.
 pub(crate) const OPENING: i64 = 1000;
 
-/// Of so many transactions, one reads all accounts.
+/// One in this many transactions reads all accounts.
 const READS_ALL: u32 = 64;
 
-/// What a member found out, for the process that started it.
+/// A member's results, for the process that started it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Findings {
-    /// How long each transaction took that was submitted within the time, in nanoseconds.
+    /// The time that each transaction submitted within the run took, in nanoseconds.
     pub(crate) latencies: Vec<u32>,
     pub(crate) aborted: u64,
-    /// Readings of all accounts, and of these the ones that found another sum.
+    /// The number of readings of all accounts. `wrong_sums` counts those that found another sum.
     pub(crate) read_all: u64,
     pub(crate) wrong_sums: u64,
-    /// What its client saw and its copies carried out, if that is recorded.
+    /// The transactions that its client saw and its copies carried out, if they are recorded.
     pub(crate) records: Vec<Record>,
     pub(crate) executions: Vec<Execution>,
     pub(crate) digests: Vec<Digest>,
@@ -32,9 +32,9 @@ pub(crate) struct Load {
     me: usize,
     accounts: Vec<Key>,
     random: fastrand::Rng,
-    /// Whether all is recorded, beside what is counted.
+    /// Whether each transaction is recorded, beside the counts.
     record: bool,
-    /// By number: what is under way, with when it was submitted.
+    /// The transactions under way: number, time of submission, and content.
     under_way: Vec<(u64, u64, Transaction)>,
     pub(crate) findings: Findings,
 }
@@ -46,7 +46,7 @@ impl Load {
         Load { me, accounts, random, record, under_way: Vec::new(), findings: Findings::default() }
     }
 
-    /// Fills the accounts.
+    /// The transaction that fills the accounts.
     pub(crate) fn opening(&self) -> Transaction {
         self.accounts.iter().map(|account| Operation::Put(account.clone(), Value::Number(OPENING))).collect()
     }
@@ -69,7 +69,7 @@ impl Load {
         self.under_way.push((number, at, transaction));
     }
 
-    /// One is over. What was recalled comes back, to be tried again.
+    /// Takes a transaction that is over. One that was recalled is returned, to be tried again.
     pub(crate) fn completed(
         &mut self,
         completed: Completed,

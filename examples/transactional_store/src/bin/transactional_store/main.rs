@@ -5,8 +5,8 @@
 //! cargo run --release -p transactional_store -- --smoke
 //! ```
 //!
-//! The store is the library `squall_transactions`. Here are the processes: the members, each a server and a client with a Squall
-//! node whose views decide which of them have failed, and the one that starts them.
+//! The store is the library `squall_transactions`. This program adds the processes. Each member is a server and a
+//! client with a Squall node, whose views decide which members have failed. One more process starts the members.
 
 mod cluster;
 mod load;
@@ -49,27 +49,27 @@ accounts are lost, and members that are not more than half can decide nothing. T
 the arguments make no sense."
 )]
 struct Args {
-    /// How many members there are
+    /// The number of members
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
     members: u32,
 
-    /// How many shards there are; as many as members, if this is left out
+    /// The number of shards; as many as members, if this is left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     shards: Option<u32>,
 
-    /// On how many members each shard has a copy
+    /// The number of members that have a copy of each shard
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
 
-    /// How many accounts money is moved between
+    /// The number of accounts between which money is moved
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=128))]
     accounts: u32,
 
-    /// How many transactions each client has under way at a time
+    /// The number of transactions that each client has under way at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
 
-    /// For how long transactions are submitted
+    /// The time for which transactions are submitted
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
 
@@ -77,7 +77,7 @@ struct Args {
     #[arg(long)]
     smoke: bool,
 
-    /// What the random choices begin with; each run says its own
+    /// The seed of the random choices; each run says its own
     #[arg(long)]
     seed: Option<u64>,
 
@@ -85,11 +85,11 @@ struct Args {
     #[arg(long, hide = true, requires_all = ["cluster", "directory", "seed"])]
     rank: Option<u32>,
 
-    /// Whom to meet
+    /// The cluster to meet
     #[arg(long, hide = true)]
     cluster: Option<String>,
 
-    /// Where to write down what was seen
+    /// The directory for what was seen
     #[arg(long, hide = true)]
     directory: Option<PathBuf>,
 }
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Without an output there is nobody to tell.
+            // Without an output there is no way to tell the user.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

@@ -60,7 +60,7 @@ fn checked(args: &Args, placement: Placement, seed: u64) -> Result<(), String> {
         clients,
         millis(settled - taken_out),
     );
-    // Without an output there is nobody to tell.
+    // Without an output there is no way to tell the user.
     let _ = writeln!(io::stdout(), "{line}");
     Ok(())
 }
@@ -69,7 +69,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// All copies of a shard must be the same.
+/// Checks that all copies of a shard are the same.
 fn compare(findings: &[(usize, Findings)]) -> Result<(), String> {
     let mut known: BTreeMap<ShardId, (usize, Digest)> = BTreeMap::new();
     for (rank, found) in findings {
@@ -83,7 +83,7 @@ fn compare(findings: &[(usize, Findings)]) -> Result<(), String> {
     Ok(())
 }
 
-/// What all clients saw must be strictly serializable.
+/// Checks that what all clients saw is strictly serializable.
 fn check(placement: Placement, findings: Vec<(usize, Findings)>) -> Result<Checked, String> {
     let mut history = History::new(placement);
     for (rank, found) in findings {

@@ -1,4 +1,4 @@
-//! How many transactions there are in a second, and how long they take.
+//! The measurement of transactions per second and of their latencies.
 
 use std::io::{self, Write};
 
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         percentile(50),
         percentile(99),
     );
-    // Without an output there is nobody to tell.
+    // Without an output there is no way to tell the user.
     let _ = writeln!(io::stdout(), "{line}");
     match wrong {
         0 => Ok(()),

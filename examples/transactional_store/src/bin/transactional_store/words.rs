@@ -1,8 +1,8 @@
-//! What members and the process that started them say to each other: a line each.
+//! The words that members and the process that started them send each other, one on each line.
 
 use std::{fmt, str::FromStr};
 
-/// To a member.
+/// A word to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Submit transactions.
@@ -11,23 +11,23 @@ pub(crate) enum Told {
     Finish,
 }
 
-/// By a member.
+/// A word of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
-    /// All have met; rank 0 has also filled the accounts.
+    /// It has met all members; rank 0 has also filled the accounts.
     Ready,
-    /// It goes on without this one.
+    /// It goes on without the member of this rank.
     Removed {
         rank: usize,
     },
     /// All its transactions are over.
     Idle,
-    /// What it has seen is written down.
+    /// It has written down what it has seen.
     Done,
     Failed(String),
 }
 
-/// Why a member has failed that the others have removed.
+/// The reason of a member that the others have removed.
 pub(crate) const OUT: &str = "it was taken for failed by the others";
 
 impl fmt::Display for Told {

@@ -30,19 +30,19 @@ use crate::{
     words::{OUT, Said, Told},
 };
 
-/// How long members may take to meet.
+/// The time that members may take to meet.
 const MEETING: Duration = Duration::from_secs(20);
 
-/// How long a member looks for something to do before it sleeps; meanwhile it leaves its core to whoever wants it.
+/// The time for which an idle member polls, yielding its core to other threads, before it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(1);
 
-/// Messages with all accounts in them fit.
+/// The longest message, in bytes. A transaction with all accounts fits.
 const MESSAGE_BYTES: usize = 16 << 10;
 
-/// Values are numbers.
+/// The longest value, in bytes. The values are numbers.
 const VALUE_BYTES: usize = 16;
 
-/// What a member does beside serving.
+/// The phases of a member's client. The member serves its shards in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Meets {
@@ -53,37 +53,37 @@ enum Phase {
     Submits {
         until: Time,
     },
-    /// Brings what is under way to its end.
+    /// It waits until the transactions under way are over.
     Drains,
-    /// Reads all accounts once more, with which all members get to the same point.
+    /// It reads all accounts once more, which brings all members to the same point.
     ReadsAll,
     Idle,
 }
 
 struct Worker {
-    /// Its views settle who has failed.
+    /// The node whose views settle which members have failed.
     _node: Node,
     settler: Settler,
     fabric: ShmFabric,
     member: Member<HostClock>,
-    /// Those that it has said to be removed.
+    /// The removed ranks that it has reported.
     removed: BTreeSet<usize>,
     load: Load,
     phase: Phase,
-    /// What is submitted next, before anything new.
+    /// The recalled transactions, which are submitted before anything new.
     again: Vec<Transaction>,
     lasts: Duration,
-    /// Where it puts what it has found.
+    /// The file for its results.
     file: PathBuf,
     told: Receiver<Told>,
     completions: Vec<Completion>,
-    /// Since when there was nothing to do.
+    /// The time since which there was nothing to do; `None` while there is.
     idle_since: Option<Time>,
 }
 
-/// Why a member goes no further.
+/// The reason for which a member stops.
 enum Stopped {
-    /// Nobody is there any more for whom it works.
+    /// The process that started it is gone.
     Gone,
     Failed(String),
 }
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     fn run(mut self) -> Result<Infallible, Stopped> {
-        // It goes on when it is done, so that nobody sees it go before all are.
+        // An idle member goes on serving, so that the others do not see it leave before all of them are done.
         loop {
             if self.turn()? {
                 self.idle_since = None;
@@ -184,7 +184,7 @@ impl Worker {
         Ok(self.submit(now)? || progress)
     }
 
-    /// Takes what it is told. Returns whether that was anything.
+    /// Takes the words that have arrived. Returns whether there were any.
     fn hear(&mut self) -> Result<bool, Stopped> {
         let mut any = false;
         loop {
@@ -201,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// Says whom the store newly goes on without.
+    /// Reports the ranks that the store has newly removed.
     fn tell_removed(&mut self) {
         for rank in 0..self.member.pipe().ranks() {
             if !self.member.store().is_alive(rank) && self.removed.insert(rank) {
@@ -210,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Submits what its phase asks for. Returns whether that was anything.
+    /// Submits what the phase asks for. Returns whether that was anything.
     fn submit(&mut self, now: Time) -> Result<bool, Stopped> {
         let mut any = false;
         while let Some(transaction) = self.again.pop() {
@@ -262,7 +262,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns false if as many are under way as may be.
+    /// Submits a transaction. Returns false if as many are under way as may be.
     fn try_submit(&mut self, transaction: Transaction) -> Result<bool, Stopped> {
         match self.member.store().submit(&transaction) {
             Ok(id) => {
@@ -274,7 +274,7 @@ impl Worker {
         }
     }
 
-    /// After a turn without progress: lets time pass.
+    /// Lets time pass after a turn without progress.
     fn rest(&mut self) -> Result<(), Stopped> {
         let now = Time::boot_clock();
         let since = *self.idle_since.get_or_insert(now);
@@ -283,7 +283,7 @@ impl Worker {
             return Ok(());
         }
         self.fabric.arm();
-        // What is written from now on ends the sleep.
+        // Writes of other members end the sleep from here on, so the last look comes after `arm`.
         if self.turn()? {
             self.fabric.disarm();
             return Ok(());
@@ -296,7 +296,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts what was found into a file.
+    /// Writes the results into the file.
     fn write_findings(&mut self) -> Result<(), Stopped> {
         let store = self.member.store();
         self.load.findings.executions = store.take_executions();
@@ -306,7 +306,7 @@ impl Worker {
     }
 }
 
-/// Hears what the process that started this one says. Disconnected once that is gone.
+/// Reads the words of the process that started this one. The channel is disconnected once that process is gone.
 fn listen(waker: Waker) -> Receiver<Told> {
     let (hear, told) = mpsc::channel();
     thread::spawn(move || {
@@ -324,6 +324,6 @@ fn listen(waker: Waker) -> Receiver<Told> {
 }
 
 fn say(said: &Said) {
-    // Who is gone does not listen; the end of the input will say so.
+    // A reader that is gone is noticed by the end of the standard input.
     let _ = writeln!(io::stdout().lock(), "{said}");
 }

@@ -1,9 +1,9 @@
-//! What is in a message, so that its receivers can tell it from any other.
+//! The contents of a message, by which its receivers can tell it from any other.
 
-/// A word in every page is enough to tell which message it is of, and touches few of its cache lines.
+/// The stride of the written words. A word in every page is enough to tell messages apart, and touches few cache lines.
 pub(super) const PAGE: usize = 4096;
 
-/// How many bytes at the begin of each page tell so.
+/// The bytes at the beginning of each page that are written and compared.
 pub(super) const COMPARED: usize = 8;
 
 /// One group's message of one round.
@@ -14,7 +14,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// In the first round every byte is written and compared, later a word of each page.
+    /// The contents of a group's message. In round 0 every byte is written and compared, later a word of each page.
     pub(super) fn of(group: u32, round: u32) -> Contents {
         let every = if round == 0 { COMPARED } else { PAGE };
         Contents { seed: u64::from(group) << 32 | u64::from(round), every }
@@ -31,14 +31,14 @@ impl Contents {
         self.each_word(bytes.len(), |at, word| bytes[at..][..word.len()].copy_from_slice(word));
     }
 
-    /// What to write into a message of `len` bytes, and where.
+    /// Calls `write` with the offset and the bytes of each word of a message of `len` bytes.
     pub(super) fn each_word(self, len: usize, mut write: impl FnMut(usize, &[u8])) {
         for at in (0..len).step_by(self.every) {
             write(at, &self.word(at)[..COMPARED.min(len - at)]);
         }
     }
 
-    /// Where the first word is that was not written so.
+    /// The offset of the first word that differs from these contents, if any does.
     pub(super) fn first_difference(self, bytes: &[u8]) -> Option<usize> {
         let differs = |(at, chunk): (usize, &[u8])| {
             let len = chunk.len().min(COMPARED);

@@ -1,23 +1,23 @@
-//! What the rounds come to.
+//! The figures of a run, from what its nodes saw of each round.
 
 use super::job::{BulkJob, Round};
 use crate::bench::places::{Place, fabric_of};
 use crate::bench::{job::Senders, report::BulkRow};
 
-/// What one iteration came to, in seconds from the first send.
+/// The figures of one iteration, in seconds from the first send.
 struct Iteration {
     seconds: f64,
-    /// The same from when the message was sealed, if it was.
+    /// The same, from the time when the message was sealed, if it was.
     after_seal: Option<f64>,
     skew: f64,
     /// The least and the greatest of the groups' speeds, where 1 is their mean.
     shares: (f64, f64),
-    /// What using the messages took the node that took longest, and the page faults of the one that had most.
+    /// The longest time that a node needed to use its messages, and the most page faults of a node.
     touched: Option<(f64, f64)>,
 }
 
 impl Iteration {
-    /// Puts together what the nodes saw.
+    /// Combines what the nodes saw of one iteration.
     fn of(groups: usize, seen: &[&Round]) -> Iteration {
         let began = seen.iter().filter_map(|round| round.sent).min().expect("there is a root");
         let spans: Vec<(f64, f64)> = (0..groups)
@@ -49,7 +49,7 @@ impl Iteration {
     }
 }
 
-/// Puts together what the nodes, by index, saw of each iteration.
+/// Combines what the nodes, by index, saw of each iteration.
 pub(super) fn row(job: &BulkJob, senders: Senders, rounds: &[Vec<Round>]) -> BulkRow {
     let groups = job.groups as usize;
     let iterations: Vec<Iteration> = (0..job.iterations as usize)

@@ -1,4 +1,4 @@
-//! What each node of `squall bench bulk` does, and what it has to say.
+//! The job of each node of `squall bench bulk`, and the measurements that it reports.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::bench::{
     places::{Place, configure},
 };
 
-/// How blocks travel.
+/// A route of blocks from the root to the receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Way {
@@ -27,7 +27,7 @@ pub(crate) enum Way {
     Interleaved,
     /// Each node hands every block on to the next
     Chain,
-    /// Whoever has the whole message sends it on to one that has not
+    /// Each node that has the whole message sends it on to one that does not
     Tree,
     /// The binomial pipeline
     Pipeline,
@@ -47,7 +47,7 @@ impl Way {
         }
     }
 
-    /// As the command line spells it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -67,15 +67,15 @@ impl Way {
     }
 }
 
-/// What one worker does.
+/// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BulkJob {
-    /// Unique to the run, so that no other run's nodes are met.
+    /// Unique to the run, so that nodes of different runs never connect.
     pub(crate) cluster: String,
     /// This worker's node, from 0.
     pub(crate) node: u32,
     pub(crate) nodes: u32,
-    /// Groups of all nodes. Their roots are the first so many nodes, in turn.
+    /// Groups of all nodes. Their roots are the first `roots` nodes, in turn.
     pub(crate) groups: u32,
     pub(crate) roots: u32,
     pub(crate) way: Way,
@@ -84,9 +84,9 @@ pub(crate) struct BulkJob {
     pub(crate) receives_ahead: usize,
     pub(crate) sends_in_flight: usize,
     pub(crate) steps_ahead: u64,
-    /// Node 0 shares its pages; the algorithm, and what belongs to it, is not used.
+    /// Node 0 shares its pages; the algorithm and its settings are not used.
     pub(crate) share: bool,
-    /// What receivers do with each message that counts.
+    /// The receivers' use of each message that counts.
     pub(crate) touch: Touch,
     /// Rounds before those that count, besides the one in which every byte is compared.
     pub(crate) warm_up: u32,
@@ -101,12 +101,12 @@ impl BulkJob {
         group % self.roots
     }
 
-    /// What the fabric is opened with.
+    /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
         configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
     }
 
-    /// A group whose root is `root`, for this job's messages.
+    /// The RDMC group with this number, for this job's messages.
     pub(crate) fn group(&self, group: u32) -> GroupConfig {
         let members = (0..self.nodes).map(|rank| NodeId((self.root(group) + rank) % self.nodes)).collect();
         GroupConfig {
@@ -120,17 +120,18 @@ impl BulkJob {
     }
 }
 
-/// What one node saw of a round, in which every group moved one message. Times are nanoseconds of the host's boot clock.
+/// One node's measurements of a round, in which every group moves one message. Times are nanoseconds of the host's boot
+/// clock.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Round {
-    /// When it sent, if it is a root.
+    /// The time of its send, if it is a root.
     pub(crate) sent: Option<u64>,
-    /// When what it shares was sealed, which it began when it sent.
+    /// The time at which the shared message was sealed. Sealing begins at `sent`.
     pub(crate) sealed: Option<u64>,
-    /// By group: when it had the message, unless it sent it.
+    /// By group: the time at which it had the message. None for a group whose root it is.
     pub(crate) received: Vec<Option<u64>>,
     /// Processor time that its process took, in seconds.
     pub(crate) cpu_seconds: f64,
-    /// What using its messages cost it, if it did.
+    /// The cost of using its messages, if it used any.
     pub(crate) touched: Option<Touched>,
 }

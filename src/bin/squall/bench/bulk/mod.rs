@@ -63,10 +63,10 @@ The lines before the table say what the machine itself can do; hold the figures 
 pub(crate) struct BulkArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// What a node's link moves in a second, unless with --fabric shm: it decides the block size
+    /// The bytes that a node's link moves in a second, unless with --fabric shm: they decide the block size
     #[arg(long, value_name = "SIZE", default_value = "2GB", value_parser = size)]
     link_rate: usize,
-    /// How many nodes; a list gives a row each
+    /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(2..=64))]
     nodes: Vec<u32>,
@@ -76,23 +76,23 @@ pub(crate) struct BulkArgs {
     /// A block's size; a list gives a row each [default: what suits the message and the nodes]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     block: Vec<usize>,
-    /// How blocks travel; a list gives a row each [default: what suits the fabric]
+    /// The route of the blocks; a list gives a row each [default: what suits the fabric]
     #[arg(long, value_enum, value_delimiter = ',')]
     algorithm: Vec<Way>,
     /// Try all algorithms, with blocks from 64 KiB to the whole message
     #[arg(long, conflicts_with_all = ["block", "algorithm"])]
     sweep: bool,
-    /// How many groups there are, all of all nodes, each of which moves a message at the same time [default: one for each
+    /// The number of groups, each of all nodes; all groups move a message at the same time [default: one for each
     /// sender]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
     groups: Option<u32>,
-    /// Which nodes are roots of a group
+    /// The nodes that are roots of a group
     #[arg(long, value_enum, default_value = "one")]
     senders: Senders,
-    /// How many messages of each group are measured
+    /// The number of measured messages of each group
     #[arg(long, value_name = "N", default_value = "20", value_parser = value_parser!(u32).range(1..=1_000_000))]
     iterations: u32,
-    /// How many are sent before, besides the one of which every byte is compared
+    /// The number of messages before them, besides the one of which every byte is compared
     #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(0..=1_000_000))]
     warm_up: u32,
     /// The most receives that a node has posted [default: what suits the fabric]
@@ -101,24 +101,24 @@ pub(crate) struct BulkArgs {
     /// The most sends that a node has under way [default: what suits the fabric]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=4096))]
     sends_in_flight: Option<u32>,
-    /// How a node with nothing to do waits
+    /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
     /// Give receivers the root's own pages, to be copied when they are written
     #[arg(long, conflicts_with_all = WITHOUT_COPIES)]
     share: bool,
-    /// What receivers do with each message once all have it
+    /// The receivers' use of each message, once all have it
     #[arg(long, value_enum, default_value = "none")]
     touch: Touch,
     #[command(flatten)]
     printing: Printing,
 }
 
-/// Options that say how copies are made, or of how many messages at a time.
+/// Options that say how copies are made, or how many messages are sent at a time.
 const WITHOUT_COPIES: [&str; 7] =
     ["block", "algorithm", "sweep", "groups", "senders", "receives_ahead", "sends_in_flight"];
 
-/// Bounds what is written into one region.
+/// The most bytes that are written into one region.
 const MAX_SIZE: u64 = 1 << 40;
 
 fn size(text: &str) -> Result<usize, String> {

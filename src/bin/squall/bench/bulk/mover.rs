@@ -1,8 +1,8 @@
-//! One node of `squall bench bulk`: rounds, in each of which every group moves one message.
+//! One node of `squall bench bulk`: it runs rounds, in each of which every group moves one message.
 //!
-//! Nodes tell each other by groups of their own that they are ready, and that they have everything: each other node tells node
-//! 0, node 0 tells all. So nobody looks at what came, which takes a core, before all have received; and a round begins when all
-//! receivers have given memory for it.
+//! Nodes signal over groups of their own that they are ready, and that they have everything: each other node tells node
+//! 0, and node 0 tells all. Comparing the received bytes takes a core, so no node does it before all have received. A
+//! round begins once all receivers have given memory for it.
 
 use std::{
     collections::VecDeque,
@@ -30,15 +30,15 @@ use crate::bench::{
     worker::{Stopped, processor_seconds},
 };
 
-/// The first of the groups by which a node tells node 0 something; the group of the same number as node 0 goes to all.
+/// The first of the groups over which a node signals to node 0. Node 0's own group, with this number, goes to all.
 const SIGNALS: u32 = 1 << 16;
 
-/// How often a node that waits asks whether it is to stop.
+/// The interval at which a waiting node checks whether it is to stop.
 const ASKS: Duration = Duration::from_millis(100);
 
-/// What carries the blocks.
+/// The fabric that carries the blocks.
 pub(crate) trait Carrier: Fabric + Wait {
-    /// Shared memory can also give receivers the pages of one copy.
+    /// The shared-memory fabric, if it is one: only that one can give receivers the pages of one copy.
     fn shm(&mut self) -> Option<&mut ShmFabric> {
         None
     }
@@ -60,18 +60,18 @@ pub(crate) struct Mover<'a, F> {
     told: &'a Receiver<Go>,
     bulk: Bulk<F>,
     events: Vec<(GroupId, Event)>,
-    /// Groups that are not connected yet.
+    /// The number of groups that are not connected yet.
     connecting: usize,
-    /// By group; none if the message is shared.
+    /// By group; empty if the message is shared.
     messages: Vec<Message>,
     sharing: Option<Sharing>,
     /// An empty message, for signals.
     nothing: Arc<Buffer>,
-    /// Memory of signals that came, until their groups are done with them.
+    /// Memory of received signals, until their groups have released it.
     signals: VecDeque<(GroupId, Arc<Buffer>)>,
-    /// Signals that came and were not waited for.
+    /// The number of signals that were received and not yet waited for.
     heard: u32,
-    /// Signals of this node that have not reached all.
+    /// The number of this node's signals that have not reached all yet.
     saying: u32,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Mover<'a, F> {
 struct Message {
     group: GroupId,
     sends: bool,
-    /// The root's memory; a receiver's once the message is there.
+    /// The root's memory; at a receiver, the message once it has arrived.
     buffer: Option<Arc<Buffer>>,
     received: Option<u64>,
     released: bool,
@@ -99,7 +99,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
             fabric.wait(Time::boot_clock() + ASKS);
             go_on(told)
         };
-        // Before there are groups: what is reported then is of these endpoints only.
+        // Before any group exists: the fabric then reports completions of these endpoints only.
         let sharing = match fabric.shm() {
             Some(shm) if job.share => Some(Sharing::connect(job, shm, rest)?),
             _ => None,
@@ -164,7 +164,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         self.until(|mover| mover.connecting == 0)
     }
 
-    /// All rounds. Returns what was seen of those that count.
+    /// Runs all rounds, and returns the measurements of those that count.
     pub(crate) fn run(&mut self) -> Result<Vec<Round>, Stopped> {
         let before = 1 + self.job.warm_up;
         let rounds = (0..before + self.job.iterations).map(|number| self.round(number));
@@ -186,7 +186,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
             sharing.renew(shared(&mut self.bulk), (self.job.node == 0).then(|| Contents::of(0, number)))?;
         }
         let before = processor_seconds();
-        // Other roots than node 0 have to be told that all are ready.
+        // Roots other than node 0 must be told that all are ready.
         self.meet(self.job.roots > 1)?;
         let sent = Time::boot_clock().as_nanos();
         for at in 0..self.messages.len() {
@@ -203,10 +203,10 @@ impl<'a, F: Carrier> Mover<'a, F> {
         let mut after = processor_seconds();
         self.meet(true)?;
         if self.sharing.is_some() {
-            // A root that shares is done before its receivers are: all of its part ends here.
+            // A root that shares is done before its receivers are. Its processor time of the round ends here.
             after = processor_seconds();
         }
-        // Every byte of the first message is compared, and none written before.
+        // Every byte of the first message is compared, so none may be written before.
         let touched = if number > 0 { self.job.touch.of(self.held().map(|(_, message)| message)) } else { None };
         self.compare(number)?;
         if number == 0 {
@@ -222,7 +222,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         Ok(Round { sent: sends.then_some(sent), sealed, received, cpu_seconds, touched })
     }
 
-    /// What this node has received in this round, with the numbers of the groups.
+    /// The messages that this node received in this round, with their groups' numbers.
     fn held(&mut self) -> impl Iterator<Item = (u32, &mut [u8])> {
         let size = self.job.size_bytes;
         let copies = self.messages.iter_mut().filter(|message| !message.sends).map(move |message| {
@@ -232,7 +232,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         copies.chain(self.sharing.iter_mut().filter_map(Sharing::copy).map(|copy| (0, copy)))
     }
 
-    /// Looks at what came.
+    /// Checks that the received messages are the ones that were sent.
     fn compare(&mut self, number: u32) -> Result<(), String> {
         for (group, message) in self.held() {
             if let Some(at) = Contents::of(group, number).first_difference(message) {
@@ -244,7 +244,8 @@ impl<'a, F: Carrier> Mover<'a, F> {
         Ok(())
     }
 
-    /// All who hold a shared message, the root included, write it at the same time. Nobody sees what another one wrote.
+    /// Lets all nodes that hold a shared message, the root included, write it at the same time. No node may see
+    /// another's writes.
     fn write_apart(&mut self) -> Result<(), Stopped> {
         let Some(sharing) = &mut self.sharing else { return Ok(()) };
         let own = Contents::of(1 + self.job.node, 0);
@@ -258,7 +259,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         }
     }
 
-    /// Gives its groups memory for their next messages.
+    /// Gives the groups memory for their next messages.
     fn give_memory(&mut self) {
         for message in self.messages.iter_mut().filter(|message| !message.sends) {
             let buffer = message.buffer.take().expect("it was received");
@@ -267,7 +268,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         }
     }
 
-    /// Lets node 0 wait until all nodes have come here; and the others too, if they are `told`.
+    /// Lets node 0 wait until all nodes are here; the other nodes wait too if `told` is set.
     fn meet(&mut self, told: bool) -> Result<(), Stopped> {
         let await_signals = |mover: &mut Self, count| {
             mover.until(|mover| mover.heard >= count)?;
@@ -287,7 +288,7 @@ impl<'a, F: Carrier> Mover<'a, F> {
         Ok(())
     }
 
-    /// Goes on until something holds.
+    /// Drives the groups until `holds` is true.
     fn until(&mut self, holds: impl Fn(&Mover<'_, F>) -> bool) -> Result<(), Stopped> {
         while !holds(self) {
             let mut events = std::mem::take(&mut self.events);
@@ -339,12 +340,12 @@ impl<'a, F: Carrier> Mover<'a, F> {
     }
 }
 
-/// What carries a message that is shared.
+/// The fabric of a shared message.
 fn shared<F: Carrier>(bulk: &mut Bulk<F>) -> &mut ShmFabric {
     bulk.fabric().shm().expect("only shared memory shares")
 }
 
-/// Unless the parent wants no more.
+/// Fails once the parent wants no more.
 fn go_on(told: &Receiver<Go>) -> Result<(), Stopped> {
     match told.try_recv() {
         Err(TryRecvError::Disconnected) => Err(Stopped::Told),
@@ -352,10 +353,10 @@ fn go_on(told: &Receiver<Go>) -> Result<(), Stopped> {
     }
 }
 
-/// At most one signal of a group is not answered by another one.
+/// At most one signal of a group has no answer yet.
 const SIGNALS_AHEAD: usize = 2;
 
-/// The group by which a node tells node 0 something; node 0's is for all.
+/// The group over which a node signals to node 0; node 0's group goes to all.
 fn signals(from: u32, nodes: u32) -> GroupConfig {
     let others = if from == 0 { 1..nodes } else { 0..1 };
     let members = [from].into_iter().chain(others).map(NodeId).collect();
@@ -363,7 +364,7 @@ fn signals(from: u32, nodes: u32) -> GroupConfig {
     GroupConfig { algorithm: Algorithm::Sequential, block_bytes: 1, ..GroupConfig::new(id, members) }
 }
 
-/// Memory whose pages are there.
+/// Registered memory whose pages are present.
 fn memory<F: Carrier>(bulk: &mut Bulk<F>, bytes: usize) -> Result<Buffer, String> {
     let mut buffer = Buffer::register(bulk.fabric(), bytes).map_err(|error| error.to_string())?;
     buffer.fill(0);

@@ -1,4 +1,4 @@
-//! One node's part in a message of which all receivers take the pages of one copy.
+//! One node's part in a message whose receivers all map the pages of one copy.
 
 use squall::Time;
 use squall_fabric::{
@@ -9,30 +9,30 @@ use squall_fabric::{
 use super::{contents::Contents, job::BulkJob};
 use crate::bench::worker::Stopped;
 
-/// No layer of Squall has this number.
+/// A layer number that no layer of Squall uses.
 const LAYER: u32 = u32::MAX;
 
-/// Each receiver has one receive at a time.
+/// The token of a receive. Each receiver has one receive posted at a time.
 const RECEIVE: Token = Token(0);
 
 pub(super) struct Sharing {
-    /// To each receiver; a receiver's leads to the root.
+    /// At the root, an endpoint to each receiver; at a receiver, the one to the root.
     ends: Vec<EndpointId>,
     size_bytes: usize,
-    /// What receives are posted into, and nothing comes into.
+    /// The region that receives are posted into. Nothing is ever placed in it.
     nowhere: Region,
     held: Held,
-    /// When it was here, by the boot clock.
+    /// The time at which the message was here, by the boot clock.
     received: Option<u64>,
 }
 
-/// The message of this round, as far as it is there.
+/// The message of this round, as far as it exists.
 enum Held {
     Nothing,
     Filled(Region),
     Sealed {
         memory: SealedMemory,
-        /// The root's own.
+        /// The root's own copy.
         copy: Option<SharedCopy>,
     },
     Taken(SharedCopy),
@@ -41,7 +41,7 @@ enum Held {
 impl Sharing {
     /// Connects the root, which is node 0, with each receiver. `rest` lets time pass when there is nothing to do.
     ///
-    /// Nobody else uses the fabric yet.
+    /// Nothing else may use the fabric yet, since completions of other endpoints would be counted or lost.
     pub(super) fn connect(
         job: &BulkJob,
         fabric: &mut ShmFabric,
@@ -83,7 +83,7 @@ impl Sharing {
         fabric.post(self.ends[0], Op::Recv { into }, RECEIVE).map_err(|error| error.to_string())
     }
 
-    /// Gives up the last round's message. The root makes a new one, in memory that nobody has used.
+    /// Gives up the last round's message. The root makes a new one, in memory that was never used.
     pub(super) fn renew(&mut self, fabric: &mut ShmFabric, contents: Option<Contents>) -> Result<(), String> {
         (self.held, self.received) = (Held::Nothing, None);
         if let Some(contents) = contents {
@@ -94,7 +94,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// The root seals what it has filled, and lets all receivers have it. Returns when it was sealed.
+    /// Seals the root's message and shares it with all receivers. Returns the time at which it was sealed.
     pub(super) fn share(&mut self, fabric: &mut ShmFabric) -> Result<Option<u64>, String> {
         let Held::Filled(region) = std::mem::replace(&mut self.held, Held::Nothing) else { return Ok(None) };
         let memory = fabric.seal(region).map_err(|error| error.to_string())?;
@@ -106,7 +106,7 @@ impl Sharing {
         Ok(Some(sealed))
     }
 
-    /// After each poll: takes what has come.
+    /// Takes a message that has come. To be called after each poll.
     pub(super) fn take(&mut self, fabric: &mut ShmFabric) -> Result<(), String> {
         let Some(copy) = fabric.take_shared(self.ends[0], RECEIVE) else { return Ok(()) };
         self.received = Some(Time::boot_clock().as_nanos());
@@ -117,17 +117,17 @@ impl Sharing {
         self.receive(fabric)
     }
 
-    /// Whether this node's part is done. The root's is when it has shared.
+    /// Whether this node's part is done. The root's is done once it has shared.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.held, Held::Sealed { .. } | Held::Taken(_))
     }
 
-    /// When a receiver had the message.
+    /// The time at which a receiver had the message.
     pub(super) fn received(&self) -> Option<u64> {
         self.received
     }
 
-    /// What a receiver has taken.
+    /// The copy that a receiver has taken.
     pub(super) fn copy(&mut self) -> Option<&mut [u8]> {
         match &mut self.held {
             Held::Taken(copy) => Some(copy),
@@ -135,7 +135,7 @@ impl Sharing {
         }
     }
 
-    /// Writes other contents over this node's own copy; the root takes one to do so.
+    /// Writes other contents over this node's own copy; the root takes a copy for it.
     pub(super) fn write(&mut self, own: Contents) -> Result<(), String> {
         match &mut self.held {
             Held::Sealed { memory, copy } => {
@@ -148,7 +148,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// Where this node's copy is not as it wrote it, or the root's sealed memory not as it was shared.
+    /// The first offset at which the root's sealed memory is not as it was shared, or this node's copy is not as it
+    /// wrote it.
     pub(super) fn first_change(&self, own: Contents, shared: Contents) -> Option<usize> {
         match &self.held {
             Held::Sealed { memory, copy } => {

@@ -1,4 +1,4 @@
-//! What a receiver does with a message once all have theirs, and what that costs it.
+//! The use that a receiver makes of a message once all have theirs, and its cost.
 
 use std::{fs, hint::black_box};
 
@@ -8,7 +8,7 @@ use squall::Time;
 
 use super::contents::{COMPARED, PAGE};
 
-/// How a receiver uses a message.
+/// A receiver's use of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Touch {
@@ -20,7 +20,7 @@ pub(crate) enum Touch {
     Write,
 }
 
-/// What using the messages of a round cost one receiver.
+/// The cost to one receiver of using the messages of a round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Touched {
     pub(crate) nanos: u64,
@@ -46,7 +46,8 @@ impl Touch {
             Touch::None => {}
             Touch::Read => _ = black_box(message.iter().step_by(PAGE).fold(0, |sum: u8, byte| sum ^ byte)),
             Touch::Write => {
-                // Behind what is compared later: what was received shall be seen then, not what was written here.
+                // Behind the bytes that are compared later: the comparison shall see what was received, not what is
+                // written here.
                 message.iter_mut().skip(COMPARED).step_by(PAGE).for_each(|byte| *byte = 1);
                 black_box(message);
             }
@@ -57,7 +58,7 @@ impl Touch {
 /// The minor page faults of this thread so far, as getrusage counts them; 0 if the system does not say.
 fn page_faults() -> u64 {
     let count = |stat: String| {
-        // The name, which may hold anything, is in parentheses; then come the third and all other fields.
+        // The name may hold any character and is in parentheses; the third and all other fields follow it.
         let (_, after_name) = stat.rsplit_once(')')?;
         after_name.split_whitespace().nth(10 - 3)?.parse().ok()
     };
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_first_use_of_a_page_is_a_fault() {
-        // Too large for pages that were in use before to be given for it; whatever the size of pages is.
+        // Too large for the allocator to use pages again, whatever the page size.
         let mut fresh = vec![0; 64 << 20];
         let touched = Touch::Write.of([&mut *fresh].into_iter()).expect("there is a message");
         assert!(touched.page_faults > 0, "{touched:?}");

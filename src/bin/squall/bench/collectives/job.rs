@@ -1,4 +1,4 @@
-//! What each node of `squall bench collectives` does, and how its operations are spelled.
+//! The job of each node of `squall bench collectives`, and the spelling of its operations.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -16,11 +16,11 @@ use crate::bench::{
 /// Bytes per second of a link, for the blocks of long broadcasts: 100 Gb/s.
 const LINK_RATE: u64 = 12_500_000_000;
 
-/// An operation.
+/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Of {
-    /// Nobody leaves before all have entered
+    /// No node leaves before all have entered
     Barrier,
     /// The first node's vector goes to all
     Broadcast,
@@ -41,7 +41,7 @@ pub(crate) enum Of {
 }
 
 impl Of {
-    /// As the library calls it.
+    /// The library's name for it.
     pub(super) fn collective(self) -> Collective {
         match self {
             Of::Barrier => Collective::Barrier,
@@ -56,17 +56,18 @@ impl Of {
         }
     }
 
-    /// Elements of a block, if so many were asked for: those of a vector, of which each node gets a block of sums.
+    /// The elements of a block if `asked` were asked for. For reduce-scatter these are a whole vector's, of which each
+    /// node gets a block of sums.
     pub(super) fn block(self, asked: usize, nodes: usize) -> usize {
         if self == Of::ReduceScatter { asked.div_ceil(nodes) } else { asked }
     }
 
-    /// The elements that are given as the size.
+    /// The elements that are reported as the size.
     pub(super) fn given(self, block: usize, nodes: usize) -> usize {
         if self == Of::ReduceScatter { block * nodes } else { block }
     }
 
-    /// How many elements each vector has, if each of `nodes` nodes has `block` for itself or for each other.
+    /// The number of elements of `node`'s vector, if each of `nodes` nodes has `block` for itself or for each other.
     pub(super) fn elements(self, block: usize, node: usize, nodes: usize) -> usize {
         match self {
             Of::Barrier => 0,
@@ -77,10 +78,10 @@ impl Of {
     }
 }
 
-/// The node whose vector goes to all, or that gets those of all.
+/// The node whose vector goes to all, or that gets the vectors of all.
 pub(super) const ROOT: usize = 0;
 
-/// How it is carried out.
+/// An algorithm of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum By {
@@ -132,10 +133,10 @@ impl By {
     }
 }
 
-/// What one worker does.
+/// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CollectivesJob {
-    /// Unique to the run, so that no other run's nodes are met.
+    /// Unique to the run, so that nodes of different runs never connect.
     pub(crate) cluster: String,
     /// This worker's node, from 0, which is also its rank.
     pub(crate) node: u32,
@@ -153,7 +154,7 @@ pub(crate) struct CollectivesJob {
 }
 
 impl CollectivesJob {
-    /// What blocks of long broadcasts travel through.
+    /// The medium through which blocks of long broadcasts travel.
     pub(super) fn medium(&self) -> Medium {
         match fabric_of(self.place.as_ref()) {
             FabricKind::Shm => Medium::SharedMemory,
@@ -162,19 +163,19 @@ impl CollectivesJob {
         }
     }
 
-    /// What the fabric is opened with.
+    /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
         configure(&self.cluster, self.node, self.nodes, self.place.as_ref())
     }
 }
 
-/// What one worker measured.
+/// One worker's measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Timed {
     pub(crate) algorithm: String,
-    /// How many operations a sample is of.
+    /// The number of operations in a sample.
     pub(crate) batch: u32,
-    /// What each sample took, in nanoseconds.
+    /// The time of each sample, in nanoseconds.
     pub(crate) nanos: Vec<u64>,
     /// Processor time of its process while samples were taken, in seconds.
     pub(crate) cpu_seconds: f64,

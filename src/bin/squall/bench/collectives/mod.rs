@@ -44,34 +44,34 @@ OpenMPI and MPICH in the same way, in the same run.";
 pub(crate) struct CollectivesArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// How many nodes; a list gives a row each
+    /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2")]
     #[arg(value_parser = value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
-    /// What they do; a list gives a row each
+    /// The operation; a list gives a row each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "allreduce")]
     operation: Vec<Of>,
     /// A vector's size, such as 1MiB, rounded up to 8 bytes; a list gives a row each
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "8", value_parser = size)]
     size: Vec<usize>,
-    /// How they do it; a list gives a row each, for the operations that it can carry out [default: what the cost model
+    /// The algorithm; a list gives a row each, for the operations that it can carry out [default: what the cost model
     /// chooses]
     #[arg(long, value_enum, value_delimiter = ',')]
     algorithm: Vec<By>,
     /// Let floats give the same bits whatever the algorithm
     #[arg(long)]
     reproducible: bool,
-    /// How many samples are taken
+    /// The number of samples
     #[arg(long, value_name = "N", default_value = "1000", value_parser = value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
-    /// How a node that waits for others does so
+    /// The waiting policy of a node that waits for others
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
     #[command(flatten)]
     printing: Printing,
 }
 
-/// Bounds what all nodes of a run have in memory.
+/// The most bytes of a vector or block; it bounds the memory of all nodes of a run.
 const MAX_SIZE: u64 = 1 << 30;
 
 fn size(text: &str) -> Result<usize, String> {
@@ -112,7 +112,7 @@ impl CollectivesArgs {
         Ok(())
     }
 
-    /// The operations, how each is carried out, and a vector's bytes. A barrier has none.
+    /// The operations, the algorithm of each, and a vector's bytes. A barrier has none.
     fn cases(&self) -> Vec<(Of, Option<By>, usize)> {
         let mut cases = Vec::new();
         for &of in &self.operation {
@@ -177,7 +177,7 @@ impl CollectivesArgs {
     }
 }
 
-/// Of sorted values: the least that so large a part of them does not exceed.
+/// The quantile of sorted values: the least value that is not exceeded by `part` of them.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let rank = (part * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]

@@ -19,11 +19,11 @@ use crate::bench::{
     worker::{Stopped, processor_seconds},
 };
 
-/// A sample is of as many operations as take so long: then reading the clock, and leaving the barrier before, don't
-/// count.
+/// The time that a sample's operations take together, at least. Reading the clock and leaving the barrier before then
+/// do not count.
 const SAMPLE: Duration = Duration::from_micros(200);
 
-/// How long it may take until all ranks have met.
+/// The time that it may take until all ranks have met.
 const CONNECT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Rank<'a, F> {
@@ -67,7 +67,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
             self.batch(batch).map_err(failed)?;
             nanos.push(Time::boot_clock().since(began).as_nanos() as u64);
         }
-        // Nobody's work is counted at another's cost.
+        // Processor time is read before the barrier, so that no rank's wait for the others is counted.
         let cpu_seconds = processor_seconds() - cpu_before;
         self.ranks.barrier(self.all).map_err(failed)?;
         let (collective, bytes) = (self.job.operation.collective(), 8 * self.job.elements);
@@ -76,12 +76,12 @@ impl<'a, F: Carrier> Rank<'a, F> {
         Ok(Timed { algorithm, batch, nanos, cpu_seconds })
     }
 
-    /// The first rank's clock decides how many operations make a sample.
+    /// Determines the number of operations in a sample. The first rank's clock decides.
     fn agree(&mut self) -> Result<u32, Stopped> {
         let mut batch = 1;
         loop {
             let mut took = Duration::MAX;
-            // The shortest of some, since the first may have found the others asleep.
+            // The shortest of several, since the first may have found the other ranks asleep.
             for _ in 0..5 {
                 self.ranks.barrier(self.all).map_err(failed)?;
                 let began = Time::boot_clock();
@@ -104,7 +104,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
         Ok(())
     }
 
-    /// The operation, on this rank's vector; what comes out is not kept, except that memory is used again.
+    /// Does the operation on this rank's vector. The result is not kept, but its memory is used again.
     fn once(&mut self) -> Result<(), CollectiveError> {
         let elements = self.vector.len();
         let vector = std::mem::take(&mut self.vector);
@@ -130,7 +130,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
         }
     }
 
-    /// Every element of one result.
+    /// Compares every element of one result.
     fn check(&mut self) -> Result<(), Stopped> {
         let (me, nodes, block) = (self.job.node as usize, self.job.nodes as usize, self.job.elements);
         let given = |rank: usize| -> Vec<f64> {
@@ -165,7 +165,7 @@ impl<'a, F: Carrier> Rank<'a, F> {
         }
     }
 
-    /// Leaves when all others do.
+    /// Leaves once all others do.
     pub(crate) fn close(&mut self) -> Result<(), Stopped> {
         self.ranks.close(self.all).map_err(failed)
     }

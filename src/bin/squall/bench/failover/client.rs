@@ -26,10 +26,10 @@ const GROUP: &str = "bench";
 /// A message's size, in bytes.
 const SIZE: usize = 100;
 
-/// How often to look whether something has happened that nobody waits for.
+/// The interval of looks for an event that wakes no thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A caller that is refused tries again so soon.
+/// The time after which a caller that was refused tries again.
 const AGAIN: Duration = Duration::from_micros(200);
 
 /// Runs a node and its caller until the parent wants no more of it.
@@ -89,12 +89,12 @@ fn is_settled(view: &View, nodes: u32) -> bool {
     view.members.len() == nodes && view.shards.iter().all(|shard| shard.senders.len() == nodes)
 }
 
-/// The caller's answers.
+/// The newest answers that the caller had.
 #[derive(Debug, Default)]
 struct Answers {
-    /// The view of the last one.
+    /// The view of the last answer.
     epoch: AtomicU64,
-    /// When the first of that view came, in nanoseconds of the host's boot clock.
+    /// The time at which the first answer of that view came, in nanoseconds of the host's boot clock.
     first: AtomicU64,
 }
 
@@ -108,13 +108,13 @@ fn call(group: &Group<Witness>, answers: &Answers, stop: &AtomicBool) {
                     answers.epoch.store(epoch.0, Ordering::Release);
                 }
             }
-            // Not a sender yet, or not for the moment.
+            // It is not a sender yet, or not at the moment.
             Err(_) => thread::sleep(AGAIN),
         }
     }
 }
 
-/// So that the caller notices that it shall stop.
+/// A deadline that lets the caller notice that it shall stop.
 const AT_ONCE_OR_NEVER: Duration = Duration::from_secs(5);
 
 /// Answers with the view in which a message was ordered.

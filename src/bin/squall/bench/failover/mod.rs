@@ -1,4 +1,4 @@
-//! `squall bench failover`: how long callers wait when a member dies.
+//! `squall bench failover`: the time for which callers wait when a member dies.
 
 mod client;
 mod rounds;
@@ -43,13 +43,13 @@ Of each survivor and round the phases add up to its pause; the medians of phases
 pub(crate) struct FailoverArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// How many nodes
+    /// The number of nodes
     #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(3..=16))]
     nodes: u32,
-    /// Whom to kill
+    /// The member to kill
     #[arg(long, value_enum, default_value = "follower")]
     victim: Victim,
-    /// How often
+    /// The number of kills
     #[arg(long, value_name = "N", default_value = "10", value_parser = value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// A member that is silent for so long is suspected; one whose process ends is noticed at once
@@ -60,7 +60,7 @@ pub(crate) struct FailoverArgs {
     json: bool,
 }
 
-/// Who is killed.
+/// The member that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Victim {
@@ -70,7 +70,7 @@ pub(crate) enum Victim {
     Follower,
 }
 
-/// What one node of the benchmark does.
+/// The job of one node of the benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FailoverJob {
     /// Unique to the run.
@@ -83,7 +83,7 @@ pub(crate) struct FailoverJob {
     pub(crate) place: Option<Place>,
 }
 
-/// What a worker is told.
+/// A command to a worker.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
@@ -101,7 +101,7 @@ pub(crate) struct Settled {
     pub(crate) nodes: Vec<u32>,
 }
 
-/// When a node did what, in nanoseconds of the host's boot clock.
+/// The times of a view change at one node, in nanoseconds of the host's boot clock.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Recovered {
     pub(crate) suspected: u64,

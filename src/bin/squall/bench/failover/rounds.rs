@@ -11,15 +11,15 @@ use crate::bench::{
     places::Places,
 };
 
-/// What one round came to.
+/// The measurements of one round.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// When the victim was killed, in nanoseconds of the host's boot clock.
+    /// The time at which the victim was killed, in nanoseconds of the host's boot clock.
     pub(crate) killed: u64,
     pub(crate) survivors: Vec<Recovered>,
 }
 
-/// Between a settled view and the next kill, so that nothing of the last round is still going on.
+/// The pause between a settled view and the next kill, so that nothing of the last round still goes on.
 const CALM: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(

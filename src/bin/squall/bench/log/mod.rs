@@ -1,4 +1,4 @@
-//! `squall bench log`: appends to a durable group's logs, beside what their disk can do.
+//! `squall bench log`: appends to a durable group's logs, beside the speed of their disk.
 
 mod plain;
 mod rounds;
@@ -47,7 +47,7 @@ What the figures mean (medians of the rounds):
 pub(crate) struct LogArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// How many nodes; a list gives a row each
+    /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "3")]
     #[arg(value_parser = value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
@@ -55,16 +55,16 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1024")]
     #[arg(value_parser = value_parser!(u32).range(1..=262_144))]
     size: Vec<u32>,
-    /// How many appends are under way at a time, at all nodes together; a list gives a row each
+    /// The number of appends under way at a time, at all nodes together; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "500")]
     #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
     writers: Vec<u32>,
     #[command(flatten)]
     disk: DiskArgs,
-    /// How long to measure in each round, after half a second of warm-up
+    /// The time to measure in each round, after half a second of warm-up
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
-    /// How a node with nothing to do waits
+    /// The waiting policy of a node with nothing to do
     #[arg(long, value_enum, default_value = "auto")]
     spin: Spinning,
     /// Print one JSON object per line
@@ -72,19 +72,19 @@ pub(crate) struct LogArgs {
     json: bool,
 }
 
-/// Options that say where logs lie, and how often they are held against their disk.
+/// Options for the directory of the logs, and for the number of comparisons with its disk.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DiskArgs {
-    /// Where the logs are made, in a new directory that goes with the run; it decides which disk is measured
+    /// The directory of the logs, in a new one that is removed after the run; it decides which disk is measured
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// How often to measure, each time the nodes and then the disk
+    /// The number of measurements, each of the nodes and then of the disk
     #[arg(long, value_name = "N", default_value = "3", value_parser = value_parser!(u32).range(1..=1000))]
     rounds: u32,
 }
 
 impl DiskArgs {
-    /// What is measured so often, on that disk.
+    /// The rounds to measure, on that disk.
     pub(super) fn rounds(&self, seconds: f64) -> Result<Rounds, CommandError> {
         if !(seconds > 0.0 && seconds <= 3600.0) {
             let problem = format!("--seconds {seconds} is not possible: give more than 0, at most 3600");
@@ -134,16 +134,16 @@ impl LogArgs {
     }
 }
 
-/// What holds so many appends twice, so that none waits for room, and no less than a configuration says that says nothing.
+/// The ring size that holds twice a node's appends, so that none waits for room. At least a configuration's default.
 fn ring_bytes(writers: u32, size: u32) -> usize {
     let record_bytes = (size as usize + 32).next_multiple_of(16);
     (2 * writers as usize * record_bytes).next_power_of_two().clamp(1 << 20, MAX_BYTES)
 }
 
-/// That of a configuration that says nothing.
+/// The default of a configuration.
 const BULK_RESERVE: usize = 64 << 20;
 
-/// How many of so many writers a node has.
+/// The number of a node's writers, out of `writers` at all nodes.
 pub(super) fn share(writers: u32, nodes: u32, node: u32) -> u32 {
     writers / nodes + u32::from(node < writers % nodes)
 }

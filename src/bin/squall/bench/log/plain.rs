@@ -1,4 +1,4 @@
-//! What the disk can do: a plain program that writes batches of bytes, and syncs each.
+//! The speed of the disk: plain threads write batches of bytes, and sync each.
 
 use std::{
     fs::{self, File},
@@ -18,8 +18,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 /// The space that a file gets before it is written, in bytes.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// Bytes per second of so many writers together, each of which writes batches of this size to files of its own; an error when it is
-/// to stop.
+/// Bytes per second of `writers` writers together, each of which writes batches of `batch_bytes` to files of its own.
+///
+/// An error of the disk, or [`Interrupted`](io::ErrorKind::Interrupted) once `stop` is set.
 pub(super) fn bytes_per_second(
     directory: &Path,
     writers: u32,
@@ -41,7 +42,7 @@ struct Writer<'a> {
     directory: &'a Path,
     batch_bytes: usize,
     span: Duration,
-    /// All begin together.
+    /// All writers begin together.
     start: &'a Barrier,
     stop: &'a AtomicBool,
 }
@@ -59,7 +60,7 @@ impl Writer<'_> {
         let mut batch = vec![0; self.batch_bytes];
         fastrand::Rng::new().fill(&mut batch);
         let first = make(0);
-        // Whoever failed to make its file keeps nobody waiting.
+        // A writer that failed to make its file waits too, so that it blocks no other.
         self.start.wait();
         let (mut file, mut files, mut at) = (first?, 1, 0);
         let (began, mut bytes) = (Instant::now(), 0);

@@ -1,4 +1,4 @@
-//! Nodes and disk in turns.
+//! Rounds in which the nodes and then their disk are measured.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -17,18 +17,18 @@ use crate::{
     },
 };
 
-/// What is measured so often, and where.
+/// The number, place and length of the rounds.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     pub(super) scratch: Scratch,
-    /// Set when no more is wanted.
+    /// Set once no more is wanted.
     pub(super) stop: Arc<AtomicBool>,
     pub(super) count: u32,
-    /// Of the nodes; and of the disk.
+    /// The length of the nodes' measurement in a round, and of the disk's.
     pub(super) span: Duration,
 }
 
-/// What one round came to.
+/// The figures of one round.
 struct Round {
     appends_per_second: f64,
     latency_us: [f64; 3],
@@ -41,7 +41,7 @@ struct Round {
 }
 
 impl Rounds {
-    /// Measures the groups that these jobs form, which call, beside their disk.
+    /// Measures the groups that these jobs form, whose nodes call, beside their disk.
     pub(crate) fn run(
         &self,
         bench: &'static str,
@@ -96,7 +96,7 @@ impl Rounds {
         })
     }
 
-    /// What was written is of no more use, and what is left to do about it must not fall into the next measurement.
+    /// Removes what was written, and syncs: the disk's work for it must not fall into the next measurement.
     fn settle(&self) {
         self.scratch.clear();
         rustix::fs::sync();

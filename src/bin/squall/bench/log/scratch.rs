@@ -1,4 +1,4 @@
-//! A directory that goes with the run.
+//! A directory that is removed after the run.
 
 use std::{
     fs, io,
@@ -14,11 +14,11 @@ use crate::{CommandError, bench::places::private_directory};
 #[derive(Debug)]
 pub(crate) struct Scratch(TempDir);
 
-/// What `statfs` calls a file system in memory.
+/// The number by which `statfs` identifies a file system in memory.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 impl Scratch {
-    /// Makes one in a directory. Warns if that is in memory.
+    /// Makes one in `parent`. Warns if that is in memory.
     pub(crate) fn new(parent: &Path) -> Result<Scratch, CommandError> {
         let failed = |path: &Path, error: io::Error| {
             let path = path.display();
@@ -31,15 +31,15 @@ impl Scratch {
         private_directory("squall-bench-", &parent).map(Scratch).map_err(|error| failed(&parent, error))
     }
 
-    /// A directory in there, which is not made.
+    /// The path of a directory in it, which is not made.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Removes all that is in there.
+    /// Removes all that is in it.
     pub(crate) fn clear(&self) {
         for entry in fs::read_dir(self.0.path()).into_iter().flatten().flatten() {
-            // What can't be removed stays; the figures are none the worse.
+            // An entry that can't be removed stays; the figures are none the worse.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

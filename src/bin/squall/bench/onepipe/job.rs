@@ -1,4 +1,4 @@
-//! What each node of `squall bench onepipe` does.
+//! The job of each node of `squall bench onepipe`.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use squall::{Config, config::Backend};
 
 use crate::bench::places::Place;
 
-/// What orders the scatterings.
+/// The protocol that orders the scatterings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
@@ -22,30 +22,30 @@ pub(crate) enum Order {
     Lamport,
 }
 
-/// What one worker does.
+/// The job of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OnePipeJob {
-    /// Unique to the run, so that no other run's nodes are met.
+    /// Unique to the run, so that nodes of different runs never connect.
     pub(crate) cluster: String,
     /// This worker's node, from 0, which is also its rank.
     pub(crate) node: u32,
     pub(crate) nodes: u32,
     pub(crate) order: Order,
-    /// Of each message.
+    /// The size of each message.
     pub(crate) size_bytes: usize,
-    /// How many nodes each scattering goes to.
+    /// The number of nodes that each scattering goes to.
     pub(crate) width: usize,
     pub(crate) ring_bytes: usize,
     /// Scatterings per second of each node while latency is measured.
     pub(crate) rate: f64,
-    /// How long each of both is measured, in nanoseconds.
+    /// The time for which latency is measured, and then throughput, in nanoseconds.
     pub(crate) phase_nanos: u64,
     /// None in shared memory.
     pub(crate) place: Option<Place>,
 }
 
 impl OnePipeJob {
-    /// What the fabric is opened with.
+    /// The configuration that the fabric is opened with.
     pub(crate) fn config(&self) -> Result<Config, String> {
         let config = Config::builder(&*self.cluster, self.node).members(0..self.nodes);
         let config = match &self.place {
@@ -56,17 +56,17 @@ impl OnePipeJob {
     }
 }
 
-/// What one worker measured.
+/// One worker's measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Scattered {
     /// Messages that were delivered here while throughput was measured.
     pub(crate) delivered: u64,
-    /// Scatterings that were to be sent while latency was measured, and were not even after it.
+    /// Scatterings that were due while latency was measured, and were not even sent after it.
     pub(crate) missed: u64,
-    /// How long that was, in seconds.
+    /// The length of the throughput measurement, in seconds.
     pub(crate) wall_seconds: f64,
     /// Processor time of its process meanwhile, in seconds.
     pub(crate) cpu_seconds: f64,
-    /// A histogram of nanoseconds: (value, how often).
+    /// A histogram of nanoseconds: (value, count).
     pub(crate) latencies: Vec<(u64, u64)>,
 }

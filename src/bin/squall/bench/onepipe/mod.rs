@@ -49,10 +49,10 @@ The lines before the table say what the machine itself can do; hold the figures 
 pub(crate) struct OnePipeArgs {
     #[command(flatten)]
     places: PlaceArgs,
-    /// What orders them; a list gives a row each
+    /// The protocol that orders them; a list gives a row each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "be")]
     mode: Vec<Order>,
-    /// How many nodes; a list gives a row each
+    /// The number of nodes; a list gives a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4")]
     #[arg(value_parser = value_parser!(u32).range(1..=MAX_NODES))]
     nodes: Vec<u32>,
@@ -60,33 +60,33 @@ pub(crate) struct OnePipeArgs {
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = value_parser!(u32).range(8..=1_048_576))]
     size: Vec<u32>,
-    /// How many nodes each scattering goes to; a list gives a row each [default: 4, or all if there are fewer]
+    /// The number of nodes that each scattering goes to; a list gives a row each [default: 4, or all if there are
+    /// fewer]
     #[arg(long, value_name = "W", value_delimiter = ',')]
     #[arg(value_parser = value_parser!(u32).range(1..=MAX_NODES))]
     width: Vec<u32>,
     /// Scatterings per second of each node while latency is measured
     #[arg(long, value_name = "R", default_value = "10000")]
     rate: f64,
-    /// How long latency is measured, after half a second of warm-up, and then throughput, after a quarter
+    /// The time to measure latency, after half a second of warm-up, and then throughput, after a quarter
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: f64,
-    /// The ring from each node to each other, in bytes, a power of two (a group has 256 KiB if nothing else is said)
+    /// The ring from each node to each other, in bytes, a power of two (a group's default is 256 KiB)
     #[arg(long, value_name = "BYTES", default_value = "524288")]
     ring_bytes: usize,
     #[command(flatten)]
     printing: Printing,
 }
 
-/// The most nodes.
 const MAX_NODES: i64 = 64;
 
-/// Of each record in a ring, in bytes.
+/// The header of each record in a ring, in bytes.
 const RECORD_HEADER: usize = 16;
 
-/// Where nothing is said.
+/// The default of --width, where there are as many nodes.
 const WIDTH: u32 = 4;
 
-/// One row.
+/// The case of one row.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     order: Order,
@@ -131,7 +131,7 @@ impl OnePipeArgs {
         self.check_longest()
     }
 
-    /// Checks that the longest record fits, which may take a quarter of a ring.
+    /// Checks that the longest record fits: a record may take a quarter of a ring.
     fn check_longest(&self) -> Result<(), String> {
         let most = |list: &[u32]| list.iter().copied().max().unwrap_or_default();
         let widest = if self.width.is_empty() { WIDTH.min(most(&self.nodes)) } else { most(&self.width) };
@@ -181,7 +181,7 @@ impl OnePipeArgs {
         (0..case.nodes).map(job).collect()
     }
 
-    /// Puts together what the nodes measured.
+    /// Combines what the nodes measured.
     fn row(&self, job: &OnePipeJob, scattered: &[Scattered]) -> OnePipeRow {
         let latencies = latency::merged(scattered.iter().map(|of_node| &of_node.latencies));
         let sum = |of: fn(&Scattered) -> f64| scattered.iter().map(of).sum::<f64>();
@@ -210,7 +210,7 @@ impl OnePipeArgs {
     }
 }
 
-/// Why a row's figures may not be what they seem.
+/// Reasons for which a row's figures may not be what they seem.
 fn doubts(row: &OnePipeRow) -> Vec<String> {
     let mut doubts = Vec::new();
     let OnePipeRow { missed, rate, busy_cores, .. } = row;

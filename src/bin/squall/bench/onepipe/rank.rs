@@ -24,37 +24,38 @@ use crate::bench::{
     worker::{Stopped, processor_seconds, say},
 };
 
-/// How long it may take until all ranks have met.
+/// The time that it may take until all ranks have met.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Scatterings that are sent, and messages that are taken, between two steps, if there are as many.
+/// The most scatterings that are sent, and messages that are taken, between two steps.
 const BATCH: usize = 256;
 
-/// Scatterings that find no room wait in the sender's own code.
+/// The bytes of scatterings that may wait in 1Pipe for room. Beyond them, a scattering that finds no room waits in the
+/// sender's own code.
 const WAITING_BYTES: usize = 4096;
 
-/// Steps that find something between two looks at the fabric.
+/// The most steps with work between two polls of the fabric.
 const STEPS_PER_POLL: u32 = 32;
 
-/// For so long what was not sent in time is sent after the first measurement, throughput warms up before the second, and what is
-/// on its way comes in after it.
+/// The length of three pauses: scatterings that were late are sent after the first measurement; throughput warms up
+/// before the second; messages on their way come in after it.
 pub(crate) const PAUSE_NANOS: u64 = 250_000_000;
 
-/// What a rank does at a time.
+/// A rank's activity at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It sends as scheduled, and in the end what it could not in time.
+    /// It sends as scheduled, and in the end the scatterings that were late.
     Paced,
     /// It sends as fast as it can.
     Full,
-    /// It sends nothing: what is on its way comes in.
+    /// It sends nothing: messages on their way come in.
     Drain,
     Over,
 }
 
 /// The times of a run, in nanoseconds of the host's boot clock.
 struct Times {
-    /// Latencies of messages that were due from here on count.
+    /// The time from which on latencies count, by the time at which a message was due.
     from: u64,
     paced_until: u64,
     full_from: u64,
@@ -78,7 +79,7 @@ impl Times {
     }
 }
 
-/// Takes part in a run, and says what came of it.
+/// Takes part in a run, and reports its outcome.
 pub(crate) fn scatter<F: Carrier>(job: &OnePipeJob, mut fabric: F, told: &Receiver<Go>) -> Result<(), Stopped> {
     let nodes = (0..job.nodes).map(NodeId).collect();
     let config = OnePipeConfig {
@@ -126,17 +127,17 @@ struct Rank<'a, F, O> {
     inbox: Inbox,
     completions: Vec<Completion>,
     steps: u32,
-    /// There are fewer cores than ranks.
+    /// Set if there are fewer cores than ranks.
     is_crowded: bool,
 }
 
-/// What was delivered.
+/// The messages that were delivered.
 struct Inbox {
     size_bytes: usize,
     delivered: u64,
     last: Option<(u64, usize)>,
     is_garbled: bool,
-    /// Of messages that were due at this time or later.
+    /// Latencies count of messages that were due at this time or later.
     counted_from: u64,
     latencies: Histogram<u64>,
 }
@@ -185,7 +186,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
         Ok(rank)
     }
 
-    /// Waits for the beginning, and measures both.
+    /// Waits for the beginning, and measures latency and throughput.
     fn measure(&mut self) -> Result<Scattered, Stopped> {
         let go = loop {
             match self.told.try_recv() {
@@ -252,7 +253,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
     /// Sends a scattering, if there is room for it.
     #[inline]
     fn send(&mut self, now: Time, messages: &[Message<'_>]) -> Result<bool, Stopped> {
-        // Each is to as many others, in turn.
+        // Each goes to `width` nodes, and the next one begins one node further.
         match self.order.scatter(now, &messages[self.first..self.first + self.job.width]) {
             Ok(_) => {
                 self.first = if self.first + 1 < self.job.nodes as usize { self.first + 1 } else { 0 };
@@ -263,7 +264,7 @@ impl<'a, F: Carrier, O: TotalOrder> Rank<'a, F, O> {
         }
     }
 
-    /// One look at everything.
+    /// Takes one step, polls the fabric if it is time, and takes deliveries.
     #[inline]
     fn turn(&mut self, now: Time) {
         let mut busy = self.order.step(&mut self.fabric, now);
@@ -300,12 +301,12 @@ fn payload(due: u64, bytes: usize) -> Vec<u8> {
     payload
 }
 
-/// This message to each node, twice around, so that a scattering to some of them is a part of it.
+/// This message to each node, twice around, so that the messages of any scattering are a slice of it.
 fn all(payload: &[u8], nodes: u32) -> Vec<Message<'_>> {
     (0..2 * nodes as usize).map(|at| Message { to: at % nodes as usize, bytes: payload }).collect()
 }
 
-/// When scatterings are due: at even distances.
+/// The times at which scatterings are due: at even distances.
 struct Schedule {
     begin: u64,
     rate: f64,
@@ -314,18 +315,18 @@ struct Schedule {
 
 impl Schedule {
     fn new(now: u64, job: &OnePipeJob) -> Schedule {
-        // Nodes take turns, as far as their clocks tell.
+        // The nodes' schedules are staggered, as far as their clocks agree.
         let begin = now + (f64::from(job.node) / f64::from(job.nodes) * 1e9 / job.rate) as u64;
         Schedule { begin, rate: job.rate, sent: 0 }
     }
 
-    /// When the next one was due, if that was before `end`.
+    /// The time at which the next one is due, if that is before `end`.
     fn next(&self, end: u64) -> Option<u64> {
         let due = self.begin + (self.sent as f64 * 1e9 / self.rate) as u64;
         (due < end).then_some(due)
     }
 
-    /// How many were due before `end` and are not sent.
+    /// The number of scatterings that were due before `end` and are not sent.
     fn due(&self, end: u64) -> u64 {
         let due = end.saturating_sub(self.begin) as f64 * self.rate / 1e9;
         (due.ceil() as u64).saturating_sub(self.sent)

@@ -1,4 +1,4 @@
-//! The check of logs as they lie on a disk: a node's own, or copies that somebody was given.
+//! The check of logs as they lie on a disk: a node's own, or copies of logs.
 
 use std::{
     fmt::Display,
@@ -13,10 +13,11 @@ use squall_ordered::log::{Files, Log, Opened, Position, Signed, Verified};
 use super::super::time;
 use crate::{CommandError, say};
 
-/// How often it says how far it is.
+/// The interval of progress messages.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Checks each of the logs, and whether they are the same as far as they go together. `keys` has the members' public keys.
+/// Checks each of the logs, and whether they are the same as far as they go together. `keys` has the members' public
+/// keys.
 pub(super) fn verify(directories: &[PathBuf], keys: Option<&Path>, quiet: bool) -> Result<(), CommandError> {
     let keys = keys.map(log_keys::members).transpose().map_err(|error| CommandError::Usage(error.to_string()))?;
     let mut wrong = Vec::new();
@@ -40,7 +41,7 @@ fn look(directory: &Path) -> Result<Opened<Files>, String> {
     Log::look(files, is_live).map_err(|error| said(&error))
 }
 
-/// Returns what is wrong.
+/// Checks one log, and returns a sentence for each problem.
 fn check(
     directory: &Path,
     opened: &Opened<Files>,
@@ -71,7 +72,7 @@ fn check(
     let damage = damage.iter().map(|damage| damage.to_string());
     let mut wrong: Vec<String> = damage.chain(flaws.iter().map(ToString::to_string)).collect();
     wrong.extend(missing.map(|missing| missing.to_string()));
-    // What is not signed by any of them proves nothing.
+    // A log that none of the given keys has signed proves nothing.
     if keys.is_some() && !signed.iter().any(|signed| signed.is_known) {
         wrong.push(format!("{shown}: nobody whose key was given has signed it"));
     }
@@ -87,7 +88,7 @@ fn signature(Signed { member, key, is_known, from, to, signatures }: &Signed) ->
     )
 }
 
-/// Where logs have common records, these must be the same.
+/// Compares the records that all logs have in common. Returns a sentence if they differ.
 fn difference(directories: &[PathBuf], logs: &[Log<Files>], quiet: bool) -> Result<Option<String>, CommandError> {
     let from = logs.iter().map(|log| log.begin().position).max().unwrap_or(Position::START);
     let end = logs.iter().map(Log::persisted).min_by_key(|end| end.position);

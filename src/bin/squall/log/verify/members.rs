@@ -18,13 +18,13 @@ use super::super::{
 };
 use crate::{CommandError, say};
 
-/// For so long a member is waited for that is started again, or behind.
+/// The time for which a member is waited for that is started again, or behind.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often it says how far it is.
+/// The interval of progress messages.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A member, and what was found there.
+/// A member, and the findings about its log.
 struct Member {
     node: NodeId,
     log: LogClient,
@@ -32,15 +32,15 @@ struct Member {
     messages: u64,
     bytes: u64,
     damage: Vec<String>,
-    /// When a member that shows nothing is given up.
+    /// The time at which a member that shows nothing is given up.
     patient_until: Instant,
-    /// Why it could not be checked to the end, which is no word against what it has.
+    /// The reason for which it could not be checked to the end. It is no finding against its log.
     unchecked: Option<String>,
 }
 
 impl Member {
-    /// Checks a part, which is `least` versions long at least. A member that shows less than it had was started again meanwhile, and
-    /// is waited for, as one that does not answer is.
+    /// Checks a part, which is at least `least` versions long. A member that shows less than it had was started again
+    /// meanwhile. It is waited for, as is one that does not answer.
     fn check(&mut self, from: u64, to: u64, least: u64) -> Option<Checked> {
         let mut part: Option<Checked> = None;
         let mut is_late = false;
@@ -49,12 +49,12 @@ impl Member {
             let mut is_stuck = || stuck_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE;
             let at = part.as_ref().map_or(from, |part| part.to + 1);
             match self.log.check(at, to) {
-                // It knows of less that is safe, until it is a member again.
+                // A member that was started again knows of less that is safe, until it is a member again.
                 Ok(checked)
                     if checked.to < at || checked.to < from + least - 1 && checked.damage.is_empty() && !is_late =>
                 {
                     let wanted = if checked.to < at { at } else { from + least - 1 };
-                    // The second time it shows as much as it has.
+                    // A part that is too short counts the second time: the member has no more.
                     is_late = checked.to >= at;
                     if is_stuck() {
                         self.unchecked = Some(format!("it does not show version {wanted}, which it says is safe"));
@@ -68,7 +68,8 @@ impl Member {
                     self.messages += checked.messages;
                     self.bytes += checked.bytes;
                     self.damage.extend_from_slice(&checked.damage);
-                    // What is damaged at the first member is not counted there, so this one's part may be shorter.
+                    // The first member does not count records that are damaged there, so a part at this one may end
+                    // earlier.
                     part = Some(match part {
                         None => checked,
                         Some(Checked { mut damage, .. }) => {
@@ -77,7 +78,7 @@ impl Member {
                         }
                     });
                 }
-                // It let go of some while it was looked at.
+                // The member trimmed some of these records meanwhile.
                 Err(LogError::Trimmed { first }) => {
                     self.first = self.first.max(first);
                     return None;
@@ -99,7 +100,8 @@ impl Member {
         }
     }
 
-    /// Waits until the member knows that a version is safe. Returns whether it does: it may be behind, or be started again.
+    /// Waits until the member knows that a version is safe. Returns whether it does: it may be behind, or be started
+    /// again.
     fn reach(&mut self, last: u64) -> bool {
         let until = self.patient_until;
         loop {
@@ -127,12 +129,12 @@ impl Member {
     }
 }
 
-/// Checks what is safe as it begins.
+/// Checks all versions that are safe at the beginning.
 pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError> {
     let mut log = reach.log()?;
     let nodes = log.members().map_err(failed)?;
     let (mut members, silent) = greet(&log, &nodes);
-    // What is safe all members have.
+    // All members have what is safe.
     let Some(last) = members.iter().map(|(_, status)| status.safe).max() else {
         return Err(CommandError::Unchecked(silent.join("; ")));
     };
@@ -148,7 +150,7 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
     let mut shown = Instant::now();
     let mut from = members.iter().map(|member| member.first).min().unwrap_or(1);
     while from <= last {
-        // Where one begins later than others, a part of its own ends before.
+        // A part ends before the log of a member that begins later than the others.
         let later = members.iter().map(|member| member.first).filter(|&first| first > from).min();
         let to = last.min(later.map_or(u64::MAX, |later| later - 1));
         let Some(part) = check_part(&mut members, from, to) else { break };
@@ -166,7 +168,7 @@ pub(super) fn verify(reach: &ReachArgs, quiet: bool) -> Result<(), CommandError>
     report(&members, silent, different, last, quiet)
 }
 
-/// Asks each member how its log is; and who does not say.
+/// Asks each member for its log's state. Also returns a sentence for each member that does not answer.
 fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<String>) {
     let (mut members, mut silent) = (Vec::new(), Vec::new());
     for &node in nodes {
@@ -187,14 +189,14 @@ fn greet(log: &LogClient, nodes: &[NodeId]) -> (Vec<(Member, LogStatus)>, Vec<St
     (members, silent)
 }
 
-/// What a part came to.
+/// The outcome of one part.
 struct Part {
     to: u64,
     differs: bool,
 }
 
-/// Lets all members that have it check a part that begins with `from`: the first one says how long it is, the others do the same one
-/// at the same time. None if nobody has it.
+/// Lets all members that have the part from `from` on check it, which ends at `to` at the latest. The first member
+/// determines its length; the others then check the same part at the same time. None if no member has it.
 fn check_part(members: &mut [Member], from: u64, to: u64) -> Option<Part> {
     let mut able = members.iter_mut().filter(|member| member.has(from));
     let mut first = able.next()?;

@@ -1,4 +1,4 @@
-//! Figure 10: how long reliable 1Pipe takes to recover.
+//! Figure 10: the time that reliable 1Pipe takes to recover.
 
 use squall_onepipe::model::{Failure, Latencies, Profile, Recovery, ScenarioError};
 
@@ -16,14 +16,14 @@ const FAILURES: [(&str, Failure); 4] = [
     ("core link", Failure::CoreLink),
     ("core switch", Failure::CoreSwitch),
 ];
-/// What the paper's axis shows, in µs.
+/// The end of the paper's axis, in µs.
 const AXIS_US: f64 = 600.0;
 
 struct Point {
     failure: &'static str,
     hosts: usize,
     times: Latencies,
-    /// Until the controller had the first report, in the mean, in µs.
+    /// The time until the controller had the first report, in the mean, in µs.
     reported_us: f64,
     /// Scatterings that were recalled, in the mean.
     recalled: f64,

@@ -12,7 +12,7 @@ use crate::plot::{Axis, Chart, Unit};
 const TESTBED: Profile = Profile::TESTBED;
 /// The share of a process's time that goes into exchanging Lamport's timestamps.
 const EXCHANGE_PERCENT: u64 = 50;
-/// The load at which latencies are measured: what one process can send, in percent.
+/// The load at which latencies are measured, in percent of what one process can send.
 const HALF: u64 = 50;
 const FULL: u64 = 100;
 
@@ -23,7 +23,7 @@ struct System {
     order: Order,
     /// Whether reliable deliveries count.
     reliable: bool,
-    /// Which of the paper's two charts show it.
+    /// Whether each of the paper's two charts shows it.
     charts: [bool; 2],
 }
 
@@ -51,7 +51,7 @@ const SYSTEMS: [System; 7] = [
     },
 ];
 
-/// What one system does with so many processes.
+/// The figures of one system with so many processes.
 struct Point {
     system: &'static str,
     processes: usize,
@@ -59,7 +59,8 @@ struct Point {
     rate: f64,
     /// In µs at half the load: the mean, and the 5th and 95th percentiles.
     latency: [f64; 3],
-    /// More is offered at half the load than its sequencer can number, so that the window alone bounds its latency.
+    /// Whether more is offered at half the load than its sequencer can number, so that the window alone bounds its
+    /// latency.
     saturated: bool,
 }
 
@@ -166,7 +167,7 @@ fn measure(system: &System, processes: usize, run: Run) -> Result<Point, Scenari
     Ok(Point { system: system.name, processes, rate, latency, saturated })
 }
 
-/// What a sequencer takes for one message, in nanoseconds.
+/// The time that a sequencer takes for one message, in nanoseconds; 0 for systems without one.
 fn bottleneck_ns(order: Order) -> f64 {
     match order {
         Order::SwitchSequencer => TESTBED.sequencer_ns as f64,
@@ -175,21 +176,22 @@ fn bottleneck_ns(order: Order) -> f64 {
     }
 }
 
-/// What is offered to a sequencer, as a part of what it can do.
+/// The load that is offered to a sequencer, as a part of its capacity.
 fn utilisation(order: Order, processes: u64, load_percent: u64) -> f64 {
     let one_ns = TESTBED.message_cpu_ns as f64 * 100.0 / load_percent as f64;
     processes as f64 * bottleneck_ns(order) / one_ns
 }
 
-/// How long to warm up, and to measure: some broadcasts of each process, or of what the bottleneck lets through.
+/// The time to warm up, and to measure: some broadcasts of each process, or of what the bottleneck lets through.
 fn times(order: Order, n: u64, load_percent: u64) -> (u64, u64) {
     let one = n * TESTBED.message_cpu_ns * 100 / load_percent;
-    // What all windows hold takes so long; a queue that grows holds it after several times that.
+    // A sequencer takes this long for all that the windows hold. A growing queue holds all that after several times as
+    // long.
     let windows = (TESTBED.window * n) as f64 * bottleneck_ns(order);
     let bound = match order {
         Order::OnePipe { .. } => one,
         Order::SwitchSequencer | Order::HostSequencer => one.max(windows as u64),
-        // A round, in which each sends once, and the token goes some hops.
+        // A round, in which each process sends once, and the token goes some hops.
         Order::Token => n * (n * 11 + 2_000),
         Order::Lamport { exchange_percent } => one + n * TESTBED.message_cpu_ns * 100 / exchange_percent,
     };

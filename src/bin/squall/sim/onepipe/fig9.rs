@@ -11,9 +11,10 @@ use crate::plot::{Axis, Chart, Unit};
 
 const SIZES: [usize; 4] = [8, 16, 32, 512];
 const VARIANTS: [(&str, Switches); 2] = [("chip", Switches::Chip), ("host", Switches::Representative)];
-/// From one message of a process to the next, when idle.
+/// The time from one message of a process to the next, when idle.
 const IDLE_GAP_NS: u64 = 50_000;
-/// From one scattering of a process to the 16 of a host to the next, where messages get lost: a tenth of what it could send.
+/// The time from one scattering of a process, to the 16 of a host, to the next, with loss: a tenth of what it could
+/// send.
 const LOSSY_GAP_NS: u64 = 32_000;
 
 /// One variant at one size and loss. Times in µs.
@@ -21,15 +22,16 @@ struct Point {
     variant: &'static str,
     processes: usize,
     loss: f64,
-    /// Between hosts that are farthest from each other: the means.
+    /// The means, between hosts that are farthest from each other.
     unordered: f64,
     best_effort: f64,
     reliable: f64,
-    /// 95th percentiles.
+    /// The 95th percentiles.
     unordered_p95: f64,
     best_effort_p95: f64,
     reliable_p95: f64,
-    /// What best effort adds to unordered delivery for the messages of a host in the mean: the 95th percentile over hosts and runs.
+    /// The 95th percentile, over hosts and runs, of the mean that best effort adds to unordered delivery for a host's
+    /// messages.
     overhead_of_hosts_p95: f64,
     /// The mean overhead over unordered delivery, of all messages.
     overhead_of_all: f64,
@@ -110,7 +112,7 @@ fn row(point: &Point) -> Vec<Value> {
     ]
 }
 
-/// Clocks keep their offsets in a run, so that a mean takes many runs.
+/// Measures one point in many runs, since clocks keep their offsets within a run.
 fn measure(
     (variant, switches): (&'static str, Switches),
     processes: usize,
@@ -192,7 +194,7 @@ fn findings(points: &[Point]) -> Vec<Finding> {
     let overheads: Vec<f64> = idle("chip").map(|point| point.best_effort - point.unordered).collect();
     let tails: Vec<f64> = idle("chip").map(|point| point.overhead_of_hosts_p95).collect();
     let of_messages: Vec<f64> = idle("chip").map(|point| point.best_effort_p95 - point.unordered_p95).collect();
-    // With clocks that agree; the time that the receiving thread takes for the message passes meanwhile.
+    // With clocks that agree. The time that the receiving thread takes for the message passes meanwhile.
     let Profile { beacon_ns, message_cpu_ns, prepare_cpu_ns, .. } = Profile::TESTBED;
     let least = 0.95 * beacon_ns as f64 / 1e3 - (message_cpu_ns + prepare_cpu_ns) as f64 / 1e3;
     let detours: Vec<f64> =
@@ -202,7 +204,7 @@ fn findings(points: &[Point]) -> Vec<Finding> {
         let found = points.iter().find(|point| point.variant == variant && point.loss == loss);
         found.expect("it was measured")
     };
-    // What a loss adds to the mean latencies: best effort, reliable.
+    // The growth of the mean latencies by a loss: of best effort, and of reliable delivery.
     let growth = |loss: f64| {
         VARIANTS.map(|(variant, _)| {
             let (with, without) = (lossy(variant, loss), lossy(variant, 1e-6));

@@ -1,8 +1,8 @@
 //! `squall sim onepipe`: Figures 8, 9 and 10 of the 1Pipe paper, on a simulation of its testbed.
 
 //!
-//! Each finding's claim says whether what it compares is an input (it follows from constants that were taken from the paper, or
-//! were chosen to agree with it) or is computed.
+//! Each finding's claim says whether the compared figures are computed, or are an input. Inputs follow from constants
+//! that were taken from the paper, or were chosen to agree with it.
 
 mod fig10;
 mod fig8;
@@ -19,16 +19,17 @@ use crate::{CommandError, plot::Line};
 
 /// Repeat an experiment of the 1Pipe paper on a simulation of its testbed, and say whether its findings hold.
 ///
-/// It is a model of the protocols' event flow, on 32 servers in a fat tree of 100 Gb/s with beacons each 3 µs, not the engine
-/// that the rest of the system runs: only there do data and barriers pass the same links and switches. What it assumes where the
-/// paper gives no figure is printed with each experiment. A finding that does not hold is said, and is no error.
+/// It is a model of the protocols' event flow, on 32 servers in a fat tree of 100 Gb/s with beacons each 3 µs. It is
+/// not the engine that the rest of the system runs: only in the model do data and barriers pass the same links and
+/// switches. The assumptions where the paper gives no figure are printed with each experiment. A finding that does not
+/// hold is printed, and is no error.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  squall sim onepipe fig9 --svg fig9.svg\n  squall sim onepipe all --quick\n\nFigures and \
     sections are those of 1Pipe: Scalable Total Order Communication in Data Center Networks, SIGCOMM 2021."
 )]
 pub(super) struct OnePipe {
-    /// Which experiment.
+    /// The experiment.
     #[arg(value_enum, default_value_t = Name::All)]
     experiment: Name,
     #[command(flatten)]
@@ -42,7 +43,7 @@ enum Name {
     Fig8,
     /// Latency of idle 1Pipe by the number of processes, and by the loss of packets.
     Fig9,
-    /// How long reliable 1Pipe takes to recover, by what fails.
+    /// The time that reliable 1Pipe takes to recover, by what fails.
     Fig10,
     /// Every one of these.
     All,

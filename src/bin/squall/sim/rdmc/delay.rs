@@ -1,4 +1,4 @@
-//! §4.5: what one delay of one node costs.
+//! §4.5: the cost of one delay of one node.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const BLOCK: usize = MB;
 const BYTES: usize = 64 * MB;
 const NODES: u32 = 16;
 
-/// What stalls of one length cost, over the nodes and moments that were tried.
+/// The cost of stalls of one length, over the nodes and moments that were tried.
 struct Cost {
     stall_us: f64,
     mean_us: f64,
@@ -46,7 +46,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
         points: costs.iter().map(|cost| (cost.stall_us, of(cost))).collect(),
         model,
     };
-    // A tenth of a microsecond of latency in each of the steps that are left, at most.
+    // The slack for latency: at most 0.2 µs in each step.
     let slack = 0.2 * (blocks(BYTES, BLOCK) + log2_ceil(NODES)) as f64;
     let worst = costs.iter().map(|cost| cost.most_us / cost.stall_us).fold(0.0, f64::max);
     let mean = costs.iter().map(|cost| cost.mean_us / cost.stall_us).fold(0.0, f64::max);
@@ -86,7 +86,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-/// The time of one multicast, with a stall of a node so long after its start.
+/// The time of one multicast. `stall` has a node, the time after the start at which it stalls, and the stall's length.
 fn time(run: Run, stall: Option<(NodeId, Duration, Duration)>) -> Result<Duration, BulkError> {
     let mut cluster = THEORY.cluster(NODES, run.seed);
     let group = cluster.create(group(NODES, Algorithm::BinomialPipeline, BLOCK, BYTES))?;

@@ -1,4 +1,6 @@
-//! How overlapping groups share the network (§3: "RDMC extends this property, offering fairness for overlapping groups").
+//! The share of the network that overlapping groups get.
+//!
+//! §3: "RDMC extends this property, offering fairness for overlapping groups".
 
 use fastrand::Rng;
 use squall::{NodeId, sim::bulk::BulkError};
@@ -61,7 +63,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-/// The bandwidth of each group until the first is done: from then on there are fewer to share with.
+/// The bandwidth of each group until the first is done: from then on fewer groups share.
 fn shares(run: Run, groups: u32, bytes: usize) -> Result<Vec<f64>, BulkError> {
     let mut rng = Rng::with_seed(run.seed);
     let mut cluster = FRACTUS.cluster(NODES, run.seed);

@@ -13,7 +13,7 @@ use crate::plot::{Axis, Chart, Line};
 
 const BLOCK: usize = MB;
 
-/// How many of the members send.
+/// The members that send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Senders {
     All,
@@ -87,7 +87,7 @@ pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     })
 }
 
-/// All senders send one message to all others at the same time.
+/// The aggregate bandwidth in Gb/s when all senders send one message to all others at the same time.
 fn aggregate(machine: &Machine, nodes: u32, senders: u32, bytes: usize, run: Run) -> Result<f64, BulkError> {
     let mut cluster = machine.cluster(nodes, run.seed);
     let mut placed: Vec<NodeId> = (0..nodes).map(NodeId).collect();

@@ -20,7 +20,7 @@ fn block(bytes: usize) -> usize {
     if bytes == SMALL { MB / 2 } else { 2 * MB }
 }
 
-/// What one algorithm takes, in ms.
+/// The time that one algorithm takes, in ms.
 struct Point {
     bytes: usize,
     nodes: u32,

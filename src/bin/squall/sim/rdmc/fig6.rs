@@ -49,7 +49,7 @@ fn size(bytes: usize) -> String {
     if bytes < MB { format!("{} KB", bytes / KB) } else { format!("{} MB", bytes / MB) }
 }
 
-/// Of each message with at least five block sizes to choose from: is the best an inner one, with a rise and a fall?
+/// Checks, for each message with at least five block sizes, that the best is an inner one, with a rise and a fall.
 fn finding(lines: &[Line]) -> Finding {
     let mut peaks = Vec::new();
     let mut holds = true;

@@ -15,7 +15,7 @@ const BYTES: usize = 256 * MB;
 
 pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {
     let groups: Vec<u32> = run.size((1..=9).map(|l| 1 << l).collect(), vec![2, 16, 128, 256, 512]);
-    // What the root sends alone is linear in the group, so the quick run leaves the largest out.
+    // The root's sends are linear in the group, so the quick run leaves sequential send to large groups out.
     let longest_sequential = run.size(512, 16);
     let (mut rows, mut pipeline, mut sequential) = (Vec::new(), Vec::new(), Vec::new());
     let mut skews = Vec::new();

@@ -14,7 +14,7 @@ use super::{
 use crate::plot::{Axis, Chart, Line, Unit};
 
 const BLOCK: usize = MB;
-/// Node 0 generates, these hold the replicas.
+/// The nodes that hold the replicas. Node 0 generates the objects.
 const HOSTS: u32 = 15;
 /// The trace's objects (§5.2.2): "hundreds of bytes to hundreds of MB (the median is 12 MB and the mean 29 MB)".
 const SMALLEST: f64 = 200.0;
@@ -29,7 +29,7 @@ struct Object {
     group: u32,
 }
 
-/// What a run with one algorithm came to.
+/// The figures of a run with one algorithm.
 struct Served {
     /// Sorted.
     latencies: Vec<Duration>,
@@ -120,7 +120,7 @@ fn objects(count: usize, groups: usize, seed: u64) -> Vec<Object> {
     objects.collect()
 }
 
-/// Replicates the objects in order, so many at a time.
+/// Replicates the objects in order, `in_flight` at a time.
 fn serve(
     objects: &[Object],
     groups: &[[NodeId; 4]],
@@ -153,7 +153,7 @@ fn serve(
 }
 
 impl Served {
-    /// The latency of this part of the objects, in ms.
+    /// The latency that `part` of the objects do not exceed, in ms.
     fn at(&self, part: f64) -> f64 {
         let index = (part * self.latencies.len() as f64) as usize;
         ms(self.latencies[index.min(self.latencies.len() - 1)])

@@ -53,12 +53,12 @@ impl Way {
     }
 }
 
-/// What one way takes.
+/// The figures of one way.
 struct Taken {
     way: Way,
     nodes: u32,
     ms: f64,
-    /// Bytes from rack to rack, by the message's bytes.
+    /// Bytes from rack to rack, divided by the message's bytes.
     crossings: f64,
 }
 

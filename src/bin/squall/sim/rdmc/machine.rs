@@ -18,32 +18,32 @@ pub(super) const MB: usize = 1 << 20;
 /// A gigabit per second, in bytes per second.
 const GBIT: u64 = 125_000_000;
 
-/// From the first bit at one interface to the first at the other, through one switch. A small RDMA write takes 1 to 2 µs
-/// on such hardware, most of it in the two NICs; the paper gives no figure.
+/// The time from the first bit at one interface to the first at the other, through one switch. A small RDMA write takes
+/// 1 to 2 µs on such hardware, most of it in the two NICs; the paper gives no figure.
 const ONE_SWITCH: Duration = Duration::from_nanos(1500);
 
 /// The same through Sierra's two stages of switches (§5.1): three switches instead of one, about 150 ns each.
 const TWO_STAGES: Duration = Duration::from_nanos(1800);
 
-/// What a node's software takes from a completion to the next post: of 449 µs that Table 1 spends waiting during 256 blocks,
-/// about 100 are one preemption (§5.2.1), and the rest is 1.4 µs for each block.
+/// The time of a node's software from a completion to the next post. Of 449 µs that Table 1 spends waiting during 256
+/// blocks, about 100 are one preemption (§5.2.1). The rest is 1.4 µs for each block.
 const TURN: Duration = Duration::from_nanos(1400);
 
-/// In what portions large operations that meet share a port: coarser than the packets of a NIC that serves its queue pairs in
-/// turn, and fine enough beside blocks.
+/// The portions in which large operations that meet at a port share it, in bytes. They are coarser than the packets of
+/// a NIC that serves its queue pairs in turn, and fine enough beside blocks.
 const SEGMENT: usize = 64 << 10;
 
-/// Apt: what each node of a loaded rack gets through the top-of-rack switch (§5.1), in bytes per second.
+/// Apt: the rate of each node of a loaded rack through the top-of-rack switch (§5.1), in bytes per second.
 const APT_LOADED: u64 = 16 * GBIT;
 
-/// Apt: how many nodes share an uplink. The paper does not say; small racks let a group of 16 meet the limit.
+/// Apt: the number of nodes that share an uplink. The paper does not say; small racks let a group of 16 meet the limit.
 const APT_RACK: u32 = 8;
 
 /// A cluster that the papers measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
     pub(super) name: &'static str,
-    /// Of a node's interface, in each direction, in bytes per second.
+    /// The rate of a node's interface, in each direction, in bytes per second.
     pub(super) bytes_per_s: u64,
     latency: Duration,
     pub(super) turn: Duration,
@@ -67,7 +67,7 @@ pub(super) const APT: Machine = Machine {
     racks: Some(Racks { nodes_per_rack: APT_RACK, uplink_bytes_per_s: APT_RACK as u64 * APT_LOADED }),
 };
 
-/// A network of the theory: 100 Gb/s, no latency to speak of, software that takes no time. For the bounds of §4.5, which
+/// A network of the theory: 100 Gb/s, a latency of 100 ns, software that takes no time. For the bounds of §4.5, which
 /// count block times only.
 pub(super) const THEORY: Machine = Machine {
     name: "theory",
@@ -83,7 +83,7 @@ impl Machine {
         BulkCluster::new(nodes, self.network(), self.turn, seed)
     }
 
-    /// Their network.
+    /// The network of such nodes.
     pub(super) fn network(&self) -> SimConfig {
         let mut config = SimConfig::ideal(self.bytes_per_s, self.latency);
         config.racks = self.racks;
@@ -91,7 +91,7 @@ impl Machine {
         config
     }
 
-    /// How long one node takes to send so much, at the rate of its interface.
+    /// The time in which one node sends `bytes`, at the rate of its interface, in seconds.
     pub(super) fn time_of(&self, bytes: usize) -> f64 {
         bytes as f64 / self.bytes_per_s as f64
     }
@@ -122,22 +122,21 @@ pub(super) fn among(members: Vec<NodeId>, algorithm: Algorithm, block_bytes: usi
     BulkGroup { members, algorithm, block_bytes, windows: None, largest_bytes: bytes }
 }
 
-/// In gigabits per second.
+/// The rate of `bytes` in `time`, in gigabits per second.
 pub(super) fn gbit_per_s(bytes: f64, time: Duration) -> f64 {
     bytes * 8.0 / time.as_secs_f64() / 1e9
 }
 
-/// In milliseconds.
 pub(super) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Of how many blocks a message consists.
+/// The number of blocks of a message.
 pub(super) fn blocks(bytes: usize, block_bytes: usize) -> u64 {
     bytes.div_ceil(block_bytes).max(1) as u64
 }
 
-/// ⌈log₂ n⌉: the steps after which everybody has a block.
+/// ⌈log₂ n⌉: the number of steps after which all nodes have a block.
 pub(super) fn log2_ceil(n: u32) -> u64 {
     u64::from(n.next_power_of_two().trailing_zeros())
 }

@@ -26,15 +26,15 @@ use crate::CommandError;
 
 /// Repeat an experiment of the RDMC papers on a simulated machine, and say whether its finding holds.
 ///
-/// The engine is the real one; the network and the time that software takes are simulated, so the figures are those of a
-/// model of the machine, not of the machine. A finding that does not hold is said, and is no error.
+/// The engine is the real one; the network and the time that software takes are simulated. The figures are therefore
+/// those of a model of the machine, not of the machine. A finding that does not hold is printed, and is no error.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  squall sim rdmc fig4 --svg fig4.svg\n  squall sim rdmc all --quick\n\nFigures, tables and \
     sections are those of RDMC: A Reliable RDMA Multicast for Large Objects, DSN 2018."
 )]
 pub(super) struct Rdmc {
-    /// Which experiment.
+    /// The experiment.
     #[arg(value_enum)]
     experiment: Name,
     #[command(flatten)]
@@ -54,17 +54,17 @@ enum Name {
     Fig9,
     /// Overlapping groups with the same members, on Fractus and Apt.
     Fig10,
-    /// What one slow link costs (§4.5).
+    /// The cost of one slow link (§4.5).
     SlowLink,
-    /// What one delay of one node costs (§4.5).
+    /// The cost of one delay of one node (§4.5).
     Delay,
-    /// How a hundred overlapping groups share the network.
+    /// The shares of the network that a hundred overlapping groups get.
     Fairness,
     /// Racks with oversubscribed uplinks: the pipeline against the hybrid, on Apt.
     Hybrid,
-    /// What it costs a pipeline when its members may be ahead of the step that they are in.
+    /// The cost to a pipeline of members that may be ahead of the step that they are in.
     Windows,
-    /// What it saves to hand a transfer to the NIC (§5.2.3, Figure 12).
+    /// The time that is saved by handing a transfer to the NIC (§5.2.3, Figure 12).
     Offload,
     /// Every one of these.
     All,

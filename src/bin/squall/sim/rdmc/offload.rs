@@ -1,7 +1,9 @@
-//! Figure 12: what it saves to hand the whole transfer to the NIC (CORE-Direct), when threads suffer scheduling delays.
+//! Figure 12: the time that is saved by handing the whole transfer to the NIC (CORE-Direct), when threads suffer
+//! scheduling delays.
 //!
-//! The same network and the same schedule, once with the engine, which has to run for every block, and once with work
-//! graphs, which need nobody to run. Either way the message is everywhere when the last receiver's thread has noticed.
+//! The same network and the same schedule run once with the engine, which has to run for every block, and once with
+//! work graphs, which need no thread to run. Either way the message is everywhere when the last receiver's thread has
+//! noticed.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
@@ -27,13 +29,13 @@ use crate::plot::{Axis, Chart, Line};
 const BLOCK: usize = MB;
 const BYTES: usize = 100 * MB;
 
-/// One preemption, as Figure 5 caught it.
+/// One preemption, as in Figure 5.
 const STALL: Duration = Duration::from_micros(100);
 
-/// Table 1 and Figure 5: one such preemption of a node in the 62 ms of a transfer.
+/// The preemptions of a node in a second: Table 1 and Figure 5 show one in the 62 ms of a transfer.
 const PAPERS_RATE: u32 = 16;
 
-/// What the mean of some runs says of one group and rate.
+/// The mean times of some runs, for one group and rate.
 struct Point {
     algorithm: Algorithm,
     nodes: u32,
@@ -44,7 +46,7 @@ struct Point {
 }
 
 impl Point {
-    /// What the graph saves, in per cent of the engine's time.
+    /// The saving of the graph, in per cent of the engine's time.
     fn saving(&self) -> f64 {
         (1.0 - self.graph.as_secs_f64() / self.engine.as_secs_f64()) * 100.0
     }
@@ -172,7 +174,7 @@ fn findings(points: &[Point], rates: &[u32]) -> Vec<Finding> {
     ]
 }
 
-/// Who carries a transfer out.
+/// The means by which a transfer is carried out.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Engine,
@@ -189,12 +191,12 @@ struct Node {
     fabric: SimFabric,
     part: Part,
     thread: Thread,
-    /// A turn of it is on the agenda.
+    /// Whether a turn of the node is on the agenda.
     scheduled: bool,
     has_message: bool,
 }
 
-/// When a node's thread runs.
+/// The times at which a node's thread runs.
 struct Thread {
     rng: Rng,
     /// Stalls in a second.
@@ -256,7 +258,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Connects, sends the message, and says how long it took until the last receiver had noticed it.
+    /// Connects, sends the message, and returns the time until the last receiver had noticed it.
     fn time(mut self) -> Result<Duration, BulkError> {
         (0..self.nodes.len()).for_each(|node| self.wake(node));
         while self.connected < self.nodes.len() {
@@ -279,7 +281,7 @@ impl Cluster {
         Ok(self.net.now().since(began))
     }
 
-    /// To the next thing that happens.
+    /// Goes on to the next event.
     fn go_on(&mut self) -> Result<(), BulkError> {
         let due = self.agenda.peek().map_or(Time::MAX, |Reverse((at, _))| *at);
         if due == Time::MAX && self.net.next_event().is_none() {
@@ -297,7 +299,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A node has something to look at: what it does then takes a turn, once its thread runs.
+    /// Schedules a turn of a node that has something to look at. It begins once the node's thread runs, and takes
+    /// `turn`.
     fn wake(&mut self, ix: usize) {
         let node = &mut self.nodes[ix];
         if !std::mem::replace(&mut node.scheduled, true) {
@@ -358,7 +361,7 @@ impl Thread {
         (begin, begin + STALL)
     }
 
-    /// When it runs first, from `time` on, which is not before any that was asked about.
+    /// The first time from `time` on at which the thread runs. `time` must not be before that of an earlier call.
     fn runs_from(&mut self, time: Time) -> Time {
         while self.stall.1 <= time {
             self.stall = self.next_stall();

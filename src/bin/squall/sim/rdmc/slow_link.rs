@@ -1,4 +1,4 @@
-//! §4.5: what one slow link costs.
+//! §4.5: the cost of one slow link.
 
 use squall::{NodeId, sim::bulk::BulkError};
 use squall_fabric::sim::Link;

@@ -1,4 +1,4 @@
-//! What it costs a pipeline when its members may be ahead of the step that they are in.
+//! The cost to a pipeline of members that may be ahead of the step that they are in.
 
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ use super::{
 use crate::plot::{Axis, Chart, Line, Unit};
 
 const BLOCK: usize = MB;
-/// The engine's own, and what §4.2 has: a node is ready for the next block of its schedule only, and sends one block at a time.
+/// The engine's default, which is that of §4.2: a node is ready for the next block of its schedule only, and sends one
+/// block at a time.
 const IN_STEP: Windows = Windows { receives_ahead: 1, sends_in_flight: 1, steps_ahead: 1 };
 /// Receives, sends and steps.
 const OTHERS: [(usize, usize, u64); 5] = [(1, 2, 1), (1, 1, ANY), (2, 2, ANY), (8, 4, ANY), (16, 8, ANY)];
 const ANY: u64 = u64::MAX;
-/// About one block's time on Fractus.
+/// The time of about one block on Fractus.
 const DELAY: Duration = Duration::from_micros(100);
 
 pub(super) fn run(run: Run) -> Result<Outcome, BulkError> {

@@ -1,4 +1,4 @@
-//! Clients that do what they should not.
+//! Checks with clients that break the rules.
 
 use std::{
     net::SocketAddr,
@@ -11,7 +11,7 @@ use crate::{
     usage::Usage,
 };
 
-/// Streams of random bytes, half of them with an eye to the protocol, harm nobody else.
+/// Streams of random bytes, half of which resemble the protocol, do not harm other clients.
 pub(super) async fn random_bytes(bench: &Bench) -> Found {
     const STREAMS: usize = 200;
     let mut random = fastrand::Rng::with_seed(bench.seed);
@@ -26,7 +26,7 @@ pub(super) async fn random_bytes(bench: &Bench) -> Found {
             bytes.insert(0, b'*');
         }
         let mut client = Client::connect(address).await?;
-        // A replica that has heard enough may close the connection before all is sent.
+        // A replica may close the connection before all is sent.
         let _ = client.send(&bytes).await;
         client.finish().await;
         let said = client.rest().await.unwrap_or_default();
@@ -38,7 +38,7 @@ pub(super) async fn random_bytes(bench: &Bench) -> Found {
     Ok(format!("{STREAMS} streams, {errors} of them answered with an error first; every replica goes on"))
 }
 
-/// Breaches of the protocol are named, and end the connection.
+/// Breaches of the protocol get an error that names them, and end the connection.
 pub(super) async fn protocol_errors(bench: &Bench) -> Found {
     let cases: [(&[u8], &str); 6] = [
         (b"*1\r\n:1\r\n", "expected '$', got ':'"),
@@ -87,9 +87,9 @@ pub(super) async fn large_commands(bench: &Bench) -> Found {
     Ok("1 GiB ended the connection, 250 kB and 10 MB were stored".to_owned())
 }
 
-/// A client that never reads is not read from, and costs the others nothing; once it reads, it gets everything.
+/// A client that never reads is not read from, and costs the others nothing. Once it reads, it gets all answers.
 pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
-    /// What one client may cost, in bytes.
+    /// The most that one client may cost, in bytes.
     const FAIR: u64 = 8 << 20;
     let address = bench.replicas[0];
     let mut other = Client::connect(address).await?;
@@ -119,7 +119,7 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
     let cut = &get[sent % get.len()..];
     for answer in 0..=complete {
         if answer == complete {
-            // The request that found no room in whole.
+            // Completes the request of which only a part, or nothing, found room.
             slow.send(cut).await?;
         }
         let got = show(&slow.answer().await?);
@@ -134,10 +134,10 @@ pub(super) async fn a_client_that_does_not_read(bench: &Bench) -> Found {
     ))
 }
 
-/// One client too many is told so, and there is room again once another has left.
+/// One client too many gets an error. There is room again once another has left.
 pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
     let address = bench.replicas[2];
-    // Those of earlier checks may be on their way out.
+    // Clients of earlier checks may still be about to leave.
     until_admitted(bench, address, "connected_clients:1\r\n").await?;
     let mut clients = Vec::new();
     for _ in 0..limit {
@@ -156,7 +156,7 @@ pub(super) async fn too_many_clients(bench: &Bench, limit: usize) -> Found {
     Ok(format!("client {} was turned away, until another left", limit + 1))
 }
 
-/// Waits until a new client is admitted and INFO holds this.
+/// Waits until a new client is admitted and INFO has this line.
 async fn until_admitted(bench: &Bench, address: SocketAddr, line: &str) -> Result<(), String> {
     until(Duration::from_secs(3) * bench.patience, async || {
         let said = Client::connect(address).await?.text(&["INFO", "clients"]).await?;

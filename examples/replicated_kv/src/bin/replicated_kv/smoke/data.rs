@@ -1,4 +1,4 @@
-//! What clients store, they find.
+//! Checks that clients find the data that they store.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 use super::{Bench, Found};
 use crate::client::{Client, request, show};
 
-/// Every command once, at each replica.
+/// Every command works, at each replica.
 pub(super) async fn commands(bench: &Bench) -> Found {
     for (index, &address) in bench.replicas.iter().enumerate() {
         let mut client = Client::connect(address).await?;
@@ -95,7 +95,7 @@ pub(super) async fn error_texts(bench: &Bench) -> Found {
     Ok(format!("{} requests at each replica", cases.len()))
 }
 
-/// Who asks for RESP3 gets it, from that answer on.
+/// A client that asks for RESP3 gets it, from that answer on.
 pub(super) async fn resp3(bench: &Bench) -> Found {
     let mut client = Client::connect(bench.replicas[1]).await?;
     client.send(b"GET none\r\nHELLO 3\r\nGET none\r\nCONFIG GET save\r\nHELLO 2\r\nGET none\r\nQUIT\r\n").await?;
@@ -108,7 +108,7 @@ pub(super) async fn resp3(bench: &Bench) -> Found {
     }
 }
 
-/// What one replica has acknowledged, all others show at once.
+/// A write that one replica has acknowledged is at once visible at all others.
 pub(super) async fn reads_see_writes_elsewhere(bench: &Bench) -> Found {
     const ROUNDS: usize = 100;
     let mut clients = Client::connect_to_all(&bench.replicas).await?;
@@ -122,7 +122,7 @@ pub(super) async fn reads_see_writes_elsewhere(bench: &Bench) -> Found {
     Ok(format!("{ROUNDS} writes, in turn at each replica, were read at once at all"))
 }
 
-/// Answers come in order, and each request sees those before it, and none after it.
+/// Answers come in order. Each request sees those before it, and none after it.
 pub(super) async fn pipelines_keep_their_order(bench: &Bench) -> Found {
     const ROUNDS: usize = 500;
     for &address in &bench.replicas {

@@ -1,4 +1,4 @@
-//! What is on disk, when every process is gone.
+//! The check of the data on disk after every process was killed.
 
 use std::{
     net::SocketAddr,
@@ -17,14 +17,14 @@ use crate::{
     cluster::Cluster,
 };
 
-/// So many writes are answered before all are killed, and so many afterwards.
+/// The number of writes that are answered before all replicas are killed, and again afterwards.
 const WRITES: usize = 500;
 
-/// Kills all replicas in the middle of writes, and starts them again. Every increment and every key that was acknowledged is
+/// Kills all replicas in the middle of writes, and starts them again. Every acknowledged increment and key must be
 /// there, once.
 pub(super) async fn nothing_acknowledged_is_lost(bench: &Bench, cluster: &mut Cluster, args: &Args) -> Found {
     let limit = Duration::from_secs(60) * bench.patience;
-    // One may be down from the check before.
+    // A replica may be down from the check before.
     cluster.start_again(args).await.map_err(|error| error.to_string())?;
     let (tell, mut told) = mpsc::unbounded_channel();
     let writers = bench.replicas.iter().enumerate();
@@ -52,7 +52,7 @@ pub(super) async fn nothing_acknowledged_is_lost(bench: &Bench, cluster: &mut Cl
         for (writer, &acknowledged) in acknowledged.iter().enumerate() {
             let counted = client.text(&["GET", &format!("durable:{writer}")]).await?;
             let held: usize = counted.parse().unwrap_or(0);
-            // The last one's outcome is not known.
+            // The outcome of the last increment is not known.
             if !(acknowledged..=acknowledged + 1).contains(&held) {
                 return Err(format!("{acknowledged} increments were acknowledged, replica {} has {held}", reader + 1));
             }
@@ -70,8 +70,8 @@ pub(super) async fn nothing_acknowledged_is_lost(bench: &Bench, cluster: &mut Cl
     Ok(format!("{total} acknowledged increments are there, each once; all serve again after {} ms", outage.as_millis()))
 }
 
-/// Counts at one replica, and sets a key to each count, until that dies. Returns how many increments were acknowledged with the
-/// key behind them.
+/// Counts at one replica, and sets a key to each count, until the replica dies. Returns the number of increments whose
+/// key was acknowledged as well.
 async fn write(address: SocketAddr, writer: usize, tell: UnboundedSender<()>) -> usize {
     let mut acknowledged = 0;
     let Ok(mut client) = Client::connect(address).await else { return acknowledged };
@@ -84,7 +84,7 @@ async fn write(address: SocketAddr, writer: usize, tell: UnboundedSender<()>) ->
             return acknowledged;
         }
         acknowledged += 1;
-        // Who counts may have enough.
+        // The receiver may have stopped counting.
         let _ = tell.send(());
     }
 }

@@ -1,11 +1,11 @@
-//! Transactions, messages and keys that expire.
+//! Checks of transactions, messages and keys that expire.
 
 use std::time::{Duration, Instant};
 
 use super::{Bench, Found};
 use crate::client::{Client, show, until};
 
-/// Transfers between two accounts, by optimistic transactions at all replicas at once: nothing is lost.
+/// Transfers between two accounts, by optimistic transactions at all replicas at once, lose nothing.
 pub(super) async fn transactions(bench: &Bench) -> Found {
     const EACH: usize = 50;
     let mut setup = Client::connect(bench.replicas[0]).await?;
@@ -48,7 +48,7 @@ pub(super) async fn transactions(bench: &Bench) -> Found {
     Ok(format!("{moved} transfers at all replicas at once, in {tries} tries"))
 }
 
-/// What is published at one replica reaches the subscribers of all, in one order.
+/// Messages published at one replica reach the subscribers of all, in one order.
 pub(super) async fn messages(bench: &Bench) -> Found {
     const EACH: usize = 100;
     let mut subscribers = Client::connect_to_all(&bench.replicas).await?;
@@ -87,10 +87,10 @@ pub(super) async fn messages(bench: &Bench) -> Found {
     Ok(format!("{} messages came to the subscribers of every replica, in the same order", orders[0].len()))
 }
 
-/// A key expires at all replicas at once, and goes even where nobody asks for it.
+/// A key expires at all replicas at once, and is removed even if no client asks for it.
 pub(super) async fn expiry(bench: &Bench) -> Found {
     let mut clients = Client::connect_to_all(&bench.replicas).await?;
-    // All must be asked before it ends.
+    // All replicas must be asked before the key expires.
     let life = Duration::from_millis(150) * bench.patience;
     let millis = life.as_millis().to_string();
     let set = Instant::now();

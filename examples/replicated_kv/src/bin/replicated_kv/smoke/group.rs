@@ -1,4 +1,4 @@
-//! What holds the replicas together, and what they do without.
+//! Checks of the group: replicas agree, and go on without one of them.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,14 @@ use crate::{
     cluster::Cluster,
 };
 
-/// All replicas have applied the same, and hold the same.
+/// All replicas have applied the same commands, and hold the same.
 pub(super) async fn replicas_hold_the_same(bench: &Bench) -> Found {
     Client::connect(bench.replicas[0]).await?.expect(&["SET", "last", "write"], "OK").await?;
     agreement(&bench.replicas, Duration::from_secs(5) * bench.patience).await
 }
 
-/// When a replica dies, the others' clients wait for a moment, and go on: nothing is refused, and nothing that was answered is lost.
+/// The death of a replica makes the others' clients wait for a moment, and go on. No request is refused, and no
+/// answered write is lost.
 pub(super) async fn the_others_go_on(bench: &Bench, cluster: &mut Cluster) -> Found {
     let mut clients = Client::connect_to_all(&bench.replicas[..2]).await?;
     cluster.kill(2).await.map_err(|error| error.to_string())?;

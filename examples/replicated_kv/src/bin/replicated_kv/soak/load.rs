@@ -1,4 +1,4 @@
-//! What the clients do: all types, expiry, transactions, messages, large values, and connections that come and go.
+//! The load's clients: all types, expiry, transactions, messages, large values, and connections that come and go.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,22 @@ use tokio::time::{sleep, timeout};
 use super::Run;
 use crate::client::{Client, request};
 
-/// No key that expires lives longer.
+/// The longest life of a key that expires.
 pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(3);
 
-/// Keys of each type, and what collections are kept at: the load has a size that it reaches soon and keeps.
+/// The number of keys of each type, and the size at which collections are kept. The load soon reaches its size, and
+/// keeps it.
 const KEYS: u32 = 500;
 const MEMBERS: u32 = 200;
 
-/// Large values, and the largest of them in bytes: most travel as bulk messages.
+/// The number of large values, and the bytes of the largest. Most travel as bulk messages.
 const LARGE_KEYS: u32 = 10;
 const LARGEST: usize = 200_000;
 
-/// How often all keys of a kind are deleted by their pattern.
+/// The time between sweeps, each of which deletes all keys of a kind by their pattern.
 const SWEEP_EVERY: Duration = Duration::from_secs(7);
 
-/// A client that connects, works, and leaves in one way or another, until the end.
+/// A client that connects, works, and leaves in one of several ways, again and again until the end.
 pub(super) async fn client(run: Arc<Run>, id: usize) {
     let mut random = Rng::with_seed(run.soak.seed.wrapping_add(id as u64));
     let address = run.soak.addresses[id % run.soak.addresses.len()];
@@ -42,7 +43,7 @@ pub(super) async fn client(run: Arc<Run>, id: usize) {
         };
         if let Err(error) = worked {
             run.failed(error);
-            // What is down is not asked a million times.
+            // A pause, so that a replica that is down is not asked without end.
             sleep(Duration::from_millis(100)).await;
         }
     }
@@ -67,7 +68,7 @@ async fn work(run: &Run, id: usize, number: &mut u64, client: &mut Client, rando
     }
 }
 
-/// Some commands at once.
+/// Sends some commands at once.
 async fn pipeline(run: &Run, client: &mut Client, random: &mut Rng) -> Result<(), String> {
     let count = random.usize(1..16);
     let (mut bytes, mut sent) = (Vec::new(), Vec::new());
@@ -128,7 +129,7 @@ fn command(random: &mut Rng) -> Vec<String> {
         (22, _) => vec!["TYPE".into(), key("ranking", random)],
         _ => vec!["PING".into()],
     };
-    // A tenth of the collections is about to go.
+    // A tenth of the commands on collections set an expiry instead.
     if variant == 0 && (11..19).contains(&kind) && random.u8(..10) == 0 {
         command = vec!["PEXPIRE".into(), command.swap_remove(1), millis(random)];
     }
@@ -139,7 +140,7 @@ fn large(random: &mut Rng) -> String {
     format!("soak:large:{}", random.u32(..LARGE_KEYS))
 }
 
-/// Adds to two counters at once, if nobody was faster.
+/// Adds to two counters at once, unless another client was faster.
 async fn transaction(run: &Run, client: &mut Client, random: &mut Rng) -> Result<(), String> {
     let keys = [0; 2].map(|_| format!("soak:account:{}", random.u32(..20)));
     let read = [request(&["WATCH", &keys[0], &keys[1]]), request(&["GET", &keys[0]])];
@@ -185,7 +186,7 @@ pub(super) async fn subscribe(address: SocketAddr) -> Result<Client, String> {
     }
 }
 
-/// A subscriber of one replica, until nobody publishes any more. From every client it must see every number.
+/// A subscriber of one replica, until publishing has ended. From every client it must see every number.
 pub(super) async fn subscriber(run: Arc<Run>, replica: usize, mut client: Client) {
     let mut seen = HashMap::<String, u64>::new();
     while !run.silent.load(Ordering::Relaxed) {
@@ -210,11 +211,11 @@ fn news(message: &OwnedFrame) -> Option<(String, u64)> {
     Some((from.to_owned(), number.parse().ok()?))
 }
 
-/// Now and then deletes all keys of a kind, as applications do: those that SCAN finds, in pieces.
+/// Deletes all keys of a kind from time to time, as applications do: the keys that SCAN finds, in pieces.
 pub(super) async fn sweeper(run: Arc<Run>) {
     let kinds = ["string", "brief", "hash", "list", "set", "ranking", "large", "counter"];
     for kind in kinds.iter().cycle() {
-        // In pieces, so that the end is not waited for.
+        // In short sleeps, so that the end of the run is noticed soon.
         for _ in 0..SWEEP_EVERY.as_millis() / 100 {
             if run.stopped() {
                 return;
