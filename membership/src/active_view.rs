@@ -1,4 +1,4 @@
-//! A node's time in one view: from its installation to the moment when everything is delivered that it delivers.
+//! A node's time in one view: from its installation until everything that it delivers is delivered.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     input::{Effect, Settings},
     leases::Leases,
     machine::MemberEvidence,
-    membership_table::{BoardEvent, MembershipTable},
+    membership_table::{MembershipTable, TableEvent},
     propose::Proposer,
     restart::Back,
     stall::{Stall, Waits},
@@ -31,10 +31,10 @@ pub(crate) enum Phase {
     Running,
     /// The shards are asked to wedge, or have.
     Wedged,
-    /// The next view is decided; who is dropped may still read.
+    /// The next view is decided; a dropped member may still read.
     Waiting,
     CleaningUp,
-    /// Cleaned up, as one of all members, who leave: the others are to know that, too.
+    /// Cleaned up, as one of all members, which all leave: the others are to know that, too.
     Parting,
     /// Cleaned up.
     Over,
@@ -45,11 +45,12 @@ pub(crate) struct ActiveView {
     pub(crate) view: Arc<View>,
     pub(crate) me: usize,
     pub(crate) table: MembershipTable,
-    /// The table of the view before: it tells of members that have not appeared in this one, and tells them of this node.
+    /// The table of the view before: it tells of members that have not appeared in this one, and tells them of this
+    /// node.
     pub(crate) previous: Option<MembershipTable>,
     /// The shards of that view.
     pub(crate) shards_before: Vec<ShardId>,
-    /// By member, since when one is late for this view of which it is not known for what it waits.
+    /// By member, the time since which it is late for this view, and its row does not say for what it waits.
     pub(crate) lingering: BTreeMap<usize, Time>,
     pub(crate) phase: Phase,
     /// The first step.
@@ -60,32 +61,33 @@ pub(crate) struct ActiveView {
     pub(crate) clocks: Clocks,
     pub(crate) shards_connected: bool,
     pub(crate) suspicions: Vec<PendingSuspicion>,
-    /// Members that an operator suspects: if a view was decided with them meanwhile, they are suspected in that.
+    /// Members that an operator suspects. If a view was decided with them meanwhile, they are suspected in that view,
+    /// too.
     to_suspect: BTreeSet<NodeId>,
     pub(crate) cause: Option<Cause>,
-    /// The own final counts.
+    /// This node's final counts.
     pub(crate) frozen: BTreeMap<ShardId, Seq>,
     pub(crate) leases: Leases,
     pub(crate) proposer: Proposer,
-    /// What was decided.
+    /// The decision on the next view.
     committed: Option<Proposal>,
-    /// The shards that are being cleaned up, and what each was said to wait for.
+    /// The shards that are being cleaned up, and for each the last published reason for its waiting.
     cleaning: BTreeMap<ShardId, Option<Waits>>,
     /// A member says that all are to leave.
     pub(crate) closes: bool,
-    /// Until when it waits for others that leave, too.
+    /// The time until which this node waits for others that leave, too.
     parts_by: Option<Time>,
     /// Members that closed their endpoints in an orderly way, or whose processes are gone.
     departed: BTreeSet<usize>,
-    /// Broke after the next view was decided.
+    /// Members whose endpoints broke after the next view was decided.
     pub(crate) lost: Vec<(NodeId, BreakReason)>,
     /// The reports of nodes that come back.
     pub(crate) backs: Vec<Back>,
     /// Nodes ask to join.
     pub(crate) expects: bool,
-    /// Since when there is a reason to ask for another view.
+    /// The time since which there is a reason to ask for another view.
     pub(crate) wanted: Option<Time>,
-    /// Something came in since the last step.
+    /// Whether something came in since the last step.
     pub(crate) touched: bool,
 }
 
@@ -162,7 +164,7 @@ impl ActiveView {
         }
     }
 
-    /// What this node knows of a member.
+    /// Returns this node's knowledge of a member.
     pub(crate) fn evidence(&self, member: usize) -> MemberEvidence {
         MemberEvidence {
             heartbeat: self.detector.moved(member),
@@ -172,7 +174,7 @@ impl ActiveView {
         }
     }
 
-    /// Something came in that the next step is to look at.
+    /// Notes that something came in that the next step is to look at.
     pub(crate) fn touch(&mut self) {
         self.touched = true;
     }
@@ -182,7 +184,7 @@ impl ActiveView {
         matches!(self.phase, Phase::Connecting | Phase::Running)
     }
 
-    /// Whether all shards have told their final counts.
+    /// Whether all shards have reported their final counts.
     pub(crate) fn is_frozen(&self) -> bool {
         !self.is_open() && self.shards().all(|(_, shard)| self.frozen.contains_key(&shard))
     }
@@ -190,22 +192,22 @@ impl ActiveView {
     pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion, out: &mut Vec<Effect>) {
         self.touched = true;
         match self.table.on_completion(fabric, completion) {
-            Some(BoardEvent::Up) => return,
-            Some(BoardEvent::Down(member, reason)) => return self.broken(self.table.node(member), reason, out),
-            Some(BoardEvent::Strange(member)) => {
+            Some(TableEvent::Up) => return,
+            Some(TableEvent::Down(member, reason)) => return self.broken(self.table.node(member), reason, out),
+            Some(TableEvent::Strange(member)) => {
                 let (node, why) = (self.table.node(member), "the memory that it exposed is no membership table".into());
                 return self.suspect(node, Cause::Faulty { node, why }, out);
             }
             None => {}
         }
         let Some(previous) = &mut self.previous else { return };
-        if let Some(BoardEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
+        if let Some(TableEvent::Down(member, reason)) = previous.on_completion(fabric, completion) {
             let node = previous.node(member);
             self.note_break(node, reason);
         }
     }
 
-    /// An endpoint of this view broke.
+    /// Takes note that an endpoint of this view broke.
     pub(crate) fn broken(&mut self, node: NodeId, reason: BreakReason, out: &mut Vec<Effect>) {
         self.touched = true;
         let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
@@ -213,21 +215,22 @@ impl ActiveView {
             self.leases.gone(member);
         }
         if self.is_decided() {
-            // Who has gone on to the next view closes its endpoints in this one.
+            // A member that has gone on to the next view closes its endpoints in this one.
             if reason != BreakReason::PeerClosed {
                 self.lost.push((node, reason));
             }
             return;
         }
         match reason {
-            // This node was silent, or not heard: that says nothing against the other.
+            // This node was silent, or not heard: that is no evidence against the other.
             BreakReason::GivenUp => self.wedge(Cause::GivenUp { by: node }, out),
             reason => self.suspect(node, Cause::Lost { node, reason }, out),
         }
     }
 
-    /// Whether all other members have ended, or gone on, and nobody tells this one how. They may have ended the group while a view was
-    /// decided that only this one heard of. Or one ended in the view before, and never came to this one.
+    /// Whether all other members have ended, or gone on, so that none tells this one what follows. They may have ended
+    /// the group while a view was decided of which only this one heard. Or one ended in the view before, and never came
+    /// to this one.
     pub(crate) fn is_deserted(&self) -> bool {
         let has_gone = |member: usize| {
             member == self.me
@@ -237,12 +240,12 @@ impl ActiveView {
         self.proposer.is_stalled() && (0..self.table.len()).all(has_gone)
     }
 
-    /// Whether what follows is known.
+    /// Whether the decision on the next view is known.
     pub(crate) fn is_decided(&self) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::CleaningUp | Phase::Parting | Phase::Over)
     }
 
-    /// Suspects a member since an operator says so, here and in the views that follow until one is without it.
+    /// Suspects a member because an operator says so, here and in the views that follow until one is without it.
     pub(crate) fn suspect_as_told(&mut self, node: NodeId, out: &mut Vec<Effect>) {
         self.to_suspect.insert(node);
         self.suspect(node, Cause::Operator { node }, out);
@@ -250,7 +253,7 @@ impl ActiveView {
 
     /// Suspects a member, on this node's own evidence, and wedges.
     ///
-    /// Who would leave itself less than half of the view accuses nobody: it is itself what is cut off.
+    /// A node that would leave itself less than half of the view accuses no member: the node itself is cut off.
     pub(crate) fn suspect(&mut self, node: NodeId, cause: Cause, out: &mut Vec<Effect>) {
         self.touched = true;
         let Some(member) = self.table.rank_of(node).filter(|&member| member != self.me) else { return };
@@ -276,8 +279,8 @@ impl ActiveView {
         self.wedge(cause, out);
     }
 
-    /// Gives up a member that makes no progress, if at least half of the view is left without it: one that beats is no reason to end
-    /// the own part.
+    /// Gives up a member that makes no progress, if at least half of the view is left without it. The member's
+    /// heartbeat still moves, so it is no reason for this node to end its own part.
     pub(crate) fn late(&mut self, stall: Stall, waited: Duration, out: &mut Vec<Effect>) {
         let Stall { shard, node, waits_for, .. } = stall;
         let accused = self.table.accused_by(self.me).filter(|&member| self.table.node(member) != node).count();
@@ -313,12 +316,12 @@ impl ActiveView {
 
     fn look_whether_frozen(&mut self) {
         if self.is_frozen() {
-            // After the final counts were set, so that who sees the flag sees them.
+            // The flag follows the final counts: a member that sees the flag sees them, too.
             self.table.wedge(self.expects);
         }
     }
 
-    /// This node holds a shard's state.
+    /// Takes note that this node holds a shard's state.
     pub(crate) fn on_complete(&mut self, shard: ShardId) {
         self.touched = true;
         let index = self.shards().find(|(_, s)| *s == shard).map(|(index, _)| index);
@@ -328,7 +331,8 @@ impl ActiveView {
         }
     }
 
-    /// Whether the disk of a member that the view calls complete is known to have all that it had delivered when the view began.
+    /// Whether the view calls a member complete, and its disk is known to have all that it had delivered when the view
+    /// began.
     pub(crate) fn is_on_disk(&self, member: usize, shard: usize) -> bool {
         self.view.shards[shard].is_complete(self.table.node(member)) && self.table.is_complete(member, shard)
     }
@@ -343,7 +347,7 @@ impl ActiveView {
         self.view.shards[shard].is_complete(self.table.node(member)) || self.table.is_complete(member, shard)
     }
 
-    /// Looks at the table and the clock, and pushes what changed. Returns whether anything did.
+    /// Looks at the table and the clock, and pushes the changes. Returns whether anything changed.
     pub(crate) fn step(
         &mut self,
         fabric: &mut impl Fabric,
@@ -367,7 +371,7 @@ impl ActiveView {
             self.began = Some(now);
             self.to_suspect.clone().into_iter().for_each(|node| self.suspect(node, Cause::Operator { node }, out));
         }
-        // Not while the shards are only asked to wedge: they may have echoed in this very step, long after its clock was read.
+        // Not while the shards are only asked to wedge: they may have echoed in this step, after its clock was read.
         if self.is_frozen() {
             self.leases.ceased(now);
             self.proposer.begin(now);
@@ -424,7 +428,7 @@ impl ActiveView {
         let was_reached = |member| {
             before(member).is_some_and(|(previous, rank): (&MembershipTable, usize)| previous.was_reached(rank))
         };
-        // Any sign of life counts: while a member is not here yet, its heartbeat in the view before.
+        // Any sign of life counts: of a member that is not here yet, its heartbeat in the view before.
         let evidence = |member| {
             let earlier = before(member).map_or(0, |(previous, rank)| previous.heartbeat(rank));
             let reached =
@@ -436,7 +440,7 @@ impl ActiveView {
             self.coming.wait_anew(now);
         }
         let joined = &self.view.joined;
-        // No clock runs against one that has never been heard.
+        // No clock runs against a member that has never been heard.
         silent.retain(|&m| table.was_reached(m) || was_reached(m) && !joined.contains(&table.node(m)));
         for member in silent {
             let (node, timeout) = (self.table.node(member), settings.failure_timeout);
@@ -456,7 +460,7 @@ impl ActiveView {
         }
     }
 
-    /// What follows is decided.
+    /// Takes the decision on the next view.
     pub(crate) fn commit(&mut self, next: Proposal) {
         self.touched = true;
         self.phase = Phase::Waiting;
@@ -464,33 +468,34 @@ impl ActiveView {
         self.committed = Some(next);
     }
 
-    /// The view that follows, if it is known, and this one not over.
+    /// The view that follows, if it is known, and this one is not over.
     pub(crate) fn committed(&self) -> Option<&Arc<View>> {
         self.committed.as_ref().map(|next| &next.view)
     }
 
-    /// The view that follows, once everything is delivered.
+    /// Takes the view that follows, once everything is delivered.
     pub(crate) fn next(&mut self) -> Option<Proposal> {
         self.committed.take_if(|_| self.phase == Phase::Over)
     }
 
-    /// When those who are dropped by what was decided read no more.
+    /// The time from which on the members that the decision drops read no more.
     fn leases_over(&self) -> Time {
         self.committed.as_ref().map_or(Time::ZERO, |next| self.readable_until(&next.view))
     }
 
-    /// When those others read no more who are not in the view that follows. One whose row says `wedged` does not.
+    /// The time from which on no other member that the next view leaves out reads any more. A member whose row says
+    /// `wedged` reads no more.
     pub(crate) fn readable_until(&self, next: &View) -> Time {
         let left = next.left.iter().filter_map(|&node| self.table.rank_of(node));
         let mut others = left.filter(|&member| member != self.me && !self.table.is_wedged(member));
         if self.is_frozen() {
             return self.leases.over(others);
         }
-        // The shards have not said for whom they have vouched.
+        // The shards have not said for which members they have vouched.
         others.next().map_or(Time::ZERO, |_| Time::MAX)
     }
 
-    /// Carries out what was decided, now that nobody who was dropped can read any more.
+    /// Carries out the decision, now that no dropped member can read any more.
     fn clean_up(&mut self, out: &mut Vec<Effect>) {
         let Some(next) = &self.committed else { return };
         let (mut trims, mut counted) = (Trims::new(), BTreeSet::new());
@@ -510,7 +515,7 @@ impl ActiveView {
         out.push(Effect::CleanUp { trims, counted });
     }
 
-    /// Tells the others what the clean-up of shards waits for.
+    /// Publishes what the clean-up of each shard waits for.
     pub(crate) fn cleans_up(&mut self, waits: &BTreeMap<ShardId, Waits>) {
         for (shard, told) in &mut self.cleaning {
             let waits = waits.get(shard).copied();
@@ -538,7 +543,8 @@ impl ActiveView {
         if goes_on { Phase::Over } else { Phase::Parting }
     }
 
-    /// Goes once all others know that all leave, or are gone: who does not know it would wait for this member.
+    /// Goes on once all others know that all leave, or are gone: a member that does not know it would wait for this
+    /// one.
     fn part(&mut self, now: Time, settings: &Settings) {
         let by = *self.parts_by.get_or_insert(now + settings.failure_timeout);
         let is_gone = |member| self.lost.iter().any(|(node, _)| *node == self.table.node(member));
@@ -549,7 +555,7 @@ impl ActiveView {
     }
 }
 
-/// Whether an endpoint that broke so tells that the process has gone, or has gone on to another view.
+/// Whether a break with this reason tells that the process has gone, or has gone on to another view.
 pub(crate) fn has_departed(reason: &BreakReason) -> bool {
     matches!(reason, BreakReason::PeerClosed | BreakReason::ProcessGone)
 }

@@ -1,4 +1,4 @@
-//! Members appear in a view that is in force, or don't.
+//! The appearance of members in a view that is in force.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use crate::{
     stall::{Patience, Watched},
 };
 
-/// A member that was in order when the view was decided, and of which bad news came before it appeared in it, has this part of
-/// the failure timeout left to appear.
+/// The part of the failure timeout (its divisor) within which a member must appear after bad news of it, if it was in
+/// order when the view was decided.
 const PENDING_FOR: u32 = 4;
 
 /// Bad news of a member of the view that has not appeared in it.
@@ -26,34 +26,35 @@ pub(crate) struct PendingSuspicion {
 
 /// The progress of a view's members towards each other.
 ///
-/// On a host that has no time for all of them, connecting many members takes much longer than a failure timeout, and giving one up
-/// makes all begin anew. So no clock runs against those who are missing while endpoints come about: here, or at any member whose row
-/// says so. Each comes about once, so this has an end.
+/// On a host that has no time for all of them, connecting many members takes much longer than a failure timeout, and
+/// giving one up makes all begin anew. So no clock runs against missing members while endpoints come about: here, or at
+/// any member whose row says so. Each endpoint comes about once, so this has an end.
 #[derive(Debug, Default)]
 pub(crate) struct Coming {
-    /// The shards' endpoints that came about here.
+    /// The number of the shards' endpoints that came about here.
     shards: u64,
-    /// The most endpoints that have been there at this node.
+    /// The most endpoints that have existed at this node at one time.
     here: u64,
-    /// All endpoints of which this node knew at its last look, and when there was one more.
+    /// The number of endpoints of which this node knew at its last look, and the time at which that number grew last.
     known: u64,
     since: Option<Time>,
 }
 
 impl Coming {
-    /// An endpoint of a shard has come about.
+    /// Counts an endpoint of a shard that has come about.
     pub(crate) fn endpoint(&mut self) {
         self.shards += 1;
     }
 
-    /// The number of endpoints that have come about at this node, also of the view before: a host is busy with those, too.
+    /// The number of endpoints that have come about at this node, also of the view before: a host is busy with these,
+    /// too.
     pub(crate) fn endpoints_here(&mut self, table: &MembershipTable, previous: Option<&MembershipTable>) -> u64 {
         let now = self.shards + table.reached() + previous.map_or(0, MembershipTable::reached);
         self.here = self.here.max(now);
         self.here
     }
 
-    /// Nothing that was seen before counts.
+    /// Starts the waiting time anew: what was seen before does not count.
     pub(crate) fn wait_anew(&mut self, now: Time) {
         self.since = Some(now);
     }
@@ -69,7 +70,7 @@ impl Coming {
 impl ActiveView {
     /// Takes note that an endpoint of the view before broke.
     pub(crate) fn note_break(&mut self, node: NodeId, reason: BreakReason) {
-        // A new life of it has nothing to do with what became of the old one.
+        // A new life of the node has nothing to do with the end of the old one.
         let member = self.table.rank_of(node).filter(|_| !self.view.joined.contains(&node));
         self.suspicions.extend(member.map(|member| PendingSuspicion { member, reason, since: None }));
     }
@@ -79,7 +80,7 @@ impl ActiveView {
         self.suspicions.iter().any(|suspicion| suspicion.member == member && has_departed(&suspicion.reason))
     }
 
-    /// When something is to be done about members that have not appeared.
+    /// The time at which this node must act on members that have not appeared.
     pub(crate) fn appear_by(&self, settings: &Settings) -> Time {
         let suspicions = self.suspicions.iter().map(|suspicion| self.pending_until(suspicion, settings));
         let is_missing = (0..self.table.len()).any(|member| !self.is_coming(member));
@@ -87,8 +88,10 @@ impl ActiveView {
         suspicions.chain(since.map(|since| since + self.patience_with_missing(settings))).min().unwrap_or(Time::MAX)
     }
 
-    /// The time for which nothing may come about until those who are missing are given up. Who has reached nobody does not see what the others do,
-    /// and is more likely than all of them to be what is missing; connecting them takes the longer, the more they are.
+    /// The time for which no endpoint may come about until missing members are given up.
+    ///
+    /// A node that has reached no other does not see what the others do, and is more likely cut off itself than all of
+    /// them. So it waits longer; the more members there are, the longer connecting them takes.
     fn patience_with_missing(&self, settings: &Settings) -> Duration {
         let times = if self.table.reached() == 0 { self.table.len().max(2) as u32 } else { 2 };
         settings.connect_timeout * times / 2
@@ -99,7 +102,7 @@ impl ActiveView {
         suspicion.since.filter(|_| !sure).map_or(Time::ZERO, |since| since + settings.failure_timeout / PENDING_FOR)
     }
 
-    /// Goes on to work once all members and shards are connected, and suspects who does not appear.
+    /// Goes on to work once all members and shards are connected, and suspects members that do not appear.
     pub(crate) fn connect(&mut self, fabric: &mut impl Fabric, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         if self.table.is_connected() && self.shards_connected {
             tracing::info!(epoch = self.view.epoch.0, members = self.table.len(), "the view is connected");
@@ -134,12 +137,12 @@ impl ActiveView {
         }
     }
 
-    /// Gives up members that neither come from the view before nor say for what they wait there, while nothing comes about and as long
-    /// as most have come.
+    /// Gives up members that neither come from the view before nor say for what they wait there, while no endpoint
+    /// comes about and at most half of the members are late.
     fn give_up_lingering(&mut self, now: Time, settings: &Settings, out: &mut Vec<Effect>) {
         let Patience { disk, application } = settings.patience;
         let limits = [settings.connect_timeout, disk, application].into_iter().filter(|&limit| limit < Duration::MAX);
-        // It has to come, and to be connected.
+        // The member has to come, and to be connected.
         let limit = limits.max().unwrap_or_default() + self.patience_with_missing(settings);
         let rows = self.lingers().map(|watched| watched.rows).unwrap_or_default();
         let is_quiet = |node: NodeId| {
@@ -149,7 +152,7 @@ impl ActiveView {
         let quiet: Vec<usize> = (0..self.table.len()).filter(|&member| is_quiet(self.table.node(member))).collect();
         self.lingering.retain(|member, _| quiet.contains(member));
         quiet.iter().for_each(|&member| _ = self.lingering.entry(member).or_insert(now));
-        // One that has cleaned up may be on its way to this node, like all others.
+        // A member that has cleaned up may be on its way to this node, like all others.
         let coming = self.coming.since.unwrap_or(now);
         let is_late =
             |&member: &usize| self.lingering.get(&member).is_some_and(|&since| now.since(since.max(coming)) >= limit);
@@ -163,7 +166,8 @@ impl ActiveView {
         }
     }
 
-    /// Members that have not come from the view before, and what each says to wait for there, as long as this view is not connected.
+    /// Members that have not come from the view before, and the work for which each says to wait there. None once this
+    /// view is connected.
     pub(crate) fn lingers(&self) -> Option<Watched> {
         let previous = self.previous.as_ref().filter(|_| self.phase == Phase::Connecting)?;
         let mut rows = Vec::new();
@@ -176,7 +180,8 @@ impl ActiveView {
         Some(Watched { members: self.table.len(), rows })
     }
 
-    /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application does.
+    /// Whether a member is here, or on its way: it cleans up the view before, which takes as long as its application
+    /// does.
     fn is_coming(&self, member: usize) -> bool {
         let before = self.previous.as_ref().and_then(|p| Some((p, p.rank_of(self.table.node(member))?)));
         self.table.was_reached(member) || before.is_some_and(|(previous, rank)| previous.has_decided(rank))

@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl ActiveView {
-    /// A member that asks to join has begun another life.
+    /// Suspects members that ask to join as a later life.
     pub(crate) fn look_for_restarts(&mut self, candidates: &[Member], out: &mut Vec<Effect>) {
         for candidate in candidates {
             let node = candidate.node;
@@ -22,7 +22,7 @@ impl ActiveView {
         }
     }
 
-    /// Asks for another view if somebody can join, a shard is reopened, or this node's part in its shards has changed.
+    /// Asks for another view if a node can join, a shard is reopened, or this node's part in its shards has changed.
     pub(crate) fn look_whether_to_ask(
         &mut self,
         now: Time,
@@ -31,7 +31,7 @@ impl ActiveView {
         out: &mut Vec<Effect>,
     ) {
         let node = self.member().node;
-        // Nobody can give it the state of a suspended shard.
+        // No member can give this node the state of a suspended shard.
         let lacks = |shard: &ShardView| !shard.is_complete(node) && !shard.complete.is_empty();
         let incomplete: Vec<usize> = self.shards().map(|(i, _)| i).filter(|&i| lacks(&self.view.shards[i])).collect();
         if !incomplete.is_empty() && incomplete.iter().all(|&index| self.table.is_complete(self.me, index)) {
@@ -51,24 +51,25 @@ impl ActiveView {
         }
     }
 
-    /// Whether members have suspended shards that can go on.
+    /// Whether members have copies of suspended shards that can go on.
     fn reopens(&self) -> bool {
         !self.backs.is_empty() && !reopened(&self.view, &self.backs, |_| true).1.is_empty()
     }
 
-    /// The lowest rank asks at once; the others only if it does not, since it may not have heard of who asks to join.
+    /// The time from which on this node may ask. The lowest rank asks at once; the others only if it does not, since it
+    /// may not have heard of the node that asks to join.
     pub(crate) fn may_ask_at(&self, since: Time, settings: &Settings) -> Time {
         since + settings.failure_timeout * 2 * self.me as u32
     }
 
-    /// Whether this node may leave: not while it alone holds the state of a shard that another member is to get.
+    /// Whether this node may leave: not while no other member holds the state of a shard that another one is to get.
     pub(crate) fn may_leave(&self) -> bool {
         let all: Vec<usize> = (0..self.table.len()).collect();
         self.may_go(self.me, &all)
     }
 
-    /// Whether those who stay can do without one of them: of no shard it alone holds the state that others of them are to get, or
-    /// alone has that on its disk.
+    /// Whether the members that stay can do without one of them. They can't if it alone holds the state of a shard that
+    /// others of them are to get, or alone has that state on its disk.
     pub(crate) fn may_go(&self, member: usize, stay: &[usize]) -> bool {
         self.view.shards.iter().enumerate().all(|(index, shard)| {
             let mut others =
@@ -80,9 +81,9 @@ impl ActiveView {
         })
     }
 
-    /// Whether all members leave, as far as is known: then nobody goes on.
+    /// Whether all members leave, as far as is known: then no member goes on.
     pub(crate) fn all_leave(&self) -> bool {
-        // Who has not appeared in this view may have said so in the one before.
+        // A member that has not appeared in this view may have said so in the one before.
         let before = |member: usize| {
             let node = self.table.node(member);
             let previous = self.previous.as_ref().filter(|_| !self.view.joined.contains(&node));

@@ -2,7 +2,7 @@
 
 use squall_fabric::Time;
 
-/// By member: how far its wall clock is ahead of this node's boot clock.
+/// By member, the lead of its wall clock over this node's boot clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Clocks {
     /// By member: its last reading, and the difference when that was first seen, in nanoseconds.
@@ -12,11 +12,12 @@ pub(crate) struct Clocks {
 
 impl Clocks {
     pub(crate) fn new(members: usize) -> Clocks {
-        // A member that is alone has no others to hear of: that is news, once.
+        // A member that is alone hears of no others: that is news, once.
         Clocks { seen: vec![(0, 0); members], changed: members == 1 }
     }
 
-    /// Takes note of what members said since the last look. A message that is late makes a clock look slow, never fast.
+    /// Takes note of the members' readings since the last look. A message that is late makes a clock look slow, never
+    /// fast.
     pub(crate) fn look(&mut self, now: Time, says: impl Fn(usize) -> u64) {
         for (member, (said, offset)) in self.seen.iter_mut().enumerate() {
             let says = says(member);
@@ -28,7 +29,8 @@ impl Clocks {
         }
     }
 
-    /// The lead of a member's wall clock over this node's boot clock, in nanoseconds, if the member has told any reading.
+    /// The lead of a member's wall clock over this node's boot clock, in nanoseconds, if the member has told any
+    /// reading.
     pub(crate) fn offset(&self, member: usize) -> Option<i64> {
         self.seen.get(member).filter(|(said, _)| *said > 0).map(|(_, offset)| *offset)
     }

@@ -1,35 +1,35 @@
-//! Noticing what breaks silently: heartbeats that stand still.
+//! The failure detector: it notices heartbeats that stand still.
 
 use std::time::Duration;
 
 use squall_fabric::Time;
 
-/// Watches one counter per member and says whose stood still for the timeout.
+/// A watch over one counter per member, which names the members whose counter stood still for the timeout.
 ///
-/// Time in which this node itself did not run does not count: after a stall all members get the whole timeout again, so a
-/// node that was frozen accuses nobody for it.
+/// Time in which this node itself did not run does not count. After a stall all members get the whole timeout again, so
+/// a node that was frozen accuses no member for it.
 #[derive(Clone, Debug)]
 pub struct Detector {
     timeout: Duration,
-    /// The last look, and whether this node had stood still before it.
+    /// The time of the last look.
     looked: Option<Time>,
     has_stalled: bool,
-    /// By member: its counter, and when that was first seen.
+    /// By member, its counter, and the time at which that value was first seen.
     seen: Vec<(u64, Time)>,
 }
 
 impl Detector {
-    /// Watches `members` members.
+    /// A detector for `members` members, of which none has been heard.
     pub fn new(members: usize, timeout: Duration) -> Detector {
         Detector { timeout, looked: None, has_stalled: false, seen: vec![(0, Time::ZERO); members] }
     }
 
-    /// How often to look, and how often a heartbeat must be raised: four times within the timeout.
+    /// The time between two looks, and between two beats of a heartbeat: a fourth of the timeout.
     pub fn interval(&self) -> Duration {
         self.timeout / 4
     }
 
-    /// When a member's counter was last found to have moved.
+    /// The time at which a member's counter was last found to have moved.
     pub fn moved(&self, member: usize) -> Time {
         self.seen[member].1
     }

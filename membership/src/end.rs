@@ -1,4 +1,4 @@
-//! Why a view or a node's part in a group ends.
+//! The causes for which a view ends, or a node's part in a group.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use squall_fabric::{BreakReason, NodeId, RegisterError};
 
 use crate::{stall::WaitsFor, view::ShardId};
 
-/// Why this node's part in a group is over, for good.
+/// The reason for which this node's part in a group is over, for good.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
     /// The first view was not formed in time.
     #[error("the first view was not formed within {waited:?}: {}", list(missing))]
     NotFormed {
-        /// Who was missing, and why if that is known.
+        /// The missing nodes, each with the reason if that is known.
         missing: Vec<(NodeId, Option<String>)>,
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// A member can't take part, which waiting does not mend.
+    /// A member can't take part, and waiting does not mend that.
     #[error("{node} can't take part: {why}")]
     Incompatible {
         /// The member.
@@ -28,7 +28,7 @@ pub enum EndReason {
     /// A view could not be installed.
     #[error("a view could not be installed: {0}")]
     NoMemory(#[from] RegisterError),
-    /// This node's disk failed: what it was given may not survive a crash here.
+    /// This node's disk failed: its data may not survive a crash here.
     #[error("this node's disk failed: {0}")]
     Storage(String),
     /// This node has left, as it was asked to.
@@ -40,11 +40,12 @@ pub enum EndReason {
     /// This node's application panicked, so its replica is like no other.
     #[error("this node's application panicked")]
     Panicked,
-    /// This node's application panicked on a command that its log has, so it will again: the sentence names the command, and says what
-    /// can be done.
+    /// This node's application panicked on a command that its log has, so it would panic again. The sentence names the
+    /// command, and says what can be done.
     #[error("{0}")]
     Poison(String),
-    /// An operator has this node's log skip other commands than the others' logs: the sentence names them, and says what can be done.
+    /// An operator has this node's log skip other commands than the others' logs. The sentence names them, and says
+    /// what can be done.
     #[error("{0}")]
     Skips(String),
     /// This node is shutting down.
@@ -52,7 +53,7 @@ pub enum EndReason {
     ShutDown,
 }
 
-/// Why a view is wedged.
+/// The cause for which a view is wedged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// A member's connection broke.
@@ -60,7 +61,7 @@ pub enum Cause {
     Lost {
         /// The member.
         node: NodeId,
-        /// Why its connection broke.
+        /// The reason for which its connection broke.
         reason: BreakReason,
     },
     /// A member has given this node up, as one that was stopped or cut off.
@@ -103,7 +104,7 @@ pub enum Cause {
         /// The member.
         node: NodeId,
     },
-    /// A member beats, and makes no progress.
+    /// A member's heartbeat moves, and it makes no progress.
     #[error("{node} is given up: in {shard} it has waited for its {waits_for} for {waited:?}")]
     Late {
         /// The member.
@@ -123,12 +124,12 @@ pub enum Cause {
         /// The time for which this node waited.
         waited: Duration,
     },
-    /// A member sent what no correct member sends.
+    /// A member sent something that no correct member sends.
     #[error("{node} is faulty: {why}")]
     Faulty {
         /// The member.
         node: NodeId,
-        /// What it did.
+        /// The wrong that it did.
         why: String,
     },
     /// Another member wedged the view.
@@ -136,10 +137,10 @@ pub enum Cause {
     WedgedBy {
         /// The member.
         node: NodeId,
-        /// Whom it suspects, as far as is known.
+        /// The members that it suspects, as far as is known.
         accused: Vec<NodeId>,
     },
-    /// Others ask to join, or have become complete.
+    /// Nodes ask to join, or have become complete.
     #[error("the members are to change")]
     Asked,
     /// This node leaves.

@@ -1,4 +1,4 @@
-//! What goes into a [`Membership`](crate::Membership), and what comes out.
+//! The inputs and effects of a [`Membership`](crate::Membership).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,32 +17,34 @@ use crate::{
     view_log::{Proposal, Report, Trims, ViewEvent},
 };
 
-/// What membership is configured with.
+/// The configuration of membership.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A number that differs if what the members must agree on, besides their view, differs (modes, sizes).
+    /// A number that differs if the members differ in something that they must agree on besides their view (modes,
+    /// sizes).
     pub fingerprint: u64,
-    /// How shards are laid out: the same at all members, and in the view log.
+    /// The layout of shards: the same at all members, and in the view log.
     pub layout: Layout,
-    /// How long a heartbeat may stand still.
+    /// The time for which a heartbeat may stand still.
     pub failure_timeout: Duration,
-    /// The time for which no endpoint of an installed view may come about until those who have not appeared are given up.
+    /// The time for which no endpoint of an installed view may come about until members that have not appeared are
+    /// given up.
     pub connect_timeout: Duration,
-    /// The longest that a member of a shard may read after another has vouched for it.
+    /// The longest time for which a member of a shard may read after another has vouched for it.
     pub read_lease: Duration,
-    /// How long members that come back, when they are more than half, wait for the others. No shorter than a lease can last on
-    /// any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
+    /// The time for which members that come back, when they are more than half, wait for the others. No shorter than a
+    /// lease can last on any clock: [`read_lease`](Settings::read_lease) and a fifth of it.
     pub restart_wait: Duration,
-    /// The time for which a member may stand still that has something to do.
+    /// The time for which a member that has something to do may stand still.
     pub patience: Patience,
 }
 
-/// What happened. Whatever it says of shards and endpoints is of the view that was installed last.
+/// An event. Whatever it says of shards and endpoints is of the view that was installed last.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An endpoint to a member broke, of whatever layer.
     Broken(NodeId, BreakReason),
-    /// A member sent what no correct member sends; the sentence says what.
+    /// A member sent something that no correct member sends; the sentence names it.
     Faulty(NodeId, String),
     /// A member has stood still for longer than others have patience.
     Late {
@@ -53,14 +55,15 @@ pub enum Input {
     },
     /// A shard is wedged.
     Frozen {
-        /// Which one.
+        /// The shard.
         shard: ShardId,
         /// Its final count.
         count: Seq,
-        /// The members that this one has vouched for, so that they may still read. It vouches for nobody any more.
+        /// The members that this node has vouched for, so that they may still read. It vouches for no member any more.
         leased: Vec<NodeId>,
     },
-    /// The disk or the application that the clean-up of each shard waits for, of those that have not ended. To be said anew as that changes.
+    /// The disk or the application that the clean-up of each shard waits for, of shards that have not ended. It must be
+    /// said anew as that changes.
     CleansUp(BTreeMap<ShardId, Waits>),
     /// A shard has delivered everything up to its trim, as far as it has received that.
     Ended(ShardId),
@@ -70,21 +73,22 @@ pub enum Input {
     Connected,
     /// The endpoints of all shards are connected.
     ShardsConnected,
-    /// This node holds a shard's whole state now, and its disk has that, too, with all that was delivered before the view. Once it
-    /// is wedged that can't be said in the same view: say it in the next, if it still holds. Say it as well where the view calls
-    /// this node complete: up to then others keep in mind who held the state before.
+    /// This node holds a shard's whole state now, and its disk has that, too, with all that was delivered before the
+    /// view. It can't be said in a view once that is wedged: say it in the next, if it still holds. Say it as well
+    /// where the view calls this node complete. Up to then, the other members remember the earlier holders of the
+    /// state.
     Complete(ShardId),
-    /// What this node's disk holds of its shards: to be said before its first step, if it has a disk that may have been that of a
-    /// member before, and anew after each [`Effect::Dropped`].
+    /// The copies of shards that this node's disk holds. To be said before its first step, if it has a disk that may
+    /// have been that of a member before, and anew after each [`Effect::Dropped`].
     Held(BTreeMap<ShardId, Held>),
-    /// Copies that this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete: its shards are
-    /// wedged, and vouch for nobody any more.
+    /// Copies that this node keeps in memory, after [`Effect::Dropped`], of suspended shards of which it was complete.
+    /// Its shards are wedged, and vouch for no member any more.
     Kept(BTreeMap<ShardId, Held>),
     /// An operator wants a member to be given up.
     Suspect(NodeId),
     /// The node is asked to leave.
     Leave,
-    /// All members are to leave, each as if it was asked to: the group is to end.
+    /// All members are to leave, each as if it were asked to: the group is to end.
     Close,
     /// The node is asked to stop, without waiting for others.
     Stop,
@@ -92,66 +96,68 @@ pub enum Input {
     Failed(EndReason),
 }
 
-/// What is to be done.
+/// An action that the layers must take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Take apart the shards of the view before, call [`Membership::install`](crate::Membership::install), and create the shards
-    /// of this view that have this node as a member.
+    /// Asks to take apart the shards of the view before, to call [`Membership::install`](crate::Membership::install),
+    /// and to create the shards of this view that have this node as a member.
     Install(Arc<View>),
     /// The view that was installed is connected.
     Installed(Arc<View>),
-    /// Wedge all shards, and answer with [`Input::Frozen`] for each.
+    /// Asks to wedge all shards, and to answer with [`Input::Frozen`] for each.
     Wedge,
-    /// Give this to the view log.
+    /// A proposal for the view log.
     Propose(Proposal),
-    /// Give this to the view log.
+    /// A report for the view log.
     Report {
         /// The view whose members are to get it.
         to: Arc<View>,
-        /// What this one has.
+        /// The final counts of this one.
         report: Report,
     },
-    /// Tell the view log that a member is gone, as far as this node can see.
+    /// News for the view log: a member is gone, as far as this node can see.
     PeerGone(NodeId),
-    /// Ask the view log to make this node a member, as this one.
+    /// A request to the view log to make this node a member, as this one.
     Join(Member),
-    /// Clean up the shards, and answer [`Input::Ended`] for each of these.
+    /// Asks to clean up the shards, and to answer [`Input::Ended`] for each of these.
     CleanUp {
-        /// How far each delivers.
+        /// The count of places up to which each delivers.
         trims: Trims,
-        /// Those whose trim was computed with this node's final count, which so is no smaller.
+        /// The shards whose trim was computed with this node's final count, so that it is no smaller.
         counted: BTreeSet<ShardId>,
     },
-    /// Others went on without this node: its shards stop at once, and what they hold is discarded, but for those that are suspended
-    /// and of whose [last holders](crate::ShardState::Suspended) this node is one: see [`Input::Kept`].
+    /// Others went on without this node: its shards stop at once, and what they hold is discarded. Excepted are shards
+    /// that are suspended and of whose [last holders](crate::ShardState::Suspended) this node is one: see
+    /// [`Input::Kept`].
     Dropped {
         /// A view without this node.
         next: Arc<View>,
-        /// How far each shard delivered in the last view with this node, by those who went on; None if that is not known.
+        /// The trims up to which the members that went on delivered in the last view with this node; None if they are
+        /// not known.
         trims: Option<Trims>,
-        /// Until when, on this node's clock, another node without a place in that view may still read a state in which nothing of
-        /// what others deliver without this node is seen; [`Time::MAX`] if that is not known.
+        /// The time on this node's clock until which another node without a place in that view may still read a state
+        /// without anything that others deliver without this node; [`Time::MAX`] if that is not known.
         readable_until: Time,
     },
-    /// What follows the view can't be decided for now; the sentence says why. It may be over at any time: then whatever is decided
-    /// comes as usual.
+    /// No successor of the view can be decided for now; the sentence says why. That may end at any time: then whatever
+    /// is decided comes as usual.
     Stalled(String),
-    /// This node may have the state of a suspended shard, as one that was complete before: say what its disk holds, with
-    /// [`Input::Held`].
+    /// This node may have the state of a suspended shard, as one that was complete before: say what its disk holds,
+    /// with [`Input::Held`].
     Gather,
-    /// Give this to the view log.
+    /// A report for the view log, of this node's copies.
     Back(Back),
     /// More than half of the last view's members, or less, are back after it ended, and these are missing. After
     /// [`Settings::restart_wait`] more than half go on without the others.
     WaitsFor(Vec<NodeId>),
-    /// What this node has of a shard beyond this, if anything, is void: a log on disk is to be cut, for good, and a state in memory that
-    /// goes further to be discarded, before the view is installed that [`Effect::Install`] names next.
+    /// This node's copy of a shard is void beyond this end. A log on disk is to be cut there, for good, and a state in
+    /// memory that goes further is to be discarded, before the view is installed that [`Effect::Install`] names next.
     CutTo {
         /// The shard.
         shard: ShardId,
-        /// Where it goes on.
+        /// The place where it goes on.
         end: End,
     },
-    /// This node's part is over: fail whatever waits.
+    /// This node's part is over: everything that waits must fail.
     End(EndReason),
 }

@@ -1,4 +1,4 @@
-//! Which members hold which shards: a function of the members, alike at all nodes.
+//! The assignment of shards to members: a function of the members, alike at all nodes.
 
 use serde::{Deserialize, Serialize};
 use squall_fabric::NodeId;
@@ -9,40 +9,40 @@ use crate::{
     view::{Epoch, MAX_MEMBERS, Member, ShardId, ShardView, View},
 };
 
-/// How many shards a cluster can have: each costs every member a table, rings and a place in the rows.
+/// The most shards that a cluster can have: each costs every member a table, rings and a place in the rows.
 pub const MAX_SHARDS: u32 = 1024;
 
-/// What the final counts of a shard's members count, and with that where its part in a view ends.
+/// The meaning of the final counts of a shard's members, which decides where the shard's part in a view ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Counts {
-    /// What each has received. The view ends at the smallest count, which all have, and hands on a state: who joins must get
-    /// it before it is complete.
+    /// The number of messages that each has received. The view ends at the smallest count, which all have, and hands on
+    /// a state: a node that joins must get it before it is complete.
     #[default]
     Received,
-    /// How far each has gone, or may go, by itself. The view ends at the greatest count, beyond which nobody has gone. There
-    /// is no state: all members are complete, and a restart hands on nothing.
+    /// The place up to which each has gone, or may go, by itself. The view ends at the greatest count, beyond which no
+    /// member has gone. There is no state: all members are complete, and a restart hands on nothing.
     Passed,
 }
 
-/// How one group's shards are laid out.
+/// The layout of one group's shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLayout {
     /// The group's name.
     pub name: String,
-    /// How many shards it has. Shards are numbered through all groups, in their order.
+    /// The number of its shards. Shards are numbered through all groups, in their order.
     pub shards: u32,
     /// With fewer complete members than this, a shard refuses work. At least 1.
     pub min_replicas: u32,
-    /// How many members a shard has, where there are as many; None for all. A replica that moves is added before the one that it
-    /// replaces goes, so there is one more until it holds the state.
+    /// The number of members that a shard has, where there are as many; None for all. A replica that moves is added
+    /// before the one that it replaces goes, so there is one more until it holds the state.
     pub max_replicas: Option<u32>,
-    /// Who may send; None for all members of a shard.
+    /// The members that may send; None for all members of a shard.
     pub senders: Option<Vec<NodeId>>,
-    /// What its shards' final counts are.
+    /// The meaning of its shards' final counts.
     pub counts: Counts,
 }
 
-/// How all groups' shards are laid out.
+/// The layout of all groups' shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// The groups, in the order of their names.
@@ -50,39 +50,41 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout in which each of some groups has one shard, of all members, all of whom may send.
+    /// A layout in which each of some groups has one shard, of all members, which all may send.
     pub fn of_all(names: impl IntoIterator<Item = String>) -> Layout {
         Layout { groups: names.into_iter().map(GroupLayout::of_all).collect() }
     }
 
-    /// The groups' shards, with each its group.
+    /// The shards of all groups, each with its group.
     pub fn shards(&self) -> impl Iterator<Item = (ShardId, &GroupLayout)> {
         let groups = self.groups.iter().flat_map(|group| (0..group.shards).map(move |_| group));
         groups.enumerate().map(|(index, group)| (ShardId(index as u32), group))
     }
 
-    /// What a shard's final counts are.
+    /// The meaning of a shard's final counts.
     pub(crate) fn counts(&self, shard: ShardId) -> Counts {
         self.shards().find(|(id, _)| *id == shard).map_or(Counts::default(), |(_, group)| group.counts)
     }
 
-    /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the view's order.
+    /// The members of each shard, when `members` are those of the view: of all shards, in their order, each in the
+    /// view's order.
     ///
-    /// `before` is the view that it follows, with those as complete that hold a shard's state when it ends. The result
-    /// depends on nothing else, so all nodes find the same. A layout that [`check`](Layout::check) refuses, or members beyond the largest
-    /// view, have no useful one.
+    /// `before` is the view that it follows, in which those members are complete that hold a shard's state when it
+    /// ends. The result depends on nothing else, so all nodes find the same. It is of no use for a layout that
+    /// [`check`](Layout::check) refuses, or for more members than the largest view has.
     ///
     /// In this order of importance:
-    /// 1. A shard has as many members as the layout says, or all there are if those are fewer. Nobody who holds its state is
-    ///    dropped while one that is to replace him does not.
-    /// 2. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A rack
-    ///    with fewer members than others has more of the work, so racks are best of one size.
+    /// 1. A shard has as many members as the layout says, or all there are if those are fewer. No member that holds its
+    ///    state is dropped while the one that is to replace it does not hold it.
+    /// 2. Members of a shard are of different racks, where that is possible. A rack without a name holds one member. A
+    ///    rack with fewer members than others has more of the work, so racks are best of one size.
     /// 3. No member holds more than one shard more than another, not counting shards that all hold.
-    /// 4. Who holds a shard keeps it. If one of n members goes, only the replicas that it held are placed anew, and at most
-    ///    as many moved to even that out; if one comes, nothing moves but the n-th part, to him. (Between racks more may move.)
+    /// 4. A member that holds a shard keeps it. If one of n members goes, only the replicas that it held are placed
+    ///    anew, and at most as many moved to even that out. If one comes, nothing moves but the n-th part, to that one.
+    ///    (Between racks more may move.)
     ///
-    /// A move takes two views: in the first both are members, in the second, once the new one is complete, the old one is not.
-    /// One replica of a shard moves at a time.
+    /// A move takes two views: in the first both are members; in the second, once the new one is complete, the old one
+    /// is not. One replica of a shard moves at a time.
     ///
     /// | shards × replicas | members, racks | follows | result |
     /// |---|---|---|---|
@@ -98,7 +100,7 @@ impl Layout {
         placement::place(self, members, before)
     }
 
-    /// Whether there can be such groups.
+    /// Checks that there can be such groups.
     pub fn check(&self) -> Result<(), LayoutError> {
         for pair in self.groups.windows(2) {
             if pair[0].name >= pair[1].name {
@@ -116,7 +118,7 @@ impl Layout {
 }
 
 impl GroupLayout {
-    /// One shard, of all members, all of whom may send.
+    /// A group of one shard, of all members, which all may send.
     pub fn of_all(name: String) -> GroupLayout {
         let counts = Counts::default();
         GroupLayout { name, shards: 1, min_replicas: 1, max_replicas: None, senders: None, counts }
@@ -146,7 +148,7 @@ impl GroupLayout {
     }
 }
 
-/// Why there can't be such groups.
+/// The reason for which there can't be such groups.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A group has no name.
@@ -155,9 +157,9 @@ pub enum LayoutError {
     /// Two groups have the same name, or are not in order.
     #[error("the group {other:?} stands behind {name:?}: groups have different names, and stand in their order")]
     Order {
-        /// The first of the two.
+        /// The name that stands first.
         name: String,
-        /// The second.
+        /// The name that stands behind it.
         other: String,
     },
     /// A group has no shards.
@@ -169,7 +171,7 @@ pub enum LayoutError {
     /// There are too many shards.
     #[error("all groups together have {shards} shards: at most {MAX_SHARDS} are possible")]
     TooManyShards {
-        /// Of all groups.
+        /// The sum over all groups.
         shards: u64,
     },
     /// A shard would work without members.
@@ -198,7 +200,7 @@ pub enum LayoutError {
         /// The maximum.
         max: u32,
     },
-    /// Nobody may send.
+    /// No member may send.
     #[error("the group {name:?} lists no senders: list some, or leave the list out for all")]
     NoSenders {
         /// The group.
@@ -207,7 +209,8 @@ pub enum LayoutError {
 }
 
 impl View {
-    /// The first view of these members, by rank: all hold all state there is, which is none. Its life is set by who decides on it.
+    /// The first view of these members, by rank: all hold all state there is, which is none. The node that decides on
+    /// the view sets its life.
     pub fn first(members: Vec<Member>, layout: &Layout) -> View {
         let assigned = layout.assign(&members, None);
         let shards = layout.shards().zip(assigned).map(|((shard, group), nodes)| {

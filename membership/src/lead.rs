@@ -1,21 +1,21 @@
-//! Who stays, and who leads them: a function of who accuses whom.
+//! The members that stay, and the one that leads them: a function of the members' accusations.
 //!
-//! Members see each other's accusations as far as their rows reach them, so they may differ on who leads. That costs a
-//! refused proposal and never more: what is decided depends on the view log alone.
+//! Members see each other's accusations as far as their rows reach them, so they may differ on the leader. That costs a
+//! refused proposal and never more: the decision depends on the view log alone.
 
 use crate::{ranks::Ranks, view::MAX_MEMBERS};
 
-/// Who accuses whom, by rank, as one member's table says it.
+/// The accusations of members against each other, by rank, as one member's table says them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accusations {
-    /// By member, those that it accuses.
+    /// By member, the members that it accuses.
     made: Vec<Ranks>,
-    /// By member, those that accuse it.
+    /// By member, the members that accuse it.
     received: Vec<Ranks>,
 }
 
 impl Accusations {
-    /// Nobody accuses anybody.
+    /// No accusations among `members` members.
     ///
     /// # Panics
     ///
@@ -25,13 +25,13 @@ impl Accusations {
         Accusations { made: vec![Ranks::default(); members], received: vec![Ranks::default(); members] }
     }
 
-    /// `by` accuses `whom`.
+    /// Adds an accusation of `whom` by `by`.
     pub fn accuse(&mut self, by: usize, whom: usize) {
         self.made[by] = self.made[by].with(Ranks::one(whom));
         self.received[whom] = self.received[whom].with(Ranks::one(by));
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn members(&self) -> usize {
         self.made.len()
     }
@@ -40,13 +40,13 @@ impl Accusations {
         Ranks::first(self.members())
     }
 
-    /// Those of some members with whom a member can't go on: one of the two accuses the other.
+    /// The members among some with which a member can't go on: one of the two accuses the other.
     fn opponents(&self, among: Ranks, of: usize) -> Ranks {
         among.and(self.made[of].with(self.received[of]))
     }
 
-    /// Who of some members is to go first, if any is: whoever has the most accusations made and received among them. Of
-    /// several one that accuses nobody, then the highest rank.
+    /// The member among some that is to go first, if any is: the one with the most accusations made and received among
+    /// them. Of several, one that accuses no member goes first, then the highest rank.
     fn worst(&self, among: Ranks) -> Option<usize> {
         let made = |m: usize| among.and(self.made[m]).len();
         let received = |m: usize| among.and(self.received[m]).len();
@@ -54,7 +54,7 @@ impl Accusations {
         (made(worst) + received(worst) > 0).then_some(worst)
     }
 
-    /// Drops the worst, one by one, until nobody accuses anybody.
+    /// Drops the worst, one by one, until no member accuses another.
     fn without_the_worst(&self, mut left: Ranks) -> Ranks {
         while let Some(worst) = self.worst(left) {
             left = left.without(Ranks::one(worst));
@@ -62,26 +62,26 @@ impl Accusations {
         left
     }
 
-    /// Drops at most `spare` members so that nobody accuses anybody, whenever that is possible.
+    /// Drops at most `spare` members so that no member accuses another, whenever that is possible.
     ///
-    /// This is the search for a vertex cover; as each choice between two takes at least three members from `spare` on one side,
-    /// it takes less than 1.5 to the power of `spare` steps, of which there are at most 32.
+    /// This is the search for a vertex cover. Each choice between two takes at least three members from `spare` on one
+    /// side, so it takes less than 1.5 to the power of `spare` steps; `spare` is at most 32.
     fn with_few_dropped(&self, left: Ranks, spare: usize) -> Option<Ranks> {
         let at_odds = |m: &usize| self.opponents(left, *m).len();
         let Some(most) = left.iter().max_by_key(at_odds).filter(|m| at_odds(m) > 0) else { return Some(left) };
-        // Each drop settles at most as many quarrels as the most quarrelsome has.
+        // Each drop settles at most as many quarrels as the member with the most quarrels has.
         let quarrels: usize = left.iter().map(|m| at_odds(&m)).sum();
         if quarrels > 2 * spare * at_odds(&most) {
             return None;
         }
         if let Some(single) = left.iter().find(|m| at_odds(m) == 1) {
-            // To drop its one opponent is never worse than to drop it.
+            // To drop its one opponent is never worse than to drop the member itself.
             return self.with_few_dropped(left.without(self.opponents(left, single)), spare - 1);
         }
         let drop_it = || self.with_few_dropped(left.without(Ranks::one(most)), spare - 1);
         let opponents = self.opponents(left, most);
         if opponents.len() == 2 {
-            // All have two now: rings, of which any member may be dropped.
+            // All members have two opponents now: they form rings, of which any member may be dropped.
             return drop_it();
         }
         let keep_it = || self.with_few_dropped(left.without(opponents), spare.checked_sub(opponents.len())?);
@@ -91,19 +91,19 @@ impl Accusations {
 
 /// The ranks that stay, in order; the first of them leads.
 ///
-/// The member with the most accusations made and received among those left is dropped, one by one, until no accusation is
-/// left. Of several, one that accuses nobody goes first, then the highest rank.
+/// The member with the most accusations made and received among those left is dropped, one by one, until no accusation
+/// is left. Of several, one that accuses no member goes first, then the highest rank.
 pub fn staying(accusations: &Accusations) -> Vec<usize> {
     accusations.without_the_worst(accusations.all()).iter().collect()
 }
 
-/// The ranks that stay if `me` leads them, whatever its rank and whoever would drop it; in order, `me` among them. At least half of
-/// the view, if some half with `me` in it is free of accusations.
+/// The ranks that stay if `me` leads them, whatever its rank and whichever member would drop it; in order, `me` among
+/// them. At least half of the view, if some half with `me` in it is free of accusations.
 ///
-/// For when nothing commits under those who lead by [`staying`]. First go all whom `me` accuses or who accuse it: what
-/// their rows say of others counts no more, which matters as those rows may be out of date. Of the rest members are dropped
-/// as in `staying`; if less than half would be left, as few as possible instead. So wherever half of a view is alive and
-/// fully connected, each of its members finds such a half to lead.
+/// This is for when nothing commits under the leaders that [`staying`] names. First go all members that `me` accuses or
+/// that accuse it: what their rows say of others counts no more, which matters as those rows may be out of date. Of the
+/// rest, members are dropped as in `staying`; if less than half would be left, as few as possible instead. So wherever
+/// half of a view is alive and fully connected, each of its members finds such a half to lead.
 pub fn staying_with(accusations: &Accusations, me: usize) -> Vec<usize> {
     let all = accusations.all();
     let left = all.without(accusations.opponents(all, me));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn rows_of_dropped_members_count_no_more() {
-        // 4 has accused 1, 2 and 3, and then all lost it: its row drops nobody.
+        // Member 4 has accused 1, 2 and 3, and then all lost it: its row drops no member.
         let lost = accusations(5, &[(4, 1), (4, 2), (4, 3), (0, 4)]);
         assert_eq!(staying_with(&lost, 0), [0, 1, 2, 3]);
     }

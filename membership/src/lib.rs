@@ -1,23 +1,24 @@
-//! Who is in the group: views, what ends them, and what follows.
+//! The membership of a group: its views, the end of each view, and the choice of its successor.
 //!
-//! [`Membership`] is a pure state machine over a table of its own, one row per member. It is [stepped](Membership::step)
-//! with what happened ([`Input`]) and says what the layers must do ([`Effect`]); it never calls them. Successors of a view
-//! come from a [`ViewLog`], which decides once for all members.
+//! [`Membership`] is a pure state machine over a table of its own, one row per member. It is
+//! [stepped](Membership::step) with what happened ([`Input`]) and says what the layers must do ([`Effect`]); it never
+//! calls them. Successors of a view come from a [`ViewLog`], which decides once for all members.
 //!
 //! # A view's life
 //!
-//! 1. *Install*: a view that is decided is in force. Who does not appear in it is suspected in it.
-//! 2. *Suspicion*, on own evidence: a broken connection, a heartbeat that stands still, bytes that no correct member sends.
-//!    It is never withdrawn within a view.
-//! 3. *Wedge*, on seeing a suspicion, a wish to join or leave, or a wedge in any row: shards stop, publish their final counts, then `wedged`.
-//! 4. *Decide*: the leader of those who stay proposes the next view and the trims, once all of them are wedged.
-//! 5. *Clean up* to the committed trims, once nobody who is dropped can read any more; then install the next.
+//! 1. *Install*: a view that is decided is in force. A member that does not appear in it is suspected in it.
+//! 2. *Suspicion*, on a node's own evidence: a broken connection, a heartbeat that stands still, bytes that no correct
+//!    member sends. It is never withdrawn within a view.
+//! 3. *Wedge*, on seeing a suspicion, a wish to join or leave, or a wedge in any row: shards stop, publish their final
+//!    counts, then `wedged`.
+//! 4. *Decide*: the leader of the members that stay proposes the next view and the trims, once all of them are wedged.
+//! 5. *Clean up* to the committed trims, once no dropped member can read any more; then install the next.
 //!
-//! Where less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their disks, say
-//! what they have, and a [`restart`] follows from that.
+//! Where less than half of a view goes on, as when all nodes lose power, its members come [back](Back) with their
+//! disks. Each says what it has, and a [`restart`] follows from that.
 //!
-//! Safety is the view log's: [`check`] holds for every successor, whoever proposed it, and what a member has once it is wedged
-//! does not change. Who proposes, and when, only decides how soon there is one.
+//! Safety is the view log's: [`check`] holds for every successor, whichever member proposed it, and the final counts of
+//! a wedged member do not change. The proposer and the time of the proposal only decide how soon there is a successor.
 
 mod active_view;
 mod appear;

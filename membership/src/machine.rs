@@ -17,16 +17,17 @@ use crate::{
     view_log::{Proposal, ViewEvent},
 };
 
-/// What a node knows of a member of its view.
+/// A node's knowledge of a member of its view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberEvidence {
-    /// When its heartbeat was last found to have moved. It is looked at four times within the failure timeout.
+    /// The time at which its heartbeat was last found to have moved. It is looked at four times within the failure
+    /// timeout.
     pub heartbeat: Time,
-    /// This node suspects it.
+    /// Whether this node suspects it.
     pub suspected: bool,
-    /// Its row says that it is wedged.
+    /// Whether its row says that it is wedged.
     pub wedged: bool,
-    /// Its row says that it wants to leave.
+    /// Whether its row says that it wants to leave.
     pub leaving: bool,
 }
 
@@ -36,25 +37,25 @@ pub struct Membership {
     settings: Settings,
     me: Member,
     active: Option<ActiveView>,
-    /// To be installed by the next call of [`install`](Membership::install).
+    /// The view that the next call of [`install`](Membership::install) installs.
     installing: Option<Arc<View>>,
-    /// Decided after that one.
+    /// The decisions that came after that view.
     later: VecDeque<Proposal>,
     candidates: Vec<Member>,
     returning: Returning,
-    /// A view that this node has left, until its endpoints are closed.
+    /// The views that this node has left, until their endpoints are closed.
     retired: Vec<ActiveView>,
     backoff: RejoinBackoff,
     leaving: bool,
-    /// All members are to leave.
+    /// Whether all members are to leave.
     closing: bool,
     ended: bool,
-    /// When its endpoints are closed, once it has ended; after that [`Time::MAX`].
+    /// The time at which its endpoints are closed, once it has ended; after that [`Time::MAX`].
     closes_at: Option<Time>,
 }
 
 impl Membership {
-    /// A node that is in no view yet. It is in one when the view log says so: see [`Effect::Install`].
+    /// A node that is in no view yet. It enters one when the view log says so: see [`Effect::Install`].
     pub fn new(me: Member, settings: Settings) -> Membership {
         Membership {
             settings,
@@ -73,7 +74,7 @@ impl Membership {
         }
     }
 
-    /// This node, in its present life. One that was dropped has a later incarnation than before.
+    /// This node, in its present life. A node that was dropped has a later incarnation than before.
     pub fn me(&self) -> &Member {
         &self.me
     }
@@ -83,7 +84,7 @@ impl Membership {
         self.active.as_ref().map(|active| &active.view)
     }
 
-    /// Who asks to join, in the order in which they asked.
+    /// The nodes that ask to join, in the order in which they asked.
     pub fn candidates(&self) -> &[Member] {
         &self.candidates
     }
@@ -103,7 +104,7 @@ impl Membership {
         self.active.iter().flat_map(ActiveView::endpoints)
     }
 
-    /// Until when a node waits that was dropped again and again, before it asks to join.
+    /// The time until which a node that was dropped again and again waits before it asks to join.
     pub fn rejoins_at(&self) -> Option<Time> {
         self.backoff.waits_until().filter(|_| !self.ended)
     }
@@ -113,7 +114,7 @@ impl Membership {
         self.active.as_ref().is_some_and(|active| active.table.is_wedged(member.index()))
     }
 
-    /// Whether this node is wedged, and knows that all those are whom it would keep.
+    /// Whether this node is wedged, and knows that all members that it would keep are.
     pub fn are_all_wedged(&self) -> bool {
         let is_wedged = |active: &ActiveView| {
             let table = &active.table;
@@ -123,7 +124,7 @@ impl Membership {
         self.active.as_ref().is_some_and(is_wedged)
     }
 
-    /// What this node knows of a member.
+    /// Returns this node's knowledge of a member.
     pub fn evidence(&self, member: Rank) -> Option<MemberEvidence> {
         self.active
             .as_ref()
@@ -131,8 +132,8 @@ impl Membership {
             .map(|active| active.evidence(member.index()))
     }
 
-    /// The lead of each other member's wall clock over this node's boot clock, in nanoseconds. None unless one changed since the last
-    /// call, and all are known.
+    /// The lead of each other member's wall clock over this node's boot clock, in nanoseconds. None unless one changed
+    /// since the last call, and all are known.
     pub fn take_clocks(&mut self) -> Option<impl Iterator<Item = (NodeId, i64)>> {
         let active = self.active.as_mut().filter(|_| !self.ended)?;
         let (me, members) = (active.me, active.table.len());
@@ -145,26 +146,28 @@ impl Membership {
         Some(others().filter_map(move |member| Some((active.table.node(member), active.clocks.offset(member)?))))
     }
 
-    /// Who leads when the view must change, by what this node knows: the lowest-ranked of those who would stay.
+    /// The member that leads when the view must change, by this node's knowledge: the lowest-ranked of the members that
+    /// would stay.
     pub fn leader(&self) -> Option<NodeId> {
         let active = self.active.as_ref()?;
         staying(&active.table.accusations()).first().map(|&member| active.table.node(member))
     }
 
-    /// What this node goes on with alone when an operator gives all others up, and the shards that start anew in it since this
-    /// node does not hold their state. None unless it is wedged and does not know what follows: then there is nothing to force.
+    /// The proposal with which this node goes on alone when an operator gives all others up, and the shards that start
+    /// anew in it because this node does not hold their state. None unless it is wedged and does not know its
+    /// successor: otherwise there is nothing to force.
     pub fn forced(&self) -> Option<(Proposal, Vec<ShardId>)> {
         self.active.as_ref().filter(|_| !self.ended)?.forced(&self.settings)
     }
 
-    /// As [`forced`](Membership::forced), of a node in no view that was started again with its disk. `last` is the last view that its
-    /// part of the view log has. None unless it was a member of that view.
+    /// As [`forced`](Membership::forced), for a node in no view that was started again with its disk. `last` is the
+    /// last view that its part of the view log has. None unless it was a member of that view.
     pub fn forced_from_disk(&self, last: Option<&Proposal>) -> Option<(Proposal, Vec<ShardId>)> {
         let is_outside = self.active.is_none() && self.installing.is_none() && !self.ended;
         is_outside.then(|| self.returning.forced(&self.me, &self.settings, last)).flatten()
     }
 
-    /// When [`step`](Membership::step) must be called next, if nothing happens before.
+    /// The time at which [`step`](Membership::step) must be called next, if nothing happens before.
     pub fn deadline(&self) -> Time {
         let due = match &self.active {
             _ if !self.retired.is_empty() => return Time::ZERO,
@@ -201,7 +204,7 @@ impl Membership {
         }
     }
 
-    /// Takes note of what happened.
+    /// Takes an event.
     pub fn input(&mut self, input: Input, out: &mut Vec<Effect>) {
         if self.ended {
             return;
@@ -214,7 +217,7 @@ impl Membership {
             (Input::Leave | Input::Close, active) => {
                 self.leaving = true;
                 match active {
-                    // A next step looks whether it may.
+                    // A next step looks whether it may leave.
                     Some(active) => active.touch(),
                     None => self.end(EndReason::Left, out),
                 }
@@ -258,15 +261,15 @@ impl Membership {
         }
     }
 
-    /// Looks at the table and the clock, and pushes what changed. Returns whether anything did. `wall` is the wall clock, in
-    /// nanoseconds since 1970; it is only told to the others.
+    /// Looks at the table and the clock, and pushes the changes. Returns whether anything changed. `wall` is the wall
+    /// clock, in nanoseconds since 1970; it is only told to the others.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time, wall: u64, out: &mut Vec<Effect>) -> bool {
         for mut active in self.retired.drain(..) {
             active.disconnect(fabric);
         }
         if !self.ended {
             self.returning.step(now, &self.settings, &self.me, self.active.as_ref(), out);
-            // What waited until the view was installed.
+            // These decisions waited until the view was installed.
             if self.installing.is_none() {
                 for next in std::mem::take(&mut self.later) {
                     self.on_committed(next, out);
@@ -298,8 +301,8 @@ impl Membership {
         }
     }
 
-    /// Closes the endpoints of a node that has ended, once the others have had time to read its row: whoever owns it may keep it for long,
-    /// and who still waits for it is to know that it has gone.
+    /// Closes the endpoints of a node that has ended, once the others have had time to read its row. The node's owner
+    /// may keep it for long, and a member that still waits for it is to know that it has gone.
     fn close(&mut self, fabric: &mut impl Fabric, now: Time) {
         if now >= *self.closes_at.get_or_insert(now + self.settings.failure_timeout) {
             self.disconnect(fabric);
@@ -307,7 +310,7 @@ impl Membership {
         }
     }
 
-    /// Does what is due of leaving, if this node is to leave, or all are.
+    /// Takes the next step of leaving that is due, if this node is to leave, or all are.
     fn leave(&mut self, out: &mut Vec<Effect>) {
         let Some(active) = &mut self.active else { return };
         self.closing |= active.closes;
@@ -321,7 +324,7 @@ impl Membership {
             return;
         }
         if active.is_open() && active.table.len() == 1 {
-            // Nobody is left to whom it could matter.
+            // No member is left to which it could matter.
             self.end(EndReason::Left, out);
         } else if active.is_open() || self.candidates.is_empty() {
             // Not while others may join instead.
@@ -339,7 +342,7 @@ impl Membership {
             return;
         }
         if self.lost_its_place(&next.view) {
-            // It may be that it never comes to an end of the view at hand.
+            // This node may never come to an end of the current view.
             return self.drop_out(next, false, out);
         }
         let Some(active) = self.active.as_mut() else {
@@ -356,7 +359,7 @@ impl Membership {
         }
         let follows = next.view.epoch.0 == active.view.epoch.0 + 1;
         let as_frozen = |(index, shard): (usize, ShardId)| {
-            // Nothing stands in its order; and a restart knows of a copy in its place.
+            // Nothing stands in the order of a suspended shard, and a restart knows of a copy in its place.
             if active.view.shards[index].is_suspended() {
                 return true;
             }
@@ -372,14 +375,14 @@ impl Membership {
         }
     }
 
-    /// Whether others have given this node up in a view that it has not come to yet.
+    /// Whether the others have given this node up in a view that it has not come to yet.
     fn lost_its_place(&self, next: &View) -> bool {
         let coming = self.installing.as_ref().or_else(|| self.active.as_ref()?.committed());
         let place = coming.and_then(|view| view.members.iter().find(|member| member.node == self.me.node));
         place.is_some_and(|me| !next.members.contains(me)) && !self.is_me(next)
     }
 
-    /// Others went on without this node.
+    /// Leaves the view, as others went on without this node.
     fn drop_out(&mut self, next: Proposal, follows: bool, out: &mut Vec<Effect>) {
         tracing::warn!(epoch = next.view.epoch.0, members = ?next.view.nodes(), "this node was dropped");
         let active = self.active.take();

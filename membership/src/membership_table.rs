@@ -1,4 +1,4 @@
-//! The table of one view: what members tell each other about it.
+//! The table of one view, in which its members tell each other about it.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::{
 /// The layer's number in a [`GroupTag`].
 const LAYER: u32 = 1;
 
-/// What became of a member's endpoint.
+/// A change of a member's endpoint.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum BoardEvent {
+pub(crate) enum TableEvent {
     Up,
     Down(usize, BreakReason),
-    /// What the member exposed is no table of this kind.
+    /// The member exposed memory that is no table of this kind.
     Strange(usize),
 }
 
@@ -34,25 +34,28 @@ pub(crate) struct MembershipTable {
     heartbeat: Counter,
     /// The number of endpoints that have come about at the member, of this view and the one before.
     endpoints: Counter,
-    /// The member's wall clock: how far it has gone forward, and how far back, in nanoseconds. Two counters, since a clock may be
-    /// set back, and a counter can't.
+    /// The member's wall clock: the sums by which it has gone forward, and back, in nanoseconds. Two counters, since a
+    /// clock may be set back, and a counter can't.
     clock: Counters,
-    /// By shard: the final count.
+    /// By shard, the final count.
     frozen: Counters,
-    /// By shard: 1 once the member holds its state, on its disk too. A counter, so that who sees `wedged` sees it.
+    /// By shard, 1 once the member holds its state, on its disk too. A counter, so that a member that sees `wedged`
+    /// sees it.
     complete: Counters,
-    /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that who sees `wedged` sees it.
+    /// 1 if the member knew of a node that asks to join when it wedged. A counter, so that a member that sees `wedged`
+    /// sees it.
     expects: Counter,
-    /// By shard: what the member's clean-up of it waits for. The remainder of a division by 3 says that, and each change adds to it.
+    /// By shard, the thing for which the member's clean-up of it waits: the remainder of a division by 3. Each change
+    /// adds to it.
     waits: Counters,
-    /// By member.
+    /// By member, whether this one suspects it.
     suspected: Vec<Flag>,
     asks: Flag,
     leaving: Flag,
-    /// All members are to leave.
+    /// Whether all members are to leave.
     closing: Flag,
     wedged: Flag,
-    /// The member knows what follows the view.
+    /// Whether the member knows the view's successor.
     decided: Flag,
     flags: ColumnSet,
 }
@@ -78,7 +81,7 @@ impl MembershipTable {
         let (asks, leaving, wedged) = (layout.flag("asks"), layout.flag("leaving"), layout.flag("wedged"));
         let (decided, closing) = (layout.flag("decided"), layout.flag("closing"));
         let layout = layout.build();
-        // Who leaves looks whether all others know what follows.
+        // A member that leaves looks whether all others know the view's successor.
         let all = suspected.iter().chain([&asks, &leaving, &closing, &wedged, &decided]);
         let flags = all.fold(ColumnSet::EMPTY, |set, &flag| set.union(layout.flag_set(flag)));
         let region = fabric.register(RegionKind::Polled, Table::bytes(&layout, nodes.len()))?;
@@ -135,19 +138,19 @@ impl MembershipTable {
     }
 
     /// Takes note of a completion, if it is of one of this table's endpoints.
-    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<BoardEvent> {
+    pub(crate) fn on_completion(&mut self, fabric: &mut impl Fabric, completion: &Completion) -> Option<TableEvent> {
         match self.mesh.on_completion(fabric, completion)? {
             MeshEvent::Up(member) => {
                 let bytes = self.table.region().len();
                 match self.mesh.link(member) {
                     Some((_, [table])) if table.bytes == bytes && table.kind == RegionKind::Polled => {
                         self.remote[member] = Some(table.key);
-                        Some(BoardEvent::Up)
+                        Some(TableEvent::Up)
                     }
-                    _ => Some(BoardEvent::Strange(member)),
+                    _ => Some(TableEvent::Strange(member)),
                 }
             }
-            MeshEvent::Down(member, reason) => Some(BoardEvent::Down(member, reason)),
+            MeshEvent::Down(member, reason) => Some(TableEvent::Down(member, reason)),
             MeshEvent::Room(_) => None,
         }
     }
@@ -166,14 +169,15 @@ impl MembershipTable {
         self.mesh.is_complete() && (0..self.len()).all(|member| self.was_reached(member))
     }
 
-    /// Looks at the others' rows. Returns whether any column changed, and whether a flag did, in any row since the last call.
+    /// Looks at the others' rows. Returns whether any column changed, and whether a flag did, in any row since the last
+    /// call.
     pub(crate) fn refresh(&mut self) -> (bool, bool) {
         self.table.refresh();
         let changes = self.table.take_changes();
         (!changes.is_empty(), changes.intersects(self.flags))
     }
 
-    /// Sends what changed in the own row.
+    /// Sends the changes of this node's row.
     pub(crate) fn push(&mut self, fabric: &mut impl Fabric) {
         for (peer, remote) in self.remote.iter().enumerate() {
             if let Some(remote) = remote.filter(|_| self.table.owes(peer)) {
@@ -194,7 +198,7 @@ impl MembershipTable {
         self.table.get(member, self.heartbeat)
     }
 
-    /// Sets in this node's row how many endpoints have come about at it.
+    /// Sets the number of endpoints that have come about at this node, in its row.
     pub(crate) fn tell_endpoints(&mut self, count: u64) {
         self.table.set(self.endpoints, count);
     }
@@ -236,7 +240,7 @@ impl MembershipTable {
         self.table.get(member, self.complete.nth(shard)) > 0
     }
 
-    /// Says what the clean-up of a shard waits for now, or that it has got on with that.
+    /// Publishes the thing for which the clean-up of a shard waits now, or that it has got on with it.
     pub(crate) fn set_waits(&mut self, shard: usize, waits: Option<Waits>) {
         let code = match waits.map(|waits| waits.waits_for) {
             None => 0,
@@ -264,7 +268,7 @@ impl MembershipTable {
         self.table.is_set(by, self.suspected[member])
     }
 
-    /// Whom a member suspects.
+    /// The members that a member suspects.
     pub(crate) fn accused_by(&self, by: usize) -> impl Iterator<Item = usize> {
         (0..self.len()).filter(move |&member| self.suspects(by, member))
     }

@@ -15,12 +15,12 @@ const NAMED: usize = 4;
 pub struct Parameters(BTreeMap<String, String>);
 
 impl Parameters {
-    /// Sets one. Values must differ as text where they differ.
+    /// Sets a parameter. Values must differ as text where they differ.
     pub fn set(&mut self, name: impl Into<String>, value: impl fmt::Display) {
         self.0.insert(name.into(), value.to_string());
     }
 
-    /// A number that differs where any of them does.
+    /// A number that differs where any parameter does.
     pub fn fingerprint(&self) -> u64 {
         let mut all = Fingerprint::default();
         for (name, value) in &self.0 {
@@ -29,7 +29,8 @@ impl Parameters {
         all.value()
     }
 
-    /// The differences between those of the node `here` and others of the node `there`, in a sentence for both.
+    /// The differences between these parameters, of the node `here`, and others, of the node `there`, in a sentence for
+    /// both.
     pub fn difference(&self, here: NodeId, others: &Parameters, there: NodeId) -> Option<String> {
         let names = self.0.keys().chain(others.0.keys().filter(|name| !self.0.contains_key(*name)));
         let value = |of: &Parameters, name: &String| of.0.get(name).map_or("absent".to_owned(), String::clone);

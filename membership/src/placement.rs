@@ -1,4 +1,4 @@
-//! Which members hold which shards: the search behind [`Layout::assign`].
+//! The search behind [`Layout::assign`], which finds the members of each shard.
 
 use std::cmp::Reverse;
 
@@ -10,34 +10,35 @@ use crate::{
     view::{Member, ShardState, View},
 };
 
-/// A placement in the making. All numbers are integers and all ties are broken by rank, so that all nodes find the same.
+/// A placement in the making. All numbers are integers and all ties are broken by rank, so that all nodes find the
+/// same.
 struct Placement<'a> {
     members: Ranks,
     racks: Vec<&'a str>,
-    /// How many shards each member is to hold, of those that not all of them hold.
+    /// The number of shards that each member is to hold, of the shards that not all members hold.
     loads: Vec<usize>,
     shards: Vec<Shard>,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// How many members it is to have.
+    /// The number of members that it is to have.
     replicas: usize,
-    /// Those that were its members.
+    /// The members that it had.
     kept: Ranks,
-    /// Those of them that hold its state, or were the last to.
+    /// Those of them that hold its state, or were the last to hold it.
     holders: Ranks,
-    /// Those that are to be its members.
+    /// The members that it is to have.
     chosen: Ranks,
 }
 
 impl Shard {
-    /// Whether a replica may be placed elsewhere: it is new, or everything that the shard is to have is in place.
+    /// Whether a replica may be placed elsewhere: it is new, or all chosen members hold the state.
     fn may_move(&self, from: usize) -> bool {
         !self.kept.has(from) || self.chosen.without(self.holders).is_empty()
     }
 
-    /// The chosen ones, and as long as those don't all hold the state, whoever does.
+    /// The chosen members, and, as long as not all of them hold the state, the members that do.
     fn members(&self) -> Ranks {
         let lacks = !self.chosen.without(self.holders).is_empty();
         if lacks { self.chosen.with(self.holders) } else { self.chosen }
@@ -82,7 +83,7 @@ impl Placement<'_> {
         }
     }
 
-    /// How many of some members share a rack with one. A rack without a name holds nothing else.
+    /// The number of members among some that share a rack with one. A rack without a name holds nothing else.
     fn neighbours(&self, of: usize, among: Ranks) -> usize {
         let shares = |other: &usize| *other != of && !self.racks[of].is_empty() && self.racks[*other] == self.racks[of];
         among.iter().filter(shares).count()
@@ -96,8 +97,8 @@ impl Placement<'_> {
         }
     }
 
-    /// Ends moves: of shards that have too many members those go whose racks are crowded, then those who hold most. Of
-    /// several one that holds the state, since the other was chosen to replace it.
+    /// Ends moves. Of a shard that has too many members, the one goes whose rack is most crowded, then the one that
+    /// holds most. Of several, one that holds the state goes, since the other was chosen to replace it.
     fn shed(&mut self) {
         for index in 0..self.shards.len() {
             while self.shards[index].chosen.len() > self.shards[index].replicas {
@@ -109,7 +110,7 @@ impl Placement<'_> {
         }
     }
 
-    /// Gives shards that have too few members more.
+    /// Adds members to shards that have too few.
     fn fill(&mut self) {
         for index in 0..self.shards.len() {
             while self.shards[index].chosen.len() < self.shards[index].replicas {
@@ -145,8 +146,8 @@ impl Placement<'_> {
         better.min_by_key(|pair @ (from, to)| (-gain(pair), self.loads[*to], Reverse(self.loads[*from]), *to, *from))
     }
 
-    /// Moves replicas from those who hold most to those who hold least, until they differ by one at most; not where that
-    /// would crowd a rack.
+    /// Moves replicas from the members that hold most to those that hold least, until they differ by one at most; not
+    /// where that would crowd a rack.
     fn balance(&mut self) {
         while let Some((index, from, to)) = self.better_balance() {
             self.replace(index, from, to);

@@ -252,8 +252,8 @@ impl ActiveView {
     ///
     /// Once all are wedged, each delivers up to the smallest final count of all. Another member may act on a successor
     /// that was decided in the same moment: that goes at least as far, since fewer stay in it. Where some have ended,
-    /// or do not answer, nothing more is delivered: all have received what is. The same holds of a shard whose end is
-    /// the greatest count.
+    /// or do not answer, nothing more is delivered: all members have received what was delivered so far. The same holds
+    /// of a shard whose end is the greatest count.
     ///
     /// A node that asks to join may be a member already, with which the group goes on. Where any row tells of such a
     /// node, all wait for that decision, and equally long: so none of them ends the group while others decide on a

@@ -7,7 +7,7 @@ use crate::view::MAX_MEMBERS;
 pub(crate) struct Ranks(pub(crate) u64);
 
 impl Ranks {
-    /// The first ranks: so many of them, at most as many as a view has.
+    /// The first `count` ranks, at most as many as a view has.
     pub(crate) fn first(count: usize) -> Ranks {
         (0..count.min(MAX_MEMBERS)).collect()
     }
@@ -40,7 +40,7 @@ impl Ranks {
         self.0 == 0
     }
 
-    /// In order.
+    /// The ranks, in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> + Clone {
         (0..MAX_MEMBERS).filter(move |&rank| self.has(rank))
     }

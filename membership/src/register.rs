@@ -1,4 +1,4 @@
-//! The view log's state: what an entry does, alike wherever the log is read.
+//! The view log's state, and the effect of each entry on it, alike wherever the log is read.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,18 +13,18 @@ use crate::{
     view_log::Proposal,
 };
 
-/// Tells one cluster's life from another's, whatever their names: drawn at random when the first view is decided, and anew
-/// when an operator forces one.
+/// The number of a cluster's life, which tells it from any other, whatever their names. Drawn at random when the first
+/// view is decided, and anew when an operator forces one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterId(pub u64);
 
-/// Where a cluster's life that an operator forced branched off.
+/// The place where a cluster's life that an operator forced branched off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Began {
     /// The life before.
     pub after: ClusterId,
-    /// Its first view's epoch: what that life decided from there on, if it did, is no part of this one.
+    /// Its first view's epoch. Decisions of the life before, from this epoch on, are no part of this one.
     pub epoch: Epoch,
     /// The lives before that one, each with the epoch at which the next one branched off.
     pub earlier: Vec<(ClusterId, Epoch)>,
@@ -36,7 +36,7 @@ impl Began {
         self.earlier.iter().copied().chain([(self.after, self.epoch)])
     }
 
-    /// The first epoch of a life that is no part of this one. None if that is none of the lives before.
+    /// The first epoch of a life that is no part of this one. None if it is none of the lives before.
     pub fn ended(&self, life: ClusterId) -> Option<Epoch> {
         self.lives().find(|&(before, _)| before == life).map(|(_, epoch)| epoch)
     }
@@ -49,7 +49,7 @@ pub enum Entry {
     First {
         /// The cluster.
         cluster: ClusterId,
-        /// How shards are laid out, from now on.
+        /// The layout of shards, from now on.
         layout: Layout,
         /// The members, by rank.
         members: Vec<Member>,
@@ -58,12 +58,12 @@ pub enum Entry {
     Candidate(Member),
     /// A node asks no more, or was not reached for a while.
     Withdraw(NodeId, Incarnation),
-    /// What follows a view, as its successor or as its restart.
+    /// The successor of a view, or its restart.
     Successor(Proposal),
-    /// A node that comes back says what it has.
+    /// The report of a node that comes back.
     Back(Back),
-    /// An operator goes on with what is left, without a quorum of those who decided before. Only the first entry of a log that was
-    /// begun for it can be one.
+    /// An operator goes on with what is left, without a quorum of the earlier voters. Only the first entry of a log
+    /// that was begun for it can be one.
     Force {
         /// The new life's number.
         cluster: ClusterId,
@@ -71,29 +71,29 @@ pub enum Entry {
         after: ClusterId,
         /// The lives before that one, as in [`Began::earlier`].
         earlier: Vec<(ClusterId, Epoch)>,
-        /// How shards are laid out.
+        /// The layout of shards.
         layout: Layout,
-        /// What follows the last view that was known.
+        /// The successor of the last view that was known.
         proposal: Proposal,
-        /// Who did it, when and why, in words.
+        /// The operator's words: by whom, when and why.
         reason: String,
     },
 }
 
-/// What an entry did.
+/// The effect of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// There is a new view.
     View(Proposal),
-    /// Who asks to join has changed.
+    /// The nodes that ask to join have changed.
     Candidates,
-    /// Who is back has changed.
+    /// The nodes that are back have changed.
     Backs,
-    /// Nothing, since it must not.
+    /// The entry does nothing, since it must not.
     Refused(Refused),
 }
 
-/// Why an entry does nothing.
+/// The reason for which an entry does nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Refused {
     /// There is a first view already, or none yet.
@@ -110,18 +110,18 @@ pub enum Refused {
     Rule(String),
 }
 
-/// What the view log has decided so far.
+/// The decisions of the view log so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
     cluster: Option<ClusterId>,
     layout: Layout,
     last: Option<Proposal>,
     candidates: Vec<Member>,
-    /// By node, who is back of the current view.
+    /// By node, the reports of nodes that are back, of the current view.
     backs: BTreeMap<NodeId, Back>,
     /// By node, the latest life in which it was a member: no earlier one comes back.
     newest: BTreeMap<NodeId, Incarnation>,
-    /// What operators have forced, in words, oldest first.
+    /// The views that operators have forced, in words, oldest first.
     forced: Vec<String>,
     began: Option<Began>,
 }
@@ -132,12 +132,12 @@ impl Register {
         self.cluster
     }
 
-    /// How shards are laid out.
+    /// The layout of shards.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The current view, as it was proposed.
+    /// The current view's proposal.
     pub fn last(&self) -> Option<&Proposal> {
         self.last.as_ref()
     }
@@ -147,12 +147,13 @@ impl Register {
         self.last.as_ref().map(|last| &last.view)
     }
 
-    /// Who asks to join, in the order in which they asked.
+    /// The nodes that ask to join, in the order in which they asked.
     pub fn candidates(&self) -> &[Member] {
         &self.candidates
     }
 
-    /// Who is back of the current view, in the order of their numbers. A view that is decided ends it.
+    /// The reports of nodes that are back, of the current view, in the order of their numbers. A view that is decided
+    /// discards them.
     pub fn backs(&self) -> Vec<Back> {
         self.backs.values().cloned().collect()
     }
@@ -162,17 +163,17 @@ impl Register {
         self.newest.get(&node).copied()
     }
 
-    /// What operators have forced, in words, oldest first.
+    /// The views that operators have forced, in words, oldest first.
     pub fn forced(&self) -> &[String] {
         &self.forced
     }
 
-    /// Where this life began, if an operator forced it.
+    /// The place where this life began, if an operator forced it.
     pub fn began(&self) -> Option<&Began> {
         self.began.as_ref()
     }
 
-    /// Takes an entry.
+    /// Applies an entry.
     pub fn apply(&mut self, entry: Entry) -> Applied {
         match self.try_apply(entry) {
             Ok(applied) => applied,
@@ -233,12 +234,13 @@ impl Register {
             Entry::Back(mut back) => {
                 let view = self.view().ok_or(Refused::OutOfPlace)?;
                 if self.began.is_some() {
-                    // A log of a later epoch is of the life before, which may have gone further: it is nothing of this one.
+                    // A log of a later epoch is of the life before, which may have gone further: it has no place in
+                    // this one.
                     back.held.retain(|_, held| held.end.epoch <= view.epoch);
                 }
                 back.check(view)?;
                 let (node, is) = (back.member.node, back.member.incarnation);
-                // One that goes on may have more to say.
+                // A node that goes on may have more to say.
                 let stands = |known: &&Back| {
                     let known_is = known.member.incarnation;
                     known_is > is || known_is == is && (!known.goes_on || **known == back)
@@ -277,7 +279,7 @@ impl Register {
     }
 }
 
-/// Whether a view that follows from no other has members, each once.
+/// Checks that a view that follows from no other has members, each once.
 fn check_members(members: &[Member]) -> Result<(), Refused> {
     let twice =
         members.iter().enumerate().find(|(i, member)| members[..*i].iter().any(|other| other.node == member.node));

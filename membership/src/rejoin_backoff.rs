@@ -1,4 +1,4 @@
-//! How long a node that was dropped waits before it asks to join again.
+//! The back-off of a node that was dropped, before it asks to join again.
 
 use std::time::Duration;
 
@@ -6,35 +6,38 @@ use squall_fabric::Time;
 
 use crate::input::Settings;
 
-/// What a node waits that is dropped again soon, the first time and at most; in failure timeouts.
+/// The back-off of a node that is dropped again soon, at first and at most; in failure timeouts.
 const FIRST: u32 = 2;
 const LONGEST: u32 = 16;
 
-/// Who was a member for so many failure timeouts has come to stay.
+/// The number of failure timeouts after which a member has come to stay.
 const CALM: u32 = 16;
 
-/// A node whose link comes and goes costs the others a failure timeout whenever it is lost, and is lost again soon if it joins at
-/// once. So it waits before it joins again, twice as long each time, and not at all once it was a member for a while.
+/// The back-off of a node that is dropped again and again.
+///
+/// A node whose link comes and goes costs the others a failure timeout whenever it is lost, and is lost again soon if
+/// it joins at once. So it waits before it joins again, twice as long each time, and not at all once it was a member
+/// for a while.
 #[derive(Debug, Default)]
 pub(crate) struct RejoinBackoff {
     member_since: Option<Time>,
-    /// How long it waits if it is dropped soon; zero before it was dropped at all.
+    /// The back-off if it is dropped soon; zero before it was dropped at all.
     next: Duration,
     asks: Asks,
 }
 
-/// When a node asks to join.
+/// The time at which a node asks to join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asks {
     #[default]
     No,
-    /// It was dropped, and the clock was not read since.
+    /// The node was dropped, and the clock was not read since.
     Dropped,
     At(Time),
 }
 
 impl RejoinBackoff {
-    /// The node is a member.
+    /// Notes that the node is a member.
     pub(crate) fn is_member(&mut self, now: Time) {
         self.member_since.get_or_insert(now);
     }
@@ -43,7 +46,7 @@ impl RejoinBackoff {
         self.asks = Asks::Dropped;
     }
 
-    /// Whether it is time to ask, which it says once.
+    /// Whether it is time to ask. True once for each time that the node was dropped.
     pub(crate) fn asks(&mut self, now: Time, settings: &Settings) -> bool {
         if self.asks == Asks::Dropped {
             self.asks = Asks::At(now + self.wait(now, settings.failure_timeout));
@@ -55,7 +58,7 @@ impl RejoinBackoff {
         asks
     }
 
-    /// How long it waits now that it was dropped.
+    /// The back-off of the node now that it was dropped.
     fn wait(&mut self, now: Time, timeout: Duration) -> Duration {
         let was_calm = self.member_since.take().is_some_and(|since| now.since(since) >= timeout * CALM);
         let wait = if was_calm { Duration::ZERO } else { self.next };
@@ -69,7 +72,7 @@ impl RejoinBackoff {
         wait
     }
 
-    /// Until when it waits.
+    /// The time until which the node waits, if it does.
     pub(crate) fn waits_until(&self) -> Option<Time> {
         match self.asks {
             Asks::At(at) => Some(at),
@@ -105,7 +108,7 @@ mod tests {
         }
     }
 
-    /// How long it waits when it was a member from `now` on for so long.
+    /// The back-off of a node that was a member from `now` on for this long.
     fn waits(backoff: &mut RejoinBackoff, now: &mut Time, member_for: Duration) -> Duration {
         backoff.is_member(*now);
         *now = *now + member_for;

@@ -1,4 +1,5 @@
-//! A suspended shard goes on when one of those who held its state last, or before, is a member again, with that state.
+//! The return of suspended shards: one goes on when a member that held its state last, or before, is a member again,
+//! with that state.
 
 use squall_fabric::NodeId;
 
@@ -12,7 +13,8 @@ use crate::{
 };
 
 impl Back {
-    /// Whether this member has something to say of a suspended shard: its copy is one of those with which that may go on.
+    /// Checks that this member may report on a suspended shard: its copy is one of those with which the shard may go
+    /// on.
     pub(crate) fn may_tell(&self, view: &View, shard: ShardId) -> Result<(), Refused> {
         let Back { member, epoch, held, .. } = self;
         let refuse = |why: String| Err(Refused::Rule(why));
@@ -42,7 +44,8 @@ impl Back {
         Ok(())
     }
 
-    /// Why a suspended shard does not go on with this member's copy, if it does not, as far as is known from those who are back.
+    /// The reason why a suspended shard does not go on with this member's copy, as far as is known from the nodes that
+    /// are back. None if it goes on.
     pub fn falls_short(&self, view: &View, shard: ShardId, backs: &[Back]) -> Option<String> {
         if let Err(why) = self.may_tell(view, shard) {
             return Some(why.to_string());
@@ -76,11 +79,12 @@ impl Back {
     }
 }
 
-/// Takes over what the logs that are back tell of a shard: if it is suspended, how far messages were acknowledged, and with which
-/// former copies it may go on.
+/// Takes over what the logs that are back tell of a suspended shard: the version up to which messages were
+/// acknowledged, and the former copies with which it may go on.
 ///
-/// A member's disk reaches the place from which on it has been complete before it has anything acknowledged. So where the log of one
-/// ends before, nothing was acknowledged in any of its views, and copies that were complete up to there, or later, lack nothing.
+/// A member's disk reaches the place from which on it has been complete before it has anything acknowledged. So where
+/// the log of a holder ends before that place, nothing was acknowledged in any of its views. Copies that were complete
+/// up to there, or later, then lack nothing.
 pub(crate) fn learn(shard: &mut ShardView, backs: &[Back]) {
     let known = acknowledged(shard, backs);
     let id = shard.shard;
@@ -101,9 +105,11 @@ pub(crate) fn learn(shard: &mut ShardView, backs: &[Back]) {
     }
 }
 
-/// A view as its successor follows from it, with the shards not suspended of which members that stay have a copy that counts, and
-/// the places where these go on: each at the end of the longest. Whoever has it up to there, and skips the same commands as most of
-/// those who do, is complete. Of the others it says what is known from all who are back.
+/// The view from which a successor follows, and the places where its reopened shards go on.
+///
+/// In it those shards are not suspended of which members that stay have a copy that counts: each goes on at the end of
+/// the longest. A member that has the shard up to there, and skips the same commands as most that do, is complete. The
+/// other shards stay suspended, with what is known from all nodes that are back.
 pub(crate) fn reopened(view: &View, backs: &[Back], stays: impl Fn(&Member) -> bool) -> (View, Ends) {
     let (mut next, mut ends) = (view.clone(), Ends::new());
     let nodes = view.nodes();
@@ -128,7 +134,7 @@ pub(crate) fn reopened(view: &View, backs: &[Back], stays: impl Fn(&Member) -> b
     (next, ends)
 }
 
-/// As [`successor`](crate::successor), and the shards go on of which members who stay have said that they have them.
+/// As [`successor`](crate::successor), and the suspended shards go on of which staying members have reported a copy.
 pub fn reopening(
     current: &View,
     layout: &Layout,

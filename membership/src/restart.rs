@@ -1,4 +1,5 @@
-//! What follows a view of which less than half goes on, when its members come back with their disks.
+//! The restart of a group: the view that follows one of which less than half goes on, when its members come back with
+//! their disks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +18,13 @@ use crate::{
     view_log::{Final, Finals, Proposal, Trims},
 };
 
-/// How far a copy of a shard's order goes: all of the epochs before this one, up to their trims, and so many places of this one.
+/// The end of a copy of a shard's order: all of the epochs before this one, up to their trims, and so many places of
+/// this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct End {
-    /// The last epoch of which it has, or could have, anything.
+    /// The last epoch of which the copy has, or could have, anything.
     pub epoch: Epoch,
-    /// How many places of that epoch's order.
+    /// The number of places of that epoch's order.
     pub seq: Seq,
 }
 
@@ -37,27 +39,28 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Where shards go on whose order does not go on at a trim, but where a copy of it ends that came back. What lies behind, in any
-/// log or memory, is void.
+/// The places where shards go on whose order does not go on at a trim, but at the end of a copy that came back. What
+/// lies behind, in any log or memory, is void.
 pub type Ends = BTreeMap<ShardId, End>;
 
 /// A node's report of its copy of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The end of the copy. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs before it.
+    /// The end of the copy. A disk's log that ends in an epoch has a record of that epoch's view, so all of the epochs
+    /// before it.
     pub end: End,
-    /// Whether it is the whole state at that place: of a disk, an undamaged log, and the one that it always had; of a process
-    /// that has not stopped, the state of a complete member.
+    /// Whether it is the whole state at that place. Of a disk, that is an undamaged log, and the one that it always
+    /// had; of a process that has not stopped, the state of a complete member.
     pub complete: bool,
-    /// The version at the end: how many messages there are in the whole order up to there. None for the memory of a process that
-    /// has not stopped: of the view in which it was complete, it has all that anybody was told of.
+    /// The version at the end: the number of messages in the whole order up to there. None for the memory of a process
+    /// that has not stopped: of the view in which it was complete, it has every message of which a caller was told.
     pub version: Option<u64>,
     /// The version up to which this node knows that messages were acknowledged, also where its copy lacks them.
     pub acknowledged: u64,
-    /// An operator has accepted the loss of what the copy lacks.
+    /// Whether an operator has accepted the loss of what the copy lacks.
     pub trusted: bool,
-    /// The commands before the end that the copy's replica has not applied, on an operator's word. None are told of a process that has
-    /// not stopped.
+    /// The commands before the end that the copy's replica has not applied, on an operator's word. A process that has
+    /// not stopped tells none.
     pub skipped: Skipped,
 }
 
@@ -68,17 +71,17 @@ pub struct Skipped {
     pub commands: u32,
     /// The last one's version.
     pub last: u64,
-    /// A digest of which they are; 0 of none.
+    /// A digest of the commands; 0 if there are none.
     pub digest: u64,
 }
 
 impl Held {
-    /// Whether the copy has what was acknowledged up to this version.
+    /// Whether the copy has the messages that were acknowledged up to this version.
     pub(crate) fn has(&self, acknowledged: u64) -> bool {
         self.version.is_none_or(|version| version >= acknowledged.max(self.acknowledged))
     }
 
-    /// Whether it is a disk's log that lacks nothing which it ever had, and ends before this place.
+    /// Whether it is a disk's log that still has everything it ever had, and ends before this place.
     pub(crate) fn never_reached(&self, place: End) -> bool {
         self.version.is_some() && self.complete && !self.trusted && self.has(0) && self.end < place
     }
@@ -86,30 +89,33 @@ impl Held {
 
 /// The report of a node that comes back to the group: its copies of shards.
 ///
-/// A node that has started anew with its disk, as a later incarnation of a member of the current view with the same part in the view
-/// log, or a member that is wedged, has its final counts, and can't keep half of the view: both do no more in that view. Or a
-/// member that [goes on](Back::goes_on), and has a copy, whole or not, of a suspended shard: as one of its last holders, or a
-/// [former](ShardView::former) one.
+/// Such a node is one of these:
+/// * A node that has started anew with its disk, as a later incarnation of a member of the current view, with the same
+///   part in the view log.
+/// * A member that is wedged, has its final counts, and can't keep half of the view. Like the first, it does no more in
+///   that view.
+/// * A member that [goes on](Back::goes_on), and has a copy, whole or not, of a suspended shard: as one of its last
+///   holders, or a [former](ShardView::former) one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Back {
     /// The node, as it is now.
     pub member: Member,
-    /// The current view's.
+    /// The current view's epoch.
     pub epoch: Epoch,
-    /// It stays a member, and has nothing to say but of suspended shards, which go on in the next view in which it stays.
+    /// Whether it stays a member, and only reports suspended shards, which go on in the next view in which it stays.
     pub goes_on: bool,
-    /// Its copies, by shard. One that is wedged names all shards of which it is a member, with its final counts; and in place
-    /// of these, of one that is suspended, its copy from before.
+    /// Its copies, by shard. A wedged member names all shards of which it is a member, with its final counts. For a
+    /// suspended one it names its copy from before instead.
     pub held: BTreeMap<ShardId, Held>,
 }
 
 impl Back {
-    /// Whether the member that a view names has never stopped.
+    /// Whether this is the incarnation that the view names: the member has never stopped.
     fn still_runs(&self, view: &View) -> bool {
         view.members.contains(&self.member)
     }
 
-    /// Whether it may be said of the view that is the current one.
+    /// Checks that it may be reported of a view, which is the current one.
     pub(crate) fn check(&self, view: &View) -> Result<(), Refused> {
         let refuse = |why: String| Err(Refused::Rule(why));
         if self.epoch != view.epoch {
@@ -149,20 +155,24 @@ impl Back {
     }
 }
 
-/// The view in which members go on that are back, after a view of which less than half does: all of them, in the order of
-/// their ranks, as what they are now.
+/// The view in which the members that are back go on, after a view of which less than half does: all of them, in the
+/// order of their ranks, as their present lives.
 ///
-/// A shard goes on where the longest log ends of those that restarted and were complete in the last view. Members that still
-/// run have received all that anybody delivered, so if any of them is complete the shard goes on at the smallest of their
-/// counts, if that is further. In either case nothing that was delivered by, or is on the disks of, all complete members is
-/// lost. Complete are those who have it up to there; a shard that none of them has is suspended. A log of an earlier epoch counts
-/// up to where the last view says that this epoch ended. A log that lacks what any of them knows to have been acknowledged does not
-/// count: its end is damaged. Of those that have it up to there, but skip other commands than most of them, none is complete, since
-/// their replicas differ. A shard that [hands on no state](Counts::Passed) begins anew. One that was suspended goes on as in
-/// [`reopening`](crate::reopening).
+/// A shard goes on at the end of the longest log of a member that restarted and was complete in the last view. Members
+/// that still run have received all that any member delivered. So if any of them is complete the shard goes on at the
+/// smallest of their counts, if that is further. In either case nothing is lost that was delivered by, or is on the
+/// disks of, all complete members.
 ///
-/// [`check_restart`] accepts this, of all those who are back, if they are more than half. Members that go on in the last view don't
-/// count.
+/// * Members are complete that have the shard up to there; a shard that none of them has is suspended.
+/// * A log of an earlier epoch counts up to where the last view says that this epoch ended.
+/// * A log does not count if it lacks what any of them knows to have been acknowledged: its end is damaged.
+/// * A member that has the shard up to there, but skips other commands than most, is not complete, since its replica
+///   differs.
+/// * A shard that [hands on no state](Counts::Passed) begins anew.
+/// * A shard that was suspended goes on as in [`reopening`](crate::reopening).
+///
+/// [`check_restart`] accepts this view of all members that are back, if they are more than half. Members that go on in
+/// the last view don't count.
 pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> Proposal {
     let current = &*last.view;
     let backs = &out_of(backs)[..];
@@ -180,7 +190,7 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
         let reopened = ends.get(&shard.shard).copied();
         let end = match layout.counts(shard.shard) {
             Counts::Received => reopened.or_else(|| end(current, shard, backs, &members)),
-            // Who is missing may have gone further, and it is not known who goes on with whom.
+            // A missing member may have gone further, and it is not known which members go on together.
             Counts::Passed => None,
         };
         let reaches = |back: &Back| end.is_some_and(|end| reach(current, shard, backs, back) >= Some(end));
@@ -213,17 +223,20 @@ pub fn restart(last: &Proposal, layout: &Layout, by: NodeId, backs: &[Back]) -> 
     };
     changes.joined = differ(&changes.members, &current.members);
     changes.left = differ(&current.members, &changes.members);
-    // Who returns later is to have that, too.
+    // A member that returns later is to have that, too.
     changes.shards.iter_mut().for_each(|next| learn(next, backs));
     Proposal { by, view, restart: true, finals, trims, ends }
 }
 
-/// The view in which one member goes on without any other that was started again with its disk, as an operator forces it:
-/// [`check_restart`] would refuse it. What that disk has counts as it is, if the member was complete. Shards of which it is not start
-/// anew; they are named.
+/// The view in which one member goes on without any other, started again with its disk, as an operator forces it; and
+/// the shards that start anew in it.
+///
+/// [`check_restart`] would refuse it. The disk's copies count as they are, if the member was complete. Shards of which
+/// it was not complete start anew.
 pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: Back) -> (Proposal, Vec<ShardId>) {
     back.held.values_mut().for_each(|held| held.trusted = true);
-    // The view log's part on that disk may be behind: the log of a shard may have records of later views than it knows of.
+    // The view log's part on that disk may be behind: the log of a shard may have records of later views than the view
+    // log knows of.
     let latest = back.held.values().map(|held| held.end.epoch).fold(last.view.epoch, Epoch::max);
     let mut proposal = restart(last, layout, back.member.node, &[back]);
     Arc::make_mut(&mut proposal.view).epoch = Epoch(latest.0 + 1);
@@ -231,12 +244,12 @@ pub fn alone_from_disk(last: &Proposal, layout: &Layout, mut back: Back) -> (Pro
     (proposal, anew)
 }
 
-/// Those who do no more in the current view.
+/// The reports of nodes that do no more in the current view.
 fn out_of(backs: &[Back]) -> Vec<Back> {
     backs.iter().filter(|back| !back.goes_on).cloned().collect()
 }
 
-/// The place where a shard goes on that is not suspended, if any of these members has come back with its state.
+/// The place where a shard that is not suspended goes on, if any of these members has come back with its state.
 fn end(view: &View, shard: &ShardView, backs: &[Back], members: &[&Back]) -> Option<End> {
     let (runs, restarted): (Vec<&Back>, Vec<&Back>) = members.iter().partition(|back| back.still_runs(view));
     let reach = |back: &Back| reach(view, shard, backs, back);
@@ -249,11 +262,12 @@ pub(crate) fn skipped_by(shard: ShardId, back: &Back) -> Skipped {
     back.held.get(&shard).map(|held| held.skipped).unwrap_or_default()
 }
 
-/// The commands that most of these nodes, which have a shard up to its end, have not applied. Of as many, those where more are skipped
-/// count: an operator has said so at some, and not yet at the others.
+/// The commands that most of these nodes, which have a shard up to its end, have not applied. Of equal votes, the one
+/// for more skipped commands counts: an operator has said so at some nodes, and not yet at the others.
 ///
-/// A member that still runs tells none, and counts before all others: its log had a list before, or none. So a member that restarted and
-/// has a list is to show it to a source, with whose it may agree. Of a suspended shard all tell what their copies are.
+/// A member that still runs tells none, and counts before all others: its log had a list before, or none. So a member
+/// that restarted and has a list is to show it to a source, whose list may agree. Of a suspended shard all tell what
+/// their copies are.
 pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<Item = &'a Back>) -> Option<Skipped> {
     let runs = |back: &Back| back.still_runs(view) && !shard.is_suspended();
     let mut votes: BTreeMap<(bool, Skipped), usize> = BTreeMap::new();
@@ -265,8 +279,9 @@ pub(crate) fn skipped<'a>(view: &View, shard: &ShardView, backs: impl Iterator<I
     votes.max_by_key(|&(skipped, votes)| (votes, skipped)).map(|(skipped, _)| skipped)
 }
 
-/// The place up to which a node's copy of a shard counts: of a member that has not left the view in which the shard is held, all
-/// that it has; else as [`counted_end`] says, of one of the last holders, or of a former one that is known to count.
+/// The place up to which a node's copy of a shard counts. Of a member that has not left the view in which the shard is
+/// held, that is all that it has. Else it is as [`counted_end`] says, of one of the last holders, or of a former one
+/// that is known to count.
 pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back) -> Option<End> {
     let held = back.held.get(&shard.shard)?;
     if back.still_runs(view) && !shard.is_suspended() {
@@ -279,8 +294,8 @@ pub(crate) fn reach(view: &View, shard: &ShardView, backs: &[Back], back: &Back)
     former.filter_map(|one| counted_end(one.last, one.began, &one.holder, held, known)).max().max(as_last())
 }
 
-/// The version up to which messages were acknowledged, as far as the logs of those say who held the shard last. Others' may be of
-/// another life of the group.
+/// The version up to which messages were acknowledged, as far as the logs of the shard's last or former holders say.
+/// Other nodes' logs may be of another life of the group.
 pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
     let (before, holders) = match &shard.state {
         ShardState::Suspended { last_holders, acknowledged, .. } => (*acknowledged, &last_holders[..]),
@@ -293,18 +308,20 @@ pub(crate) fn acknowledged(shard: &ShardView, backs: &[Back]) -> u64 {
     told.fold(before, u64::max)
 }
 
-/// The place up to which a copy counts that a holder had in a view of epoch `last`, which `began` there, if nothing was acknowledged
-/// after that view. None if it may lack something that was acknowledged.
+/// The place up to which a holder's copy counts, if nothing was acknowledged after the holder's last view. That view is
+/// of epoch `last`, and the shard's order `began` at that place in it. None if the copy may lack something that was
+/// acknowledged.
 ///
-/// A disk's copy has all of that if it reaches the place from which on it has been complete: what was acknowledged before lies before
-/// that place, and what was acknowledged later had to be on this disk. A copy that lacks what is known to have been `acknowledged`
-/// was damaged. One for which an operator has accepted that counts all the same.
+/// A disk's copy has all of that if it reaches the place from which on it has been complete. What was acknowledged
+/// before lies before that place, and what was acknowledged later had to be on this disk. A copy that lacks what is
+/// known to have been `acknowledged` was damaged. A copy for which an operator has accepted that loss counts all the
+/// same.
 ///
-/// The memory of a process that has not stopped has all that any member has delivered, since that took its receipt: of the last
-/// view, or, if it never installed that, of the one before.
+/// The memory of a process that has not stopped has all that any member has delivered, since delivery took its receipt:
+/// of the last view, or, if it never installed that, of the one before.
 ///
-/// Records of earlier epochs beyond the place where that one began are void. Those of later epochs, in which the copy was not complete
-/// any more, were delivered.
+/// Records of earlier epochs beyond the place where that view began are void. Those of later epochs, in which the copy
+/// was not complete any more, were delivered.
 pub(crate) fn counted_end(last: Epoch, began: End, holder: &Holder, held: &Held, acknowledged: u64) -> Option<End> {
     let has_all = match held.version {
         Some(_) => held.trusted || held.end >= holder.since && held.has(acknowledged),
@@ -313,8 +330,8 @@ pub(crate) fn counted_end(last: Epoch, began: End, holder: &Holder, held: &Held,
     (held.complete && has_all).then(|| if held.end.epoch < last { held.end.min(began) } else { held.end })
 }
 
-/// Whether a proposal may follow a view as its restart: it names the current epoch, one who is back proposes it, more than half
-/// of the members are back, and it is what [`restart`] makes of them all.
+/// Checks that a proposal may follow a view as its restart. It names the current epoch, a node that is back proposes
+/// it, more than half of the members are back, and it is what [`restart`] makes of them all.
 pub fn check_restart(last: &Proposal, layout: &Layout, backs: &[Back], proposal: &Proposal) -> Result<(), Refused> {
     let current = &last.view;
     if proposal.view.epoch.0 != current.epoch.0 + 1 {

@@ -1,5 +1,5 @@
-//! A node's part in how a group goes on with what comes back: it says what it has, and in a restart waits for others, and
-//! proposes what follows.
+//! A node's part in the return of a group, and of suspended shards: it reports its copies. In a restart it also waits
+//! for others, and proposes the next view.
 
 use std::collections::BTreeMap;
 
@@ -14,57 +14,59 @@ use crate::{
     view_log::Proposal,
 };
 
-/// What a node knows of a restart, and does for it.
+/// A node's knowledge of a restart, and its part in it.
 #[derive(Debug, Default)]
 pub(crate) struct Returning {
-    /// What this node's disk holds, of shards that it does not work in. None if it has no disk to come back with.
+    /// The copies on this node's disk, of shards that it does not work in. None if it has no disk to come back with.
     held: Option<BTreeMap<ShardId, Held>>,
     /// Copies of suspended shards in this process's memory.
     kept: BTreeMap<ShardId, Held>,
-    /// From when on nobody reads any more because this process has vouched for it in the view from which it was dropped. Until then the
-    /// shards must not go on with what is kept.
+    /// The time from which on no member reads any more because this process has vouched for it, in the view from which
+    /// it was dropped. Until then the shards must not go on with what is kept.
     kept_from: Option<Time>,
-    /// What was decided last, as far as this node knows.
+    /// The last decision, as far as this node knows.
     last: Option<Proposal>,
-    /// Who is back, in the order of ranks.
+    /// The reports of nodes that are back, in the order of ranks.
     backs: Vec<Back>,
     said: Option<Said>,
-    /// Of which view it was logged why this node's copies don't count.
+    /// The view of which this node has logged why its copies don't count.
     logged: Option<Epoch>,
     waits_for: Vec<NodeId>,
-    /// Since when more than half are back, and all.
+    /// The time since which more than half are back, and that since which all are.
     enough_since: Option<Time>,
     all_since: Option<Time>,
     proposed: Option<(Vec<Back>, Time)>,
-    /// When to look again if nothing changes.
+    /// The time of the next look, if nothing changes.
     wake: Time,
 }
 
-/// As what, and of which view, a node has said what it has.
+/// The life, and the view, of a node's last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     me: Incarnation,
     epoch: Epoch,
     goes_on: bool,
-    /// With what is in its memory.
+    /// Whether it told of the copies in memory.
     kept: bool,
 }
 
 impl Returning {
-    /// This node's disk holds this. Of the shards of a view that it has installed only what is suspended stays as it is.
+    /// Takes note of the copies on this node's disk. Of the shards of a view that it has installed, only copies of
+    /// suspended ones stay as they are.
     pub(crate) fn hold(&mut self, mut held: BTreeMap<ShardId, Held>, view: Option<&View>) {
         held.retain(|shard, _| view.is_none_or(|view| is_suspended(view, *shard)));
         self.held = Some(held);
         (self.said, self.logged, self.wake) = (None, None, Time::ZERO);
     }
 
-    /// So does its memory, and it vouches for nobody's reads any more.
+    /// Takes note of the copies in this node's memory, now that it vouches for no member's reads any more.
     pub(crate) fn keep(&mut self, kept: BTreeMap<ShardId, Held>) {
         self.kept.extend(kept);
         (self.said, self.kept_from) = (None, None);
     }
 
-    /// A view was decided. In a later life of the group, it may be of an earlier epoch than what was decided before.
+    /// Takes note of a view that was decided. In a later life of the group, it may be of an earlier epoch than the
+    /// decision before.
     pub(crate) fn decided(&mut self, next: &Proposal) {
         let place = |proposal: &Proposal| (proposal.view.life, proposal.view.epoch);
         if self.last.as_ref().is_some_and(|last| place(last) >= place(next)) {
@@ -76,7 +78,7 @@ impl Returning {
         self.on_backs(backs);
     }
 
-    /// Who is back, of the current view.
+    /// Takes note of the nodes that are back, of the current view.
     pub(crate) fn on_backs(&mut self, mut backs: Vec<Back>) {
         let Some(last) = &self.last else { return self.backs = backs };
         backs.retain(|back| back.epoch >= last.view.epoch);
@@ -85,17 +87,17 @@ impl Returning {
         self.wake = Time::ZERO;
     }
 
-    /// The nodes that are back, of a view.
+    /// The reports of nodes that are back, of a view.
     pub(crate) fn backs(&self, epoch: Epoch) -> Vec<Back> {
         self.backs.iter().filter(|back| back.epoch == epoch).cloned().collect()
     }
 
-    /// A view is to be installed. What this node has beyond where a shard goes on is void; what is left on its disk is of use only
-    /// where a shard is suspended.
+    /// Prepares for a view that is to be installed. What this node has beyond the place where a shard goes on is void;
+    /// the rest on its disk is of use only where a shard is suspended.
     pub(crate) fn install(&mut self, next: &Proposal, me: &Member, out: &mut Vec<Effect>) {
         for (&shard, &end) in &next.ends {
             let has_more = self.held.as_ref().and_then(|held| held.get(&shard)).is_some_and(|held| held.end > end);
-            // One that is not complete may all the same have got a state, too late to say so.
+            // A member that is not complete may all the same have got a state, too late to say so.
             if has_more || next.view.shard(shard).is_some_and(|shard| !shard.is_complete(me.node)) {
                 out.push(Effect::CutTo { shard, end });
             }
@@ -106,13 +108,13 @@ impl Returning {
         let has = |shard: ShardId| self.held.as_ref().is_some_and(|held| held.contains_key(&shard));
         let is_former = |shard: &ShardView| shard.former.iter().any(|one| one.holder.is(me));
         let mut shards = next.view.shards.iter().filter(|shard| shard.is_suspended() && is_former(shard));
-        // It was never dropped, so nobody has asked what it has.
+        // It was never dropped, so it was not yet asked for its copies.
         if shards.any(|shard| !has(shard.shard)) {
             out.push(Effect::Gather);
         }
     }
 
-    /// This node begins another life. What its disk holds then is to be said again.
+    /// Begins another life of this node. The copies on its disk are then to be reported again.
     pub(crate) fn dropped(&mut self) {
         self.held = None;
     }
@@ -121,7 +123,7 @@ impl Returning {
         self.wake
     }
 
-    /// Says what this node has, if it is time for it, and proposes how to go on, if it is its turn.
+    /// Reports this node's copies, if it is time for it, and proposes how to go on, if it is its turn.
     pub(crate) fn step(
         &mut self,
         now: Time,
@@ -133,7 +135,7 @@ impl Returning {
         let Some(epoch) = self.last.as_ref().map(|last| last.view.epoch) else { return self.wake = Time::MAX };
         let active = active.filter(|active| active.view.epoch == epoch);
         if !self.kept.is_empty() {
-            // Its clock was read after it had ceased to vouch.
+            // The clock was read after this node had ceased to vouch.
             self.kept_from.get_or_insert(now + leases::over_after(settings.read_lease));
         }
         let kept = self.kept_from.is_some_and(|from| now >= from);
@@ -156,8 +158,8 @@ impl Returning {
         }
     }
 
-    /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a suspended
-    /// shard: from a disk, or, once that may be said, `kept` in memory.
+    /// This node's report on the current view, if it is a member that is out of it for good, or has the state of a
+    /// suspended shard. The state is from a disk, or, once that may be said, `kept` in memory.
     fn back(&self, kept: bool, me: &Member, active: Option<&ActiveView>) -> Option<Back> {
         if let Some(active) = active {
             if active.is_open() {
@@ -179,7 +181,8 @@ impl Returning {
         was_member.then(|| Back { member: me.clone(), epoch: view.epoch, goes_on: false, held })
     }
 
-    /// The view in which this node goes on alone from its disk. `last` is the last view, if no decision was heard of.
+    /// The view in which this node goes on alone from its disk. `last` is the last view, if this node heard of no
+    /// decision.
     pub(crate) fn forced(
         &self,
         me: &Member,
@@ -251,7 +254,7 @@ impl Returning {
         }
         let waits = *self.enough_since.get_or_insert(now) + settings.restart_wait;
         let begins = if all { waits.min(*self.all_since.get_or_insert(now)) } else { waits };
-        // The lowest rank first; the others only if it does not.
+        // The lowest rank proposes first; the others only if it does not.
         let mut due = begins + settings.failure_timeout * 2 * place as u32;
         if let Some((backs, at)) = &self.proposed
             && *backs == self.backs
@@ -272,7 +275,7 @@ impl Returning {
 }
 
 impl ActiveView {
-    /// What this member has, if it is wedged and nothing can be decided.
+    /// This member's report, if it is wedged and nothing can be decided.
     fn back(&self) -> Option<Back> {
         let end = |seq| End { epoch: self.view.epoch, seq };
         let held = |(index, shard): (usize, ShardId)| {

@@ -1,4 +1,4 @@
-//! What may follow a view: the rules that make each epoch's successor safe, whoever proposed it.
+//! The rules for a view's successor, which make each epoch's successor safe, whichever member proposed it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,9 +14,10 @@ use crate::{
 
 /// The successor in which these members of a view stay, and these join.
 ///
-/// `finals` are the final counts of those who stay. Others in it are left out, but where nobody stays who holds a shard's state,
-/// those of them who do are its last holders. Who stays keeps the view's order, and who joins comes after them. [`check`] accepts
-/// what this makes of final counts that are complete, if at least half stay, no more join, and all who join are candidates.
+/// `finals` are the final counts of the members that stay. Others in it are left out; but where no member stays that
+/// holds a shard's state, those others that hold it are its last holders. Members that stay keep the view's order, and
+/// joiners come after them. [`check`] accepts the result of final counts that are complete, if at least half stay, no
+/// more join, and all joiners are candidates.
 pub fn successor(
     current: &View,
     layout: &Layout,
@@ -41,7 +42,7 @@ pub(crate) fn following(
     let (staying, gone): (Vec<&Member>, Vec<&Member>) =
         current.members.iter().partition(|member| stay.contains(&member.node));
     let members: Vec<Member> = staying.iter().copied().chain(join).cloned().collect();
-    // Who holds what at the end of the current view, for the layout function too.
+    // The holders of each state at the end of the current view, for the layout function too.
     let mut before = current.clone();
     let (mut kept, mut trims, mut holders) = (Finals::new(), Trims::new(), BTreeMap::new());
     for shard in &mut before.shards {
@@ -92,9 +93,10 @@ pub(crate) fn following(
     Proposal { by, view: Arc::new(view), restart: false, finals: kept, trims, ends: ends.clone() }
 }
 
-/// The place where a shard's next view begins, if the one before `ended` so, and since when these members have been complete.
+/// The place where a shard's next view begins, if the one before `ended` there, and the places since which these
+/// members have been complete.
 fn beginning(before: Option<&ShardView>, ended: Option<End>, complete: &[NodeId]) -> (End, BTreeMap<NodeId, End>) {
-    // Where nobody holds the state, the order has not ended.
+    // Where no member holds the state, the order has not ended.
     let began = ended.or(before.map(|before| before.began)).unwrap_or(End::START);
     let since = |node: &NodeId| match before.filter(|before| before.is_complete(*node)) {
         Some(before) => before.since.get(node).map(|&since| (*node, since)),
@@ -105,8 +107,9 @@ fn beginning(before: Option<&ShardView>, ended: Option<End>, complete: &[NodeId]
 
 /// The former copies that the next view names, if these members are complete in it.
 ///
-/// The log of one whose disk reaches the place from which on it has been complete does so for as long as it is complete, so nobody
-/// needs another. Else what was acknowledged may be on the disks of those alone that are complete no more.
+/// If a member's disk reaches the place from which on the member has been complete, it does so for as long as the
+/// member is complete, so no other copy is needed. Else what was acknowledged may be only on the disks of members that
+/// are complete no more.
 fn former(current: &View, shard: ShardId, complete: &[NodeId], told: &[Final]) -> Vec<Former> {
     let Some(before) = current.shard(shard) else { return Vec::new() };
     if complete.is_empty() {
@@ -123,15 +126,15 @@ fn former(current: &View, shard: ShardId, complete: &[NodeId], told: &[Final]) -
     former
 }
 
-/// What follows a view in which one member goes on without any other, as an operator forces it: [`check`] would refuse it. Shards
-/// whose state that member does not hold start anew; they are named.
+/// The successor of a view in which one member goes on without any other, as an operator forces it. [`check`] would
+/// refuse it. Shards whose state that member does not hold start anew; they are returned, too.
 pub fn alone(current: &View, layout: &Layout, by: NodeId, finals: &Finals) -> (Proposal, Vec<ShardId>) {
     let mut proposal = successor(current, layout, by, &[by], &[], finals);
     let anew = start_anew(&mut proposal, layout);
     (proposal, anew)
 }
 
-/// Lets the shards of a forced view whose state nobody holds start anew. Returns which these are.
+/// Lets the shards of a forced view whose state no member holds start anew. Returns these shards.
 pub(crate) fn start_anew(proposal: &mut Proposal, layout: &Layout) -> Vec<ShardId> {
     let view = Arc::make_mut(&mut proposal.view);
     let mut anew = Vec::new();
@@ -149,8 +152,8 @@ pub(crate) fn start_anew(proposal: &mut Proposal, layout: &Layout) -> Vec<ShardI
     anew
 }
 
-/// The copies of a shard that were complete last: also that of a member that got it during the view, as far as its final count
-/// tells. It lacks what others acknowledged before they counted it, so no log of its disk counts.
+/// The copies of a shard that were complete last. A member that got its copy during the view is among them, as far as
+/// its final count tells. It lacks what others acknowledged before they counted it, so no log of its disk counts.
 fn last_holders(view: &View, shard: &ShardView, told: &[Final]) -> ShardState {
     if shard.is_suspended() {
         return shard.state.clone();
@@ -182,16 +185,18 @@ fn state(group: &GroupLayout, complete: &[NodeId], suspended: Option<ShardState>
     }
 }
 
-/// Whether a proposal may follow a view.
+/// Checks that a proposal may follow a view.
 ///
-/// The rules, (a) to (f) of docs/design.md, §6: it follows the current epoch; a member proposes it; at least half of the members
-/// stay, as the same incarnations and in the same order, and joiners, all of them candidates, come last and are no more than
-/// stay; it carries the final counts of all who stay, and all else is what [`successor`] makes of these: each shard's trim
-/// is the smallest final count of its complete members that stay, or the greatest where it [counts so](Counts::Passed), and a
-/// shard without one has none and is suspended.
+/// The rules are (a) to (f) of docs/design.md, §6:
+/// * It follows the current epoch, and a member proposes it.
+/// * At least half of the members stay, as the same incarnations and in the same order.
+/// * Joiners, all of them candidates, come last and are no more than stay.
+/// * It carries the final counts of all members that stay, and all else is what [`successor`] makes of these. Each
+///   shard's trim is the smallest final count of its complete members that stay, or the greatest of a shard that
+///   [counts so](Counts::Passed). A shard without such a member has no trim and is suspended.
 ///
-/// That a member which the view does not call complete has become so can't be seen here: its own row says it, and a proposer
-/// passes that on, in the final counts of who stays and the last holders of a shard that is suspended.
+/// A member that the view does not call complete may have become so, which can't be seen here: its own row says it. A
+/// proposer passes that on, in the final counts of members that stay and the last holders of a shard that is suspended.
 pub fn check(current: &View, layout: &Layout, candidates: &[Member], proposal: &Proposal) -> Result<(), Refused> {
     check_ending(current, layout, candidates, &Ends::new(), proposal)
 }
@@ -248,7 +253,7 @@ pub(crate) fn check_ending(
     Ok(())
 }
 
-/// Of those who do not stay a proposer may know that they had become complete.
+/// Accepts last holders that only the proposer may know: members that do not stay, and had become complete.
 fn take_over_holders(current: &View, before: &ShardView, expected: &mut ShardView, given: &ShardView) {
     let (ShardState::Suspended { last_holders, .. }, ShardState::Suspended { last_holders: told, .. }) =
         (&expected.state, &given.state)
@@ -262,7 +267,7 @@ fn take_over_holders(current: &View, before: &ShardView, expected: &mut ShardVie
     }
 }
 
-/// Whether there is one final count of each member that stays, for each of its shards, and no other.
+/// Checks that there is one final count of each member that stays, for each of its shards, and no other.
 fn check_finals(current: &View, stay: &[NodeId], finals: &Finals) -> Result<(), Refused> {
     for shard in &current.shards {
         let expected = shard.members.iter().filter(|node| stay.contains(node));

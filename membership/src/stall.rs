@@ -1,4 +1,4 @@
-//! Noticing members that beat and make no progress: their disk, or their application, hangs.
+//! The watch over members whose heartbeat moves and that make no progress: their disk, or their application, hangs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,14 +11,15 @@ use squall_fabric::{NodeId, Time};
 
 use crate::view::ShardId;
 
-/// The divisor of the time after which a member is given up: one that stands still for that part is reported, and counts against
-/// giving up others.
+/// The divisor of the time after which a member is given up. A member that stands still for that part is reported, and
+/// counts against giving up others.
 const STANDS_AFTER: u32 = 4;
 
-/// The longest time until that.
+/// The longest time until such a report.
 const REPORTED_AFTER: Duration = Duration::from_secs(1);
 
-/// The time for which others wait for a member that stands still, until they give it up; [`Duration::MAX`] for ever.
+/// The time for which others wait for a member that stands still, until they give it up; [`Duration::MAX`] to wait for
+/// ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For its disk.
@@ -73,7 +74,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The next thing that it must do, and how far that has come. A log that takes no more keeps its application waiting, too.
+    /// The next thing that it must do, and its progress in that. A log that takes no more keeps its application
+    /// waiting, too.
     pub fn waits(&self) -> Option<Waits> {
         if self.logged > self.persisted {
             return Some(Waits { waits_for: WaitsFor::Disk, at: self.persisted });
@@ -86,31 +88,31 @@ impl Progress {
 /// Something that a member must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// For what it waits.
+    /// The disk or the application, for which it waits.
     pub waits_for: WaitsFor,
     /// A number that grows as it gets on with that.
     pub at: u64,
 }
 
-/// Members that are watched together: one is given up only while at most half of them stand still.
+/// The members that are watched together: one is given up only while at most half of them stand still.
 #[derive(Clone, Debug)]
 pub struct Watched {
     /// The number of members.
     pub members: usize,
-    /// The work of each member in each shard. One that is missing has none.
+    /// The work of each member in each shard. A member that is missing has none.
     pub rows: Vec<(ShardId, NodeId, Option<Waits>)>,
 }
 
 /// A member that stands still, though it has something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Of which shard.
+    /// The shard.
     pub shard: ShardId,
     /// The member.
     pub node: NodeId,
-    /// For what it waits.
+    /// The disk or the application, for which it waits.
     pub waits_for: WaitsFor,
-    /// Since when.
+    /// The time since which it stands still.
     pub since: Time,
 }
 
@@ -122,11 +124,11 @@ struct Seen {
     is_told: bool,
 }
 
-/// Watches how far the members of shards are, in one view, or at the end of the one before.
+/// A watch over the progress of members in shards, in one view, or at the end of the one before.
 ///
-/// A member is late that has something to do and stands still for as long as others have patience. It is given up only while at
-/// most half of those who are watched together stand still: where most do, as when they share a disk, that is no fault of one of
-/// them. Time in which this node did not look does not count.
+/// A member is late that has something to do and stands still for as long as others have patience. It is given up only
+/// while at most half of the members that are watched together stand still. Where most do, as when they share a disk,
+/// none of them is at fault. Time in which this node did not look does not count.
 #[derive(Clone, Debug)]
 pub struct StallWatch {
     patience: Patience,
@@ -135,7 +137,7 @@ pub struct StallWatch {
 }
 
 impl StallWatch {
-    /// Watches with this patience.
+    /// A watch with this patience.
     pub fn new(patience: Patience) -> StallWatch {
         StallWatch { patience, looked: None, seen: BTreeMap::new() }
     }
@@ -146,7 +148,7 @@ impl StallWatch {
         (shortest / 2).max(Duration::from_millis(1))
     }
 
-    /// When to look next.
+    /// The time of the next look.
     pub fn deadline(&self) -> Time {
         self.looked.map_or(Time::ZERO, |looked| looked + self.interval())
     }
@@ -156,7 +158,7 @@ impl StallWatch {
         self.seen.clear();
     }
 
-    /// Those that stand still, each for long enough to be told.
+    /// The members that stand still, each for long enough to be told.
     pub fn stalls(&self, now: Time) -> impl Iterator<Item = Stall> + '_ {
         let stands = move |seen: &&Seen| now.since(seen.since) >= self.patience.reports(seen.waits_for);
         let stall = |&(shard, node): &(ShardId, NodeId), seen: &Seen| Stall {
@@ -168,9 +170,9 @@ impl StallWatch {
         self.seen.iter().filter(move |(_, seen)| stands(seen)).map(move |(key, seen)| stall(key, seen))
     }
 
-    /// Looks at all that are watched. Returns those that are to be given up.
+    /// Looks at all that are watched. Returns the ones that are to be given up.
     pub fn look(&mut self, now: Time, watched: &[Watched]) -> Vec<Stall> {
-        // This node stood still, and what it saw before is of then.
+        // This node stood still, and what it saw before is out of date.
         if self.looked.is_some_and(|looked| now.since(looked) > self.interval() * 4) {
             self.forget();
         }
@@ -184,7 +186,7 @@ impl StallWatch {
         watched.iter().flat_map(|watched| self.late(now, watched, &stands)).collect()
     }
 
-    /// Of those who stand still, the ones among these that are to be given up.
+    /// The stalls among these of members that are watched together, and are to be given up.
     fn late(&self, now: Time, watched: &Watched, stands: &[Stall]) -> Vec<Stall> {
         let is_watched = |stall: &Stall| {
             let is_it = |&(shard, node, _): &(ShardId, NodeId, _)| (shard, node) == (stall.shard, stall.node);
@@ -208,7 +210,7 @@ impl StallWatch {
         }
     }
 
-    /// Logs who stands still, once for each time.
+    /// Logs the members that stand still, once for each time.
     fn tell(&mut self, now: Time, stalls: &[Stall]) {
         for stall in stalls {
             let Some(seen) = self.seen.get_mut(&(stall.shard, stall.node)).filter(|seen| !seen.is_told) else {
@@ -244,7 +246,7 @@ mod tests {
         Progress { delivered: 5, deliverable: 9, logged: 5, persisted: 5 }
     }
 
-    /// The members that are to be given up at a time, of those that say this from `from` on.
+    /// The members that are to be given up, each with the time, where they make this progress from `from` to `to`.
     fn looks(watch: &mut StallWatch, from: u64, to: u64, of: impl Fn(u64) -> Vec<Progress>) -> Vec<(u32, u64)> {
         let mut late = Vec::new();
         for ms in (from..=to).step_by(25) {
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn where_most_stand_still_nobody_is_given_up() {
-        // One of them a little earlier than the others.
+        // Of the two that hang, the first does so a little later.
         let of = |ms| vec![if ms < 200 { Progress::default() } else { hung() }, hung(), Progress::default()];
         let mut watch = watch();
         assert_eq!(looks(&mut watch, 0, 3000, of), []);

@@ -1,4 +1,4 @@
-//! What upper layers know of membership.
+//! Views, and the parts of a view that upper layers know.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -32,13 +32,13 @@ pub const MAX_MEMBERS: usize = 64;
 pub struct Rank(pub u32);
 
 impl Rank {
-    /// As an index.
+    /// The rank as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Names a shard (a subgroup with its own order of messages) within a cluster.
+/// The number of a shard (a subgroup with its own order of messages) within a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ShardId(pub u32);
@@ -60,12 +60,13 @@ impl fmt::Display for Seq {
     }
 }
 
-/// Tells one life of a node from the next: a process that comes back has a higher one.
+/// The number of one of a node's lives: a process that comes back has a higher one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(pub u64);
 
-/// Names a node's part in the view log: a storage directory, or one life of a process without one. Never used again.
+/// The name of a node's part in the view log: a storage directory, or one life of a process without one. It is never
+/// used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VoterId(pub u64);
@@ -75,14 +76,15 @@ pub struct VoterId(pub u64);
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// Which of its lives.
+    /// The node's life.
     pub incarnation: Incarnation,
     /// Its part in the view log.
     pub voter: VoterId,
-    /// Where it can be dialed, as `host:port`, in the order in which that is tried. Nothing where nodes find each other without
-    /// addresses (shared memory), or the node dials all others.
+    /// The addresses at which it can be dialed, as `host:port`, in the order in which they are tried. Empty where nodes
+    /// find each other without addresses (shared memory), or the node dials all others.
     pub addresses: Vec<String>,
-    /// Where it stands, for the placement of replicas: nodes of one rack may fail together. Empty if that is not said.
+    /// The rack in which it stands, for the placement of replicas: nodes of one rack may fail together. Empty if that
+    /// is not said.
     pub rack: String,
     /// A number that differs where its [parameters](crate::Parameters) differ from others'.
     pub fingerprint: u64,
@@ -101,9 +103,9 @@ impl Member {
 pub struct Holder {
     /// The node.
     pub node: NodeId,
-    /// Its storage directory, or without one its process.
+    /// Its storage directory, or its process if it has none.
     pub voter: VoterId,
-    /// The place from which on nothing was acknowledged that is not on this disk, as in [`ShardView::since`].
+    /// The place from which on everything that was acknowledged is on this disk, as in [`ShardView::since`].
     pub since: End,
 }
 
@@ -126,26 +128,27 @@ pub struct Former {
     pub last: Epoch,
     /// The place where the shard's order ended before that view.
     pub began: End,
-    /// The log of a later holder tells that nothing was acknowledged after that view. Only of a suspended shard.
+    /// Whether the log of a later holder tells that nothing was acknowledged after that view. Only of a suspended
+    /// shard.
     pub counts: bool,
 }
 
-/// What a shard can do in a view.
+/// The work that a shard can do in a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShardState {
-    /// All that it is there for.
+    /// All work.
     #[default]
     Active,
     /// It has fewer complete members than its minimum, so it refuses work until others join.
     Inadequate,
-    /// None of those who held its state is a member. It goes on when one of them returns with it.
+    /// No member is known to hold its state. It goes on when a holder returns with the state.
     Suspended {
-        /// The last view in which somebody held it. Its order ends where the copy ends that the shard goes on with.
+        /// The last view in which a member held it. Its order ends where the copy ends that the shard goes on with.
         after: Epoch,
         /// The copies that were complete in that view, also those that became so during it.
         last_holders: Vec<Holder>,
-        /// The version up to which messages were acknowledged, as far as the logs say that came back since. A copy that lacks one
-        /// of them is damaged, and the shard does not go on with it.
+        /// The version up to which messages were acknowledged, as far as the logs say that came back since. A copy that
+        /// lacks one of them is damaged, and the shard does not go on with it.
         acknowledged: u64,
     },
 }
@@ -157,24 +160,25 @@ pub struct ShardView {
     pub shard: ShardId,
     /// Its members, in the view's order: the index is the rank in the shard.
     pub members: Vec<NodeId>,
-    /// Those of its members that may send, in the same order: the index is the rank among senders. All of them are complete.
+    /// The members that may send, in the same order: the index is the rank among senders. All of them are complete.
     pub senders: Vec<NodeId>,
-    /// Those of its members that held the shard's whole state when the view began, in the same order. The others are to get it
+    /// The members that held the shard's whole state when the view began, in the same order. The others are to get it
     /// from them, and until then apply, answer and send nothing.
     pub complete: Vec<NodeId>,
-    /// The place where the shard's order ended before this view. Of a suspended shard: before the last view in which it was held.
+    /// The place where the shard's order ended before this view. Of a suspended shard: before the last view in which it
+    /// was held.
     pub began: End,
-    /// The place from which on each complete member has been complete without a break, with one disk: where the order ended
-    /// before the first of these views. Those that are not listed have been so since the first view of all.
+    /// The place from which on each complete member has been complete without a break, with one disk: where the order
+    /// ended before the first of these views. Members that are not listed have been so since the first view of all.
     ///
-    /// Everything acknowledged behind that place is on the member's disk. So its log has all that was acknowledged if it reaches
-    /// that place, and may lack something if it ends before.
+    /// Everything acknowledged behind that place is on the member's disk. So its log has all that was acknowledged if
+    /// it reaches that place, and may lack something if it ends before.
     pub since: BTreeMap<NodeId, End>,
-    /// The copies that were complete before, in the order in which they ceased to be. They are named until the disk of a complete
-    /// member is known to reach the place from which on that member is complete: up to then, what was acknowledged may be on no
-    /// other disk. Of more than [`MAX_MEMBERS`] the oldest are forgotten.
+    /// The copies that were complete before, in the order in which they ceased to be. They are named until the disk of
+    /// a complete member is known to reach the place from which on that member is complete. Up to then, what was
+    /// acknowledged may be on no other disk. Of more than [`MAX_MEMBERS`] the oldest are forgotten.
     pub former: Vec<Former>,
-    /// What it can do.
+    /// The work that it can do.
     pub state: ShardState,
 }
 
@@ -196,12 +200,13 @@ impl ShardView {
         self.is_complete(node).then(|| Holder { node, voter, since: since() })
     }
 
-    /// Whether the shard, which is suspended, may go on with a node's copy: one of the last, or a former one.
+    /// Whether the shard is suspended and may go on with a node's copy: one of the last, or a former one.
     pub(crate) fn may_reopen(&self, member: &Member) -> bool {
         self.is_suspended() && (self.holder(member).is_some() || self.former.iter().any(|one| one.holder.is(member)))
     }
 
-    /// The nodes with whose copies the shard may go on, if it is suspended: the last that were complete, then former ones.
+    /// The nodes with whose copies the shard may go on, if it is suspended: the last that were complete, then former
+    /// ones.
     pub fn waits_for(&self) -> Vec<NodeId> {
         let ShardState::Suspended { last_holders, .. } = &self.state else { return Vec::new() };
         let mut nodes: Vec<NodeId> = Vec::new();
@@ -213,8 +218,8 @@ impl ShardView {
         nodes
     }
 
-    /// Whether the shard is suspended and all copies with which it may go on are those of these members. If it does not go on soon, none of
-    /// them has its state any more: that is lost.
+    /// Whether the shard is suspended and all copies with which it may go on are at these members. If it does not go on
+    /// soon, none of them has its state any more: that is lost.
     pub fn are_all_back(&self, members: &[Member]) -> bool {
         let ShardState::Suspended { last_holders, .. } = &self.state else { return false };
         let mut holders = last_holders.iter().chain(self.former.iter().map(|one| &one.holder));
@@ -234,7 +239,7 @@ impl ShardView {
         self.complete.contains(&node)
     }
 
-    /// Whether nobody holds the shard's state.
+    /// Whether the shard is suspended: no member is known to hold its state.
     pub fn is_suspended(&self) -> bool {
         matches!(self.state, ShardState::Suspended { .. })
     }
@@ -250,7 +255,7 @@ impl ShardView {
     }
 }
 
-/// Who is a member, and of which shards, in one epoch.
+/// The members of a group, and of its shards, in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// The life of the group that the view is of. Another one may have a view of the same epoch.
@@ -261,9 +266,9 @@ pub struct View {
     pub members: Vec<Member>,
     /// The shards.
     pub shards: Vec<ShardView>,
-    /// Who is new in this view.
+    /// The members that are new in this view.
     pub joined: Vec<NodeId>,
-    /// Who was a member of the view before and is not of this one.
+    /// The members of the view before that are not in this one.
     pub left: Vec<NodeId>,
 }
 
@@ -273,7 +278,7 @@ impl View {
         self.members.iter().position(|member| member.node == node).map(|i| Rank(i as u32))
     }
 
-    /// Whether a node's parameters are the members': a node of others must not join them.
+    /// Whether a node's parameters are the members': a node with other parameters must not join them.
     pub fn has_fingerprint_of(&self, asks: &Member) -> bool {
         self.members.iter().all(|member| member.fingerprint == asks.fingerprint)
     }

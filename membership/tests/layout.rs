@@ -1,4 +1,4 @@
-//! Where shards are placed, through members that come and go.
+//! Tests of the placement of shards, through members that come and go.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn member(node: u32, rack: &str) -> Member {
     Member { rack: rack.into(), ..Member::new(NodeId(node), Incarnation(1)) }
 }
 
-/// A view with these members, in which all hold what `complete` says.
+/// A view with these members, in which each shard is complete at the nodes that `complete` names.
 fn view(
     layout: &Layout,
     members: &[Member],
@@ -46,7 +46,7 @@ fn settled(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
     view(layout, members, before, |_, _| true)
 }
 
-/// What follows while views follow one another until nothing changes.
+/// The view at which views that follow one another change no more.
 fn at_rest(layout: &Layout, members: &[Member], before: Option<&View>) -> View {
     let mut current = settled(layout, members, before);
     for _ in 0..200 {
@@ -68,7 +68,7 @@ fn plain(nodes: impl IntoIterator<Item = u32>) -> Vec<Member> {
     nodes.into_iter().map(|node| member(node, "")).collect()
 }
 
-/// How many of the limited shards each member holds: the least and the most.
+/// The least and the most of the limited shards that any member holds.
 fn loads(view: &View) -> (usize, usize) {
     let load = |member: &Member| view.shards.iter().filter(|shard| shard.members.contains(&member.node)).count();
     let loads = view.members.iter().map(load);
@@ -172,7 +172,7 @@ fn members(racks: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>>
         .prop_map(|racks| (1..).zip(racks).map(|(node, rack)| member(node, rack)).collect())
 }
 
-/// What happens between two views: a member goes or comes, or shards get their state; some of them.
+/// An event between two views: a member goes or comes, or shards get their state; some of them.
 #[derive(Clone, Debug)]
 enum Change {
     Goes(Index),

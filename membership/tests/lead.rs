@@ -1,7 +1,8 @@
 //! The lead rule on every pattern of dead members and broken links.
 //!
-//! A pattern says who is alive, and who hears whom. Suspicion has run its course in it: a member accuses all whom it hears
-//! no more, and sees the rows of those whom it hears. Other rows stand still, and may say anything.
+//! A pattern says which members are alive, and which hear each other. Suspicion has run its course in it: a member
+//! accuses all that it hears no more, and sees the rows of those that it hears. Other rows stand still, and may say
+//! anything.
 
 use squall_membership::{Accusations, staying, staying_with};
 
@@ -23,7 +24,7 @@ fn is_half(set: Set, of: usize) -> bool {
 #[derive(Debug)]
 struct Pattern {
     alive: Set,
-    /// By member, those whom it hears, and itself.
+    /// By member, the members that it hears, itself among them.
     hears: Vec<Set>,
 }
 
@@ -44,7 +45,7 @@ impl Pattern {
         Pattern::of_links(members, pairs.collect())
     }
 
-    /// Every subset of the links, each a list of who hears whom, among every subset of the members.
+    /// Every subset of the links, each a list of pairs (listener, heard), among every subset of the members.
     fn of_links(members: usize, links: Vec<Vec<(usize, usize)>>) -> impl Iterator<Item = Pattern> {
         (1..1 << members).flat_map(move |alive: Set| {
             let is_alive = |link: &&Vec<(usize, usize)>| link.iter().all(|(a, b)| alive >> a & alive >> b & 1 == 1);
@@ -61,7 +62,7 @@ impl Pattern {
         })
     }
 
-    /// Those whom a member hears no more.
+    /// The members that a member hears no more.
     fn lost(&self, member: usize) -> Set {
         ((1 << self.members()) - 1) & !self.hears[member]
     }
@@ -70,13 +71,13 @@ impl Pattern {
         set & !self.alive == 0 && members(set).all(|member| set & self.lost(member) == 0)
     }
 
-    /// All that belong to some half that is alive and fully connected.
+    /// All members of some half that is alive and fully connected.
     fn in_a_half(&self) -> Set {
         let sets = (1..1 << self.members()).filter(|&set| is_half(set, self.members()) && self.is_connected(set));
         sets.fold(0, |all, set| all | set)
     }
 
-    /// What a member's table says, if `says` is what a member's row says.
+    /// The accusations in a member's table, if `says` gives those in each member's row.
     fn seen_by(&self, me: usize, says: impl Fn(usize) -> Set) -> Accusations {
         let mut seen = Accusations::none(self.members());
         for by in 0..self.members() {
@@ -90,8 +91,8 @@ impl Pattern {
         seen
     }
 
-    /// Says why, if a member may not lead these: they must be half, with it among them, and all be heard by it, so that they
-    /// are seen to wedge.
+    /// Fails if a member may not lead these. They must be half, with it among them, and all be heard by it, so that it
+    /// sees them wedge.
     fn check(&self, me: usize, staying: Set) -> Result<(), String> {
         if is_half(staying, self.members()) && staying >> me & 1 == 1 && staying & self.lost(me) == 0 {
             return Ok(());
@@ -103,7 +104,7 @@ impl Pattern {
 fn every_member_of_a_half_finds_one_to_lead(patterns: impl Iterator<Item = Pattern>) {
     for pattern in patterns {
         for me in members(pattern.in_a_half()) {
-            // A row that is not heard stood still before it accused anybody, or said anything before it did.
+            // A row that is not heard stood still before its member accused any other, or said anything before it did.
             for unheard in [0, !0 >> (64 - pattern.members())] {
                 let says = |by| if pattern.hears[me] >> by & 1 == 1 { pattern.lost(by) } else { unheard };
                 let staying = set(staying_with(&pattern.seen_by(me, says), me));
@@ -123,8 +124,8 @@ fn every_live_connected_half_of_up_to_five_gets_a_leader_where_links_work_in_one
     (1..=5).for_each(|members| every_member_of_a_half_finds_one_to_lead(Pattern::all_directed(members)));
 }
 
-/// A member that would leave itself less than half stops accusing. Such members may stay with others whom they don't reach:
-/// then the next view must be able to go on.
+/// A member that would leave itself less than half stops accusing. Such members may stay with others that they don't
+/// reach: then the next view must be able to go on.
 #[test]
 fn members_that_dare_not_accuse_hold_nobody_up() {
     for pattern in (2..=6).flat_map(Pattern::all) {
@@ -147,7 +148,8 @@ fn members_that_dare_not_accuse_hold_nobody_up() {
     }
 }
 
-/// What may stand in the rows that a member hears: all accusations of those that keep half, any that keep half of the others.
+/// The possible contents of the rows that a member hears: all accusations of a member that keeps half; of any other,
+/// those sets of accusations that keep half.
 fn rows_of_timid_members(pattern: &Pattern, me: usize) -> Vec<Vec<Set>> {
     let all = pattern.members();
     let mut rows = vec![vec![0; all]];

@@ -1,4 +1,4 @@
-//! How members that come back with their disks go on: what each may say, and what follows from it.
+//! Tests of members that come back with their disks: their reports, and the view that follows from these.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn whole(end: End) -> Held {
     Held { end, complete: true, version: Some(end.seq.0), acknowledged: 0, trusted: false, skipped: Skipped::default() }
 }
 
-/// A node has these shards, as one that was complete.
+/// A node's report of these shards, as one that was complete.
 fn back(member: Member, epoch: u64, held: &[(ShardId, End)]) -> Back {
     let held = held.iter().map(|&(shard, end)| (shard, whole(end))).collect();
     Back { member, epoch: Epoch(epoch), goes_on: false, held }
@@ -81,7 +81,7 @@ fn go_on(register: &mut Register) -> Arc<View> {
     decide(register, proposal)
 }
 
-/// All three have come back, of whom node 2 has the longest log.
+/// All three have come back; node 2 has the longest log.
 fn all_back() -> Register {
     let mut register = register();
     say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10)), (PAIR, end(1, 7))]));
@@ -154,7 +154,7 @@ fn of_logs_that_reach_the_end_those_are_complete_that_skip_what_most_skip() {
 fn a_log_that_lacks_what_was_acknowledged_does_not_count_and_who_has_it_reopens_the_shard() {
     let mut register = register();
     let short = |acknowledged, version| Held { version: Some(version), acknowledged, ..whole(end(1, version)) };
-    // Node 1 knows that 9 messages were acknowledged, and lacks the last one; node 2 has fewer, and does not know.
+    // Node 1 knows that 9 messages were acknowledged, and lacks the last one. Node 2 has fewer, and does not know it.
     for (node, held) in [(1, short(9, 8)), (2, short(3, 5))] {
         let mut back = back(life(node, 2), 1, &[]);
         back.held = [(ALL, held), (PAIR, held)].into();
@@ -223,7 +223,7 @@ fn what_a_restart_has_cut_off_does_not_count_at_the_next_one() {
     say(&mut register, back(life(1, 2), 1, &[(ALL, end(1, 10))]));
     say(&mut register, back(life(3, 1), 1, &[(ALL, end(1, 10))]));
     go_on(&mut register);
-    // Node 1 dies before it installs the view, and finds more on its disk than it had read.
+    // Node 1 dies before it installs the view, and finds more on its disk than it had reported.
     say(&mut register, back(life(1, 3), 2, &[(ALL, end(1, 15))]));
     say(&mut register, back(life(3, 2), 2, &[(ALL, end(1, 10))]));
     let proposal = restarted(&register, 3);
@@ -350,7 +350,7 @@ fn suspended() -> Register {
     suspended_with(life(2, 2))
 }
 
-/// As [`suspended`], where node 2 comes as this.
+/// As [`suspended`], where node 2 comes as this member.
 fn suspended_with(second: Member) -> Register {
     let mut register = register();
     say(&mut register, back(life(3, 2), 1, &[(ALL, end(1, 4))]));
@@ -363,7 +363,7 @@ fn suspended_with(second: Member) -> Register {
     register
 }
 
-/// What follows with these who stay, of whom all hold what they held, and have counted to 6.
+/// The successor with these members that stay: all hold what they held, and have counted to 6.
 fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) -> Proposal {
     let view = register.view().unwrap();
     let finals: Finals = view
@@ -378,7 +378,7 @@ fn follow(register: &Register, stay: &[u32], join: &[Member], backs: &[Back]) ->
     reopening(view, register.layout(), NodeId(stay[0]), &nodes(stay), join, &finals, backs)
 }
 
-/// A member goes on, and has the second shard.
+/// The report of a member that goes on, and has the second shard.
 fn reopen(node: u32, end: End) -> Back {
     Back { goes_on: true, ..back(life(node, 2), 3, &[(PAIR, end)]) }
 }
@@ -421,14 +421,14 @@ fn of_two_last_holders_the_one_with_more_reopens_a_shard() {
     }
 }
 
-/// A copy in the memory of a process that has not stopped.
+/// The report of a copy in the memory of a process that has not stopped.
 fn in_memory(node: u32, end: End) -> Back {
     let held = Held { version: None, ..whole(end) };
     Back { held: [(PAIR, held)].into(), ..reopen(node, end) }
 }
 
-/// Nodes 1 and 2 are dropped from view 2, of whom node 1 has become complete in it, and come back in view 4. View 1 delivered 5
-/// messages of the second shard.
+/// Nodes 1 and 2 are dropped from view 2, in which node 1 has become complete, and come back in view 4. View 1
+/// delivered 5 messages of the second shard.
 fn dropped() -> Register {
     let mut layout = layout();
     layout.groups[1].max_replicas = Some(2);
@@ -474,7 +474,8 @@ fn a_shard_goes_on_from_the_memory_of_a_process_that_has_received_all_that_was_d
     assert_eq!(goes_on(&[say(1, end(2, 3))]), (end(2, 3), nodes(&[1])));
     assert_eq!(goes_on(&[say(1, end(2, 3)), say(2, end(2, 4))]), (end(2, 4), nodes(&[2])), "the one with more");
     assert_eq!(goes_on(&[say(1, end(2, 3)), say(2, end(2, 3))]), (end(2, 3), nodes(&[1, 2])));
-    // It never installed view 2, so nothing was delivered in it. Beyond the trim of view 1 it has what was sent again.
+    // It never installed view 2, so nothing was delivered in it. Beyond the trim of view 1 it has messages that were
+    // sent again.
     assert_eq!(goes_on(&[say(1, end(1, 6))]), (end(1, 5), nodes(&[1])));
     let refused = |back: Back| refusal(dropped().apply(Entry::Back(back)));
     let reopens = |back: Back| {
@@ -542,8 +543,8 @@ fn a_last_holder_whose_disk_was_replaced_does_not_reopen_a_shard() {
     assert!(refused.contains("no member"), "{refused}");
 }
 
-/// Node 1 went on alone, as 2 died and 3 left; in view 3 both join it. In that view they become complete, up to (3, 5), and view 4
-/// has all three as complete.
+/// Node 1 went on alone, as 2 died and 3 left; in view 3 both join it. In that view they become complete, up to (3, 5),
+/// and view 4 has all three as complete.
 fn joined() -> Register {
     let mut register = register();
     let follow = |register: &Register, stay: &[u32], join: &[Member], complete: &[u32], count| {
@@ -632,8 +633,8 @@ fn one_whose_copy_does_not_count_tells_what_was_acknowledged_all_the_same() {
     assert_eq!(ends(&register), [(PAIR, end(1, 7))].into());
 }
 
-/// One shard of all, which node 1 alone held up to (2, 5). Nodes 2 and 3 follow each other: each becomes complete in the view before
-/// it is alone, whose order ends behind 5 messages, and has told nothing of its disk.
+/// One shard of all, which node 1 alone held up to (2, 5). Nodes 2 and 3 follow each other. Each becomes complete in
+/// the view before it is alone, whose order ends after 5 messages, and has told nothing of its disk.
 fn handed_on(to: &[u32]) -> Register {
     let mut register = Register::default();
     register.apply(Entry::First {
@@ -659,7 +660,8 @@ fn handed_on(to: &[u32]) -> Register {
     register
 }
 
-/// A node returns alone, or to a view of one that came before, and says what its disk has.
+/// A node returns alone, or to a view of a node that came before, and reports its disk. Returns whether it is complete
+/// then.
 fn come_back(register: &mut Register, node: u32, held: Held) -> bool {
     let (view, member) = (register.view().unwrap().clone(), life(node, 9));
     let back = Back { member: member.clone(), epoch: view.epoch, goes_on: false, held: [(ALL, held)].into() };

@@ -1,4 +1,4 @@
-//! What may follow a view, and what may not: each rule broken in one way.
+//! Tests of the rules for a view's successor: each rule broken in one way.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn layout() -> Layout {
     layout
 }
 
-/// Members 1 to 4, of which 4 is new and holds nothing yet.
+/// Members 1 to 4; member 4 is new and holds nothing yet.
 fn current() -> View {
     let mut view = View::first((1..=4).map(member).collect(), &layout());
     view.shards[0].complete = nodes(&[1, 2, 3]);
@@ -43,7 +43,7 @@ fn candidates() -> Vec<Member> {
     (5..=8).map(member).collect()
 }
 
-/// Final counts of those who stay: node n has received 10·n, so that the lowest has least.
+/// Final counts of members that stay: node n has received 10·n, so that the lowest has least.
 fn finals(view: &View, stay: &[u32]) -> Finals {
     let of = |shard: &ShardView| {
         let stays = shard.members.iter().filter(|node| stay.contains(&node.0));
@@ -126,7 +126,7 @@ fn who_became_complete_during_the_view_is_among_the_last_holders() {
         ShardState::Suspended { last_holders, .. } => last_holders.clone(),
         other => panic!("{other:?}"),
     };
-    // Of what node 4 has on its disk nobody knows whether it is all.
+    // No other member knows whether node 4 has all on its disk.
     let unknown = End { epoch: view.epoch, seq: Seq(u64::MAX) };
     let expected = vec![holder(1, End::START), holder(4, unknown)];
     assert_eq!(holders(&next), expected);
@@ -157,7 +157,7 @@ fn a_shard_that_counts_what_was_passed_ends_at_the_greatest_count_and_all_are_co
     let ends = finals(&view, &[2, 3]);
     let mut next = successor(&view, &layout, NodeId(2), &nodes(&[2, 3]), &[member(5)], &ends);
     assert_eq!(next.trims[&PASSED], Seq(30), "node 4 does not stay");
-    // It has no state to hold, so nobody lacks any of it.
+    // There is no state to hold, so no member lacks any of it.
     let since = [(NodeId(5), End::START)].into();
     let expected = ShardView { since, ..ShardView::whole(PASSED, nodes(&[2, 3, 5]), nodes(&[2, 3, 5])) };
     assert_eq!(next.view.shards[2], expected);
@@ -286,7 +286,7 @@ fn a_cluster_begins_once_with_members_that_differ() {
 #[test]
 fn who_goes_on_alone_keeps_what_it_holds_and_starts_the_rest_anew() {
     let view = current();
-    // Node 1 holds both shards, node 4 neither: of the second it is not even a member.
+    // Node 1 holds both shards, node 4 neither: it is not even a member of the second.
     for (survivor, starts_anew) in [(1, vec![]), (4, vec![ALL, PAIR])] {
         let (forced, anew) = alone(&view, &layout(), NodeId(survivor), &finals(&view, &[survivor]));
         assert_eq!((forced.view.epoch.0, forced.view.nodes(), anew), (2, nodes(&[survivor]), starts_anew));

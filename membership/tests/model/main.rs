@@ -1,9 +1,9 @@
 //! A model of wedge, lead, decide, clean up and install, small and exhaustive.
 //!
 //! Messages, rows and proposals take as long as they like; any step may be the one after which a node crashes or a link
-//! breaks. What is pure in the crate is not modelled but called: the lead rule, what makes a successor, and the view log's
-//! [`Register`](squall_membership::Register). Time is not modelled: whoever may act after a while may act at any time. That
-//! the log itself is reachable is taken for granted.
+//! breaks. The pure parts of the crate are not modelled but called: the lead rule, the making of a successor, and the
+//! view log's [`Register`](squall_membership::Register). Time is not modelled: a member that may act after a while may
+//! act at any time. The log itself is taken to be reachable.
 
 mod properties;
 mod steps;

@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! The properties that must hold in every state.
 
 use stateright::Property;
 
@@ -62,7 +62,7 @@ fn is_within_trim(world: &World, node: &Node) -> bool {
     !node.fell_short && !trim.is_some_and(|trim| node.row.complete && node.delivered > trim)
 }
 
-/// What a member had delivered when it installed its view.
+/// The messages that a member had delivered when it installed its view.
 fn before(node: &Node) -> &[usize] {
     &node.applied[..node.began_with]
 }
@@ -72,13 +72,14 @@ fn together(a: &Node, b: &Node) -> bool {
     a.epoch() == b.epoch() && a.row.complete && b.row.complete
 }
 
-/// Whether one that holds the state of a later view has what another delivered in an earlier one.
+/// Whether a node that holds the state of a later view has the messages that another delivered in an earlier one.
 fn lost_nothing(earlier: &Node, later: &Node) -> bool {
     let holds = later.row.complete && earlier.epoch() < later.epoch();
     !holds || before(later).starts_with(&earlier.applied)
 }
 
-/// A member may read until it is wedged, or some other has waited for its lease to end.
+/// Whether a member that may read has everything that was delivered. It may read until it is wedged, or some other has
+/// waited for its lease to end.
 fn reads_nothing_stale(world: &World, n: usize) -> bool {
     let node = &world.nodes[n];
     let Some(view) = node.view.as_ref().filter(|_| node.runs() && node.row.complete) else { return true };
@@ -87,8 +88,8 @@ fn reads_nothing_stale(world: &World, n: usize) -> bool {
     is_over || world.nodes.iter().all(|other| other.applied.len() <= received)
 }
 
-/// Where nothing more can happen: whether all that belong to a live, connected half of the last view have installed it and
-/// have delivered all their messages.
+/// Whether all that belong to a live, connected half of the last view have installed it and have delivered all their
+/// messages. This holds in states where nothing more can happen.
 fn has_gone_on(world: &World) -> bool {
     let last = world.log.last();
     let members: Vec<usize> = last.nodes().collect();

@@ -1,4 +1,4 @@
-//! What can happen, one step at a time.
+//! The steps of the model, one at a time.
 
 use squall_membership::{Accusations, Entry, Final, Finals, Proposal, Seq, staying, staying_with, successor};
 use stateright::{Model, Property};
@@ -8,35 +8,35 @@ use crate::{
     world::{Decision, Life, Log, Node, Row, SHARD, Sent, World, id, layout, member},
 };
 
-/// What was once wrong, or might be.
+/// An error that there once was, or might be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// The trim is the largest final count.
     TrimIsTheMaximum,
-    /// A leader carries out what it proposes before it is decided.
+    /// A leader carries out its proposal before it is decided.
     ActsBeforeCommit,
     /// A member that is wedged goes on receiving.
     CountsAfterWedging,
-    /// A member accuses whomever others accuse.
+    /// A member accuses all that others accuse.
     AdoptsSuspicion,
     /// A joiner says that it is complete before it has the state.
     JoinerIsComplete,
-    /// A member goes on before those who are dropped have ceased to read.
+    /// A member goes on before dropped members have ceased to read.
     DoesNotWaitForLeases,
-    /// A sender sends again what it had not delivered when it wedged, although it is within the trim.
+    /// A sender sends again the messages that it had not delivered when it wedged, although they are within the trim.
     ResendsWithinTheTrim,
 }
 
-/// A group, and what may go wrong in it.
+/// A group, and the faults that it may have.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     /// The members of the first view.
     pub(crate) members: usize,
     /// Nodes that join it.
     pub(crate) joiners: usize,
-    /// How many of the members have one message to send.
+    /// The number of members that have one message to send.
     pub(crate) messages: usize,
-    /// How many nodes crash and links break, in all.
+    /// The number of crashes of nodes and breaks of links, in all.
     pub(crate) faults: usize,
     pub(crate) bug: Option<Bug>,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Step {
     Receive(usize),
     /// A node sees another's row as it is now.
     See(usize, usize),
-    /// A node delivers what all have received.
+    /// A node delivers the messages that all have received.
     Deliver(usize),
     Suspect(usize, usize),
     /// A node asks to join.
@@ -59,7 +59,7 @@ pub(crate) enum Step {
     Propose(usize, Turn),
     /// A member's proposal reaches the log.
     Decide(usize),
-    /// A node sees what was decided: a member waits for leases, cleans up and installs.
+    /// A node sees the decision: a member waits for leases, cleans up and installs.
     Learn(usize),
     /// A joiner gets the state from another.
     Fetch(usize, usize),
@@ -82,7 +82,7 @@ impl Group {
         self.bug == Some(bug)
     }
 
-    /// What can happen next without another fault.
+    /// The steps that are possible without another fault.
     pub(crate) fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
         for n in 0..self.nodes() {
@@ -162,7 +162,7 @@ impl Group {
         }
     }
 
-    /// A member that would leave itself less than half of the view accuses nobody.
+    /// Whether a node may accuse another member: not if that would leave it less than half of the view.
     fn dares(&self, node: &Node, view: &Decision, _other: usize) -> bool {
         let members = view.nodes().count();
         2 * (members - node.row.accuses.count_ones() as usize - 1) >= members
@@ -252,7 +252,7 @@ impl Group {
                     true => world.log.force(&proposal.0),
                     false => world.log.apply(Entry::Successor((*proposal.0).clone())),
                 }
-                // Others of this epoch would be refused.
+                // The rules would refuse other proposals of this epoch.
                 let current = world.log.last().epoch();
                 let is_late = |proposal: &Decision| proposal.epoch() <= current;
                 world.nodes.iter_mut().for_each(|node| drop(node.proposes.take_if(|proposal| is_late(proposal))));
@@ -333,7 +333,7 @@ impl Group {
     }
 }
 
-/// How much of the order all have received, as far as a member knows.
+/// The number of places of the order that all have received, as far as a member knows.
 fn stable(node: &Node, view: &Decision, n: usize) -> usize {
     view.nodes().map(|other| node.knows(n, other).received).min().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What the model is of: nodes, their rows as others see them, messages on their way, and the view log.
+//! The model's state: nodes, their rows as others see them, messages on their way, and the view log.
 
 use std::{
     hash::{Hash, Hasher},
@@ -10,7 +10,7 @@ use squall_membership::{ClusterId, Entry, Layout, Member, Proposal, Register, Sh
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 
-/// A proposal, or what was decided.
+/// A proposal, or a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decision(pub(crate) Arc<Proposal>);
 
@@ -55,11 +55,11 @@ impl Hash for Decision {
     }
 }
 
-/// The view log, as it is everywhere.
+/// The view log, alike everywhere.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Log {
     pub(crate) register: Register,
-    /// By epoch, the views; there is none of epoch 0.
+    /// The views, by epoch; there is none of epoch 0.
     pub(crate) decided: Vec<Decision>,
 }
 
@@ -83,7 +83,7 @@ impl Log {
         self.take_note();
     }
 
-    /// Decides what the rules may forbid.
+    /// Decides a proposal that the rules may forbid.
     pub(crate) fn force(&mut self, proposal: &Proposal) {
         let (cluster, layout, reason) = (ClusterId(1), layout(), String::new());
         let proposal = proposal.clone();
@@ -115,15 +115,15 @@ pub(crate) enum Life {
     /// Not a member yet.
     Outside,
     Member,
-    /// It knows that the others went on without it.
+    /// The node knows that the others went on without it.
     Dropped,
     Crashed,
 }
 
-/// What a member tells the others.
+/// A member's row, which it shows to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
-    /// How much of the order it has received.
+    /// The number of places of the order that it has received.
     pub(crate) received: usize,
     pub(crate) wedged: bool,
     /// The nodes that it accuses, a bit each.
@@ -132,10 +132,10 @@ pub(crate) struct Row {
     pub(crate) complete: bool,
 }
 
-/// What a sender has put in its place of a view's order.
+/// A sender's content of its place in a view's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Sent {
-    /// It has nothing more to say.
+    /// The sender has nothing more to say.
     Nothing,
     Message,
 }
@@ -148,19 +148,19 @@ pub(crate) struct Node {
     pub(crate) row: Row,
     /// By node, its row as this one has seen it.
     pub(crate) sees: Vec<Row>,
-    /// How much of its view's order it has delivered.
+    /// The number of places of its view's order that it has delivered.
     pub(crate) delivered: usize,
-    /// Whose messages it has delivered, ever.
+    /// The senders of all messages that it has ever delivered.
     pub(crate) applied: Vec<usize>,
-    /// How many of these when it installed its view.
+    /// The number of these when it installed its view.
     pub(crate) began_with: usize,
     /// Whether it was asked to send a message that it does not know to be delivered.
     pub(crate) pending: bool,
     /// Its last proposal, on the way to the log.
     pub(crate) proposes: Option<Decision>,
-    /// The last epoch at whose end it has waited until nobody could read because of it.
+    /// The last epoch at whose end it has waited until no other could read because of it.
     pub(crate) waited: usize,
-    /// The log called for what it does not have.
+    /// Whether the log called for something that it does not have.
     pub(crate) fell_short: bool,
 }
 
@@ -193,13 +193,14 @@ impl Node {
         self.life == Life::Member && !self.row.wedged
     }
 
-    /// From here on it only collects final counts, so what it knew of members that are not wedged makes no difference.
+    /// Wedges the node. From here on it only collects final counts, so its knowledge of members that are not wedged
+    /// makes no difference.
     pub(crate) fn wedge(&mut self) {
         self.row.wedged = true;
         self.sees.iter_mut().filter(|row| !row.wedged).for_each(|row| *row = Row::default());
     }
 
-    /// It is a member no more, and what it knew makes no difference.
+    /// Ends the node's membership; its knowledge makes no difference any more.
     pub(crate) fn ends(&mut self, life: Life) {
         self.life = life;
         self.sees.fill(Row::default());
@@ -218,14 +219,14 @@ impl Node {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
-    /// By epoch from 1 on and node, what was sent.
+    /// The contents of the places, by epoch from 1 on and by node.
     pub(crate) sent: Vec<Vec<Option<Sent>>>,
     pub(crate) log: Log,
     /// Pairs of nodes that don't reach each other any more, the lower first.
     pub(crate) cut: Vec<(usize, usize)>,
-    /// How many more things may fail.
+    /// The number of faults that may still come.
     pub(crate) faults: usize,
-    /// How many nodes had a message to send: the first ones.
+    /// The number of nodes that had a message to send: the first ones.
     pub(crate) messages: usize,
 }
 
@@ -234,7 +235,7 @@ impl World {
         self.cut.contains(&(a.min(b), a.max(b)))
     }
 
-    /// What was sent in a view, by place in its order: each sender that ever had a message has one, by rank.
+    /// The contents of a view's order, by place: each sender that ever had a message has one, by rank.
     pub(crate) fn order<'a>(&'a self, view: &'a Decision) -> impl Iterator<Item = (usize, Option<Sent>)> + 'a {
         let sent = self.sent.get(view.epoch() - 1);
         let senders = view.shard().senders.iter().map(|&sender| index(sender)).filter(|&sender| sender < self.messages);

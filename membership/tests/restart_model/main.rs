@@ -1,7 +1,9 @@
-//! A model of restarts, small and exhaustive: what disks hold, what members that come back say of it, and what follows.
+//! A model of restarts, small and exhaustive: the contents of disks, the reports of members that come back, and the
+//! view that follows.
 //!
-//! Any node may die at any step, and comes back with what its disk has. Tables and networks are not modelled: who is wedged is
-//! known to all, and any half of a view may be proposed. What is pure is called: [`Register`], [`restart`] and [`successor`].
+//! Any node may die at any step, and comes back with its disk. Tables and networks are not modelled: all know which
+//! members are wedged, and any half of a view may be proposed. The pure parts are called: [`Register`], [`restart`] and
+//! [`successor`].
 //!
 //! [`Register`]: squall_membership::Register
 //! [`restart`]: squall_membership::restart

@@ -1,4 +1,4 @@
-//! What can happen, one step at a time, and what must hold.
+//! The steps of the model, one at a time, and the properties that must hold.
 
 use squall_membership::{
     Applied, Back, End, Entry, Epoch, Final, Finals, Held, Member, Seq, ShardState, Skipped, View, reopening, restart,
@@ -12,34 +12,34 @@ pub(crate) const ONE_LINE: &str = "who holds the state has what was decided";
 pub(crate) const REOPENS: &str = "a suspended shard goes on once all nodes are back with their disks";
 pub(crate) const GOES_ON: &str = "where all nodes are up the next view comes";
 
-/// What might be wrong.
+/// An error that there might be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// A member that still runs does not count what it has received and not delivered.
+    /// A member that still runs does not count messages that it has received and not delivered.
     SaysWhatItDelivered,
     /// A member that is wedged goes on receiving.
     ReceivesAfterWedging,
     /// A joiner says that it is complete before its disk has the state.
     CompleteBeforeDisk,
-    /// A log that was begun anew in the place of one that was lost is taken for the one that its node always had.
+    /// A log that was begun anew in the place of a lost one is taken for the one that its node always had.
     LostLogCounts,
 }
 
-/// A group, and what may go wrong in it.
+/// A group, and the faults that it may have.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) members: usize,
-    /// So many of them have joined, and have not got the state.
+    /// The number of members that have joined, and have not got the state.
     pub(crate) joiners: usize,
-    /// How many places each view's order has.
+    /// The number of places of each view's order.
     pub(crate) messages: u64,
-    /// The most views that there may be behind the one in which all are members.
+    /// The most views that may follow the one in which all are members.
     pub(crate) views: usize,
-    /// How many nodes crash, in all.
+    /// The number of crashes, in all.
     pub(crate) crashes: usize,
     /// The number of disks that are replaced by empty ones, or lose their log, in all.
     pub(crate) wipes: usize,
-    /// There are no disks. Nodes that crash come back with nothing.
+    /// Whether there are no disks. Nodes that crash come back with nothing.
     pub(crate) in_memory: bool,
     pub(crate) bug: Option<Bug>,
 }
@@ -47,32 +47,32 @@ pub(crate) struct Group {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Receive(usize),
-    /// A node delivers what all have received.
+    /// A node delivers the messages that all have received.
     Deliver(usize),
-    /// What a node has delivered comes to its disk, and it tells the others.
+    /// A node's deliveries come to its disk, and it tells the others.
     Persist(usize),
-    /// A joiner's replica gets the state from another. Its log is cut to what it has in common with the other's; the rest of that
-    /// is still to be written.
+    /// A joiner's replica gets the state from another. Its log is cut to the part that it has in common with the
+    /// other's; the rest of that is still to be written.
     Fetch(usize, usize),
     Wedge(usize),
-    /// These stay, a bit each.
+    /// The next view is decided, in which these stay, a bit each.
     Succeed(u32),
     /// A member goes on to the next view, or finds that it was dropped.
     Install(usize),
     /// A member finds that it was dropped, and hears of nothing before the current view.
     Miss(usize),
     Crash(usize),
-    /// A node comes up again, and asks to join; or asks again, since the view that took it in is over.
+    /// A node starts again, and asks to join; or asks again, since the view that took it in is over.
     Return(usize),
     /// The disk of a node that is down is replaced by an empty one.
     Wipe(usize),
     /// The disk of a node that is down loses its log.
     Lose(usize),
-    /// A part of what a node has fetched comes to its disk.
+    /// A part of the state that a node has fetched comes to its disk.
     PersistPart(usize),
-    /// A node says what it has.
+    /// A node reports its copy.
     SayBack(usize),
-    /// A member has the state of the shard, which is suspended.
+    /// A member reports its copy of the shard, which is suspended.
     SayReopen(usize),
     Restart,
     /// A node that comes from outside installs the current view.
@@ -84,7 +84,7 @@ impl Group {
         self.bug == Some(bug)
     }
 
-    /// What can happen without another crash.
+    /// The steps that are possible without another crash.
     fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
         for (n, node) in world.nodes.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Group {
         {
             steps.push(Step::Persist(n));
         }
-        // Of no other disk it makes a difference.
+        // On any other disk, a part makes no difference.
         let has_lost = self.wipes > world.wipes && node.voter == 1;
         let is_part = node.log.len() > node.disk.len() + 1 && node.log.starts_with(&node.disk);
         steps.extend((node.whole && has_lost && is_part).then_some(Step::PersistPart(n)));
@@ -271,7 +271,7 @@ impl Group {
         Some(())
     }
 
-    /// The next view is decided, in which these stay.
+    /// Decides the next view, in which these stay.
     fn succeed(&self, world: &mut World, set: u32) -> Option<()> {
         let stay: Vec<usize> = (0..self.members).filter(|n| set >> n & 1 == 1).collect();
         let last = world.last().clone();
@@ -306,7 +306,7 @@ fn outside(world: &World, n: usize) -> Option<Step> {
     (was_member && !said).then_some(Step::SayBack(n))
 }
 
-/// A node's word that it has the shard.
+/// A node's report that it has the shard.
 fn reopen(world: &World, n: usize) -> Back {
     let (member, epoch) = (world.me(n), world.last().view.epoch);
     let node = &world.nodes[n];
@@ -315,7 +315,7 @@ fn reopen(world: &World, n: usize) -> Back {
 }
 
 impl Group {
-    /// A wedged member goes on after what was decided.
+    /// Lets a wedged member go on after the decision.
     fn install(&self, world: &mut World, n: usize) {
         let epoch = world.nodes[n].epoch;
         let next = world.proposal(epoch + 1).clone();
@@ -330,7 +330,7 @@ impl Group {
         enter(world, n, epoch + 1, keeps);
     }
 
-    /// A wedged member is in no view any more, as the view of this epoch tells it.
+    /// Drops a wedged member out, as the view of this epoch tells it.
     fn drop_out(&self, world: &mut World, n: usize, epoch: u64) {
         let (me, received) = (world.me(n), world.has_received(n));
         let holds = match &world.shard(epoch).state {
@@ -361,7 +361,7 @@ fn says(step: &Step) -> bool {
     matches!(step, Step::SayBack(_))
 }
 
-/// A node installs a view. Nothing of the view before need be on its disk.
+/// Lets a node install a view. Nothing of the view before need be on its disk.
 fn enter(world: &mut World, n: usize, epoch: u64, keeps: bool) {
     let next = world.proposal(epoch).clone();
     let complete = next.view.shards[0].is_complete(id(n));
@@ -369,7 +369,7 @@ fn enter(world: &mut World, n: usize, epoch: u64, keeps: bool) {
     if let Some(&end) = next.ends.get(&SHARD) {
         cut(&mut node.log, end);
         cut(&mut node.disk, end);
-        // From memory it delivers the rest.
+        // It delivers the rest from memory.
         let rest = node.log.last_mut().filter(|last| node.kept.is_some() && last.epoch == end.epoch.0);
         if let Some(last) = rest.filter(|_| complete) {
             last.count = end.seq.0;
@@ -398,7 +398,7 @@ fn is_kept(world: &World) -> bool {
     world.shard(epoch).is_suspended() || (1..epoch).all(|at| world.acknowledged[at as usize - 1] <= has(at))
 }
 
-/// Whether all nodes together can reopen the shard, if it is suspended, with what their disks have now.
+/// Whether all nodes together can reopen the shard, if it is suspended, with the present contents of their disks.
 fn can_reopen(world: &World) -> bool {
     let last = &world.last().view;
     if !last.shards[0].is_suspended() {
@@ -413,7 +413,7 @@ fn can_reopen(world: &World) -> bool {
     goes_on(&View { members, ..(**last).clone() }, &backs)
 }
 
-/// Whether the shard, which is suspended, goes on with what these have if all members stay.
+/// Whether the shard, which is suspended, goes on with these copies if all members stay.
 fn goes_on(view: &View, backs: &[Back]) -> bool {
     let nodes = view.nodes();
     let finals = [(SHARD, Vec::new())].into();

@@ -1,4 +1,4 @@
-//! What the model is of: nodes with disks, and the view log.
+//! The model's state: nodes with disks, and the view log.
 
 use std::{
     hash::{Hash, Hasher},
@@ -15,14 +15,14 @@ use crate::steps::Group;
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 
-/// A view record in a log, and how much of that view's order follows it.
+/// A view record in a log, and the number of places of that view's order that follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
     pub(crate) epoch: u64,
     pub(crate) count: u64,
 }
 
-/// How far a log goes, by epoch.
+/// The places that a log has, by epoch before one.
 pub(crate) fn line(log: &[Segment], before: u64) -> Vec<(u64, u64)> {
     let ends = log.iter().filter(|segment| segment.epoch < before && segment.count > 0);
     ends.map(|segment| (segment.epoch, segment.count)).collect()
@@ -58,18 +58,19 @@ pub(crate) struct Node {
     pub(crate) epoch: u64,
     pub(crate) delivered: u64,
     pub(crate) wedged: bool,
-    /// Its replica has the state.
+    /// Whether its replica has the state.
     pub(crate) whole: bool,
-    /// So has its disk: it counts.
+    /// Whether its disk has the state, too, so that it counts.
     pub(crate) complete: bool,
-    /// Which of its disks it has, of those that took each other's place.
+    /// The number of its disk, which may have taken another's place.
     pub(crate) voter: u64,
     /// The log as its process knows it.
     pub(crate) log: Vec<Segment>,
     pub(crate) disk: Vec<Segment>,
-    /// The log on its disk was begun anew, and it has not been complete since.
+    /// Whether the log on its disk was begun anew, and it has not been complete since.
     pub(crate) anew: bool,
-    /// Of a group in memory: how far it has received what it was dropped with, of a shard that is suspended.
+    /// The end of its copy in memory, of a suspended shard, in a group without disks: the place up to which it had
+    /// received when it was dropped.
     pub(crate) kept: Option<End>,
 }
 
@@ -78,19 +79,20 @@ pub(crate) struct World {
     pub(crate) register: Register,
     pub(crate) history: Vec<Arc<Proposal>>,
     pub(crate) nodes: Vec<Node>,
-    /// By epoch and node, how much of the order it has received, and how much it has told to be on its disk.
+    /// By epoch and node, the number of places of the order that it has received, and that it has told to be on its
+    /// disk.
     pub(crate) received: Vec<Vec<u64>>,
     pub(crate) told: Vec<Vec<Option<u64>>>,
-    /// By epoch, how much is acknowledged.
+    /// By epoch, the number of places that are acknowledged.
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) crashes: usize,
     /// The number of disks that are still to be replaced.
     pub(crate) wipes: usize,
-    /// The group has no disks: what is delivered is acknowledged.
+    /// Whether the group has no disks: then deliveries are acknowledged.
     pub(crate) in_memory: bool,
 }
 
-/// Views follow from what is hashed here.
+/// Views follow from the hashed values.
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for next in &self.history {
@@ -201,7 +203,7 @@ impl World {
         self.received[self.nodes[n].epoch as usize - 1][n]
     }
 
-    /// How much of its view's order all have received.
+    /// The number of places of its view's order that all have received.
     pub(crate) fn stable(&self, n: usize) -> u64 {
         let epoch = self.nodes[n].epoch;
         let received = self.shard(epoch).members.iter().map(|&node| self.received[epoch as usize - 1][index(node)]);
@@ -213,7 +215,7 @@ impl World {
         self.nodes[n].is_up && self.nodes[n].epoch == view.epoch.0
     }
 
-    /// What was received and told in views that nobody is in any more makes no difference.
+    /// Forgets receipts and reports of views in which no node is any more: they make no difference.
     pub(crate) fn forget(&mut self) {
         let epochs = self.nodes.iter().map(|node| node.epoch).filter(|&epoch| epoch > 0);
         let oldest = epochs.min().unwrap_or(u64::MAX).min(self.history.len() as u64);
@@ -223,7 +225,7 @@ impl World {
         }
     }
 
-    /// What was delivered in the epochs before this one, as it was decided.
+    /// The places that were delivered in the epochs before this one, as they were decided.
     pub(crate) fn line(&self, before: u64) -> Vec<(u64, u64)> {
         let mut line: Vec<(u64, u64)> = Vec::new();
         for next in self.history[1..].iter().filter(|next| next.view.epoch.0 <= before) {
@@ -238,7 +240,7 @@ impl World {
         line
     }
 
-    /// Everything that all complete members of a view have told to be on their disks is acknowledged.
+    /// Acknowledges everything that all complete members of a view have told to be on their disks.
     pub(crate) fn acknowledge(&mut self, epoch: u64) {
         let told = |node: &NodeId| self.told[epoch as usize - 1][index(*node)];
         let Some(all) = self.shard(epoch).complete.iter().map(told).collect::<Option<Vec<u64>>>() else { return };
@@ -246,7 +248,7 @@ impl World {
         self.acknowledge_up_to(epoch, least);
     }
 
-    /// So much of an epoch's order is acknowledged, and all before it.
+    /// Acknowledges this many places of an epoch's order, and all before it.
     pub(crate) fn acknowledge_up_to(&mut self, epoch: u64, least: u64) {
         for (epoch, count) in self.line(epoch).into_iter().chain([(epoch, least)]) {
             let known = &mut self.acknowledged[epoch as usize - 1];

@@ -1,4 +1,5 @@
-//! Members whose hosts have little time: each connection takes long, and all of them much longer than a member may be silent.
+//! Members whose hosts have little time: each connection takes long, and all of them much longer than a member may be
+//! silent.
 
 use squall_fabric::{NodeId, sim::SimConfig};
 use squall_membership::Epoch;
@@ -8,8 +9,9 @@ use crate::{
     world::{CONNECT_TIMEOUT, World, ms},
 };
 
-/// Members to come, of which the fewest need more than a connect timeout for their connections; two of a node's come one behind the other
-/// within one, so that what goes on can be told from what stands still.
+/// A world of members to come, in which connecting takes long. Even the fewest members need more than a connect timeout
+/// for a node's connections. Two connections of a node, one behind the other, come within one timeout, so that progress
+/// differs from a standstill.
 fn crowded(seed: u64, members: u32) -> World {
     let connect_time = ms(20 + seed % 20);
     assert!(connect_time * (members - 1) > CONNECT_TIMEOUT && connect_time * 5 < CONNECT_TIMEOUT * 2);
@@ -23,7 +25,7 @@ fn the_first_view_comes_about_in_one_epoch_however_long_connecting_takes() {
         while !world.all_in(Epoch::FIRST) {
             assert_eq!(world.log.history.len(), 1, "nobody is given up: {}", world.describe());
             assert!(world.net.now().as_nanos() < 10_000_000_000, "{}", world.describe());
-            // They don't run all the time, either.
+            // The members don't run all the time, either.
             let node = NodeId(world.rng.u32(1..=world.processes.len() as u32));
             let (runs, stands) = (world.rng.u64(0..20), world.rng.u64(0..8));
             world.run_for(ms(runs));

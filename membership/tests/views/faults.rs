@@ -1,4 +1,5 @@
-//! All at once: whatever happens, views follow one another as they must, and once it is over the members are together again.
+//! All kinds of trouble at once: whatever happens, views follow one another as they must. Once it is over, the members
+//! are together again.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,10 +11,10 @@ use squall_membership::Input;
 
 use crate::world::{World, ms};
 
-/// Within this all are together again, once nothing more happens to them.
+/// The time within which all are together again, once nothing more happens to them.
 const SETTLES_WITHIN: Duration = ms(3000);
 
-/// As many as the environment says instead.
+/// The number of seeds: the usual one, unless the environment names another.
 pub(crate) fn seeds(usual: u64) -> u64 {
     std::env::var("SQUALL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
 }

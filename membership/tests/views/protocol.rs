@@ -1,4 +1,4 @@
-//! One thing at a time: failures, joins, leaves, and how long members wait.
+//! Single events: failures, joins, leaves, and the times for which members wait.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -72,7 +72,7 @@ fn a_member_that_stands_still_is_dropped_after_the_timeout_and_comes_back_by_its
     }
 }
 
-/// The view that is being decided at that moment may have it, since who decides has not heard of it.
+/// The view that is being decided at that moment may have it, since the proposer has not heard of it.
 #[test]
 fn a_member_that_an_operator_suspects_is_dropped_whatever_is_decided_meanwhile() {
     for seed in 0..200 {
@@ -230,7 +230,7 @@ fn who_takes_long_to_deliver_the_rest_of_a_view_is_waited_for() {
     }
 }
 
-/// Patience with a disk or an application, and none with the other.
+/// The given patience with a disk or an application, and endless patience with the other.
 fn patience(waits_for: WaitsFor, limit: Duration) -> Patience {
     match waits_for {
         WaitsFor::Disk => Patience { disk: limit, application: Duration::MAX },
@@ -331,7 +331,7 @@ fn has_left(world: &World, node: u32) -> bool {
     matches!(world.ended(node), Some(EndReason::Left | EndReason::Dissolved))
 }
 
-/// Those who leave first take their votes with them, so nothing can be decided for the last ones.
+/// Members that leave first take their votes with them, so nothing can be decided for the last ones.
 #[test]
 fn all_may_leave_one_soon_after_the_other_though_nothing_is_decided_any_more() {
     for seed in 0..200 {
@@ -355,7 +355,8 @@ fn all_may_leave_one_soon_after_the_other_though_nothing_is_decided_any_more() {
     }
 }
 
-/// Some hear later than others that a node asks to join, or that it has: the group is over for all who leave, or for none.
+/// Some members hear later than others that a node asks to join, or that it has joined. The group is over for all that
+/// leave, or for none.
 #[test]
 fn a_group_that_goes_on_with_a_joiner_is_dissolved_for_nobody() {
     let mut gone_on = 0;
@@ -508,8 +509,8 @@ fn who_was_away_for_many_views_begins_anew() {
     world.check();
 }
 
-/// Members 1 to 3, of which the last is dropped after the others were told to suspect it for `reason`, as one that 1 and 2
-/// have vouched for. Returns how long after the suspicion, and after the decision, member 1 goes on.
+/// Drops the last of members 1 to 3, for which 1 and 2 have vouched, after they were told to suspect it for `reason`.
+/// Returns the times after the suspicion, and after the decision, at which member 1 goes on.
 fn waits_for_the_lease(seed: u64, reason: BreakReason, wedges: bool) -> [Duration; 2] {
     let mut world = World::formed(seed, 3);
     for id in [1, 2] {
@@ -539,8 +540,9 @@ fn nobody_goes_on_while_one_that_was_dropped_may_read() {
     }
 }
 
-/// A thread may stand still between its look at the clock and what it does in that step: then its shards echo, after that
-/// look, what they find. The wait begins when they have wedged, not at the clock of the step in which that was asked for.
+/// A thread may stand still between its look at the clock and the rest of that step: then its shards echo, after that
+/// look, what they find. The wait begins when they have wedged, not at the clock of the step in which they were asked
+/// to.
 #[test]
 fn the_wait_for_a_lease_begins_after_the_last_echo_even_if_the_clock_was_read_long_before() {
     for seed in 0..20 {
@@ -555,7 +557,8 @@ fn the_wait_for_a_lease_begins_after_the_last_echo_even_if_the_clock_was_read_lo
         for id in [1, 2] {
             world.net.cut(NodeId(id), NodeId(3));
         }
-        // As `NodeCore::step` does: completions, then the shards (which echo here and now), then membership, then the wedge.
+        // As `NodeCore::step` does: completions, then the shards (which echo here and now), then membership, then the
+        // wedge.
         let echoed = world.net.now();
         world.process(1).input(Input::Broken(NodeId(3), BreakReason::Unreachable));
         world.step_at(1, read);

@@ -168,7 +168,7 @@ fn one_that_dies_as_the_others_go_on_with_it_is_dropped() {
     }
 }
 
-/// Restarts those who are down, each after a while of its own; some not at all, if enough others come.
+/// Restarts the nodes that are down, each after a while of its own; some not at all, if enough others come.
 fn come_back(world: &mut World, all: bool) {
     let mut down: Vec<u32> = world.processes.iter().filter(|(_, p)| p.crashed).map(|(node, _)| node.0).collect();
     world.rng.shuffle(&mut down);

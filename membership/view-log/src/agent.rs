@@ -1,4 +1,4 @@
-//! A node's part in the log: formation, joins, proposals, and what it hears of them.
+//! A node's part in the log: formation, joins, proposals, and the news of them.
 
 mod asks;
 mod election;
@@ -48,12 +48,12 @@ use crate::{
 const BUSY: Duration = Duration::from_millis(20);
 /// The time for which nodes that were heard are remembered, if there is room for few.
 const JUST_NOW: Duration = Duration::from_millis(250);
-/// What a node sent before it was known to be gone may still arrive so long.
+/// The time for which messages of a node may still arrive that it sent before it was known to be gone.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Who was heard is remembered of so many nodes: more than there are, unless somebody makes them up.
+/// The most nodes that are remembered as heard, or as turned away: more than there are, unless a sender makes nodes up.
 const MANY: usize = 1024;
 
-/// What happens to a node's log.
+/// An event at a node's log.
 pub(crate) enum Input {
     Message(NodeId, Vec<u8>),
     /// A message that takes room while it waits.
@@ -64,19 +64,19 @@ pub(crate) enum Input {
     Back(Back),
     PeerGone(NodeId),
     Force(Forcing),
-    /// The group lacks what this node has: it is to be told.
+    /// The group lacks what this node has: the others are to be told.
     WentBack,
     /// An entry was applied.
     Applied(Applied),
-    /// Who leads, or votes, has changed.
+    /// The leader or the voters have changed.
     Raft,
-    /// What became of a proposal that was written.
+    /// The outcome of a proposal that was written.
     Written(Proposal, Result<Reply, String>),
-    /// A change of who votes and learns has ended; whether it took place.
+    /// A change of voters and learners has ended; whether it took place.
     Changed(bool),
     /// Whether a voter agrees that this node leads, as it was asked at this time.
     Agreed(u64, Duration, bool),
-    /// A candidate was written, or withdrawn, or was not.
+    /// Whether a candidate, a withdrawal or a report of this node was written.
     Noted(NodeId, bool),
     Stop,
 }
@@ -91,35 +91,35 @@ pub(crate) struct Agent<C: Types> {
     pub(crate) store: Store,
     pub(crate) inbox: UnboundedSender<Input>,
     pub(crate) rng: fastrand::Rng,
-    /// Time since the start.
+    /// The time since the start.
     pub(crate) now: Duration,
     started: InstantOf<C>,
-    /// When each node was last heard.
+    /// The time at which each node was last heard.
     pub(crate) heard: BTreeMap<NodeId, Duration>,
     /// The latest life of each node that was heard, as a part in the log.
     lives: BTreeMap<NodeId, (Incarnation, u64)>,
     formation: Formation,
     pub(crate) leading: Leading,
-    /// What an operator wants to force, while it asks whether it may.
+    /// The request of an operator, while this node asks whether it may be forced.
     forcing: Option<Forcing>,
-    /// What an operator forces, until it is written.
+    /// The entry that an operator forces, until it is written.
     pub(crate) forced: Option<Entry>,
     /// The life to go over to.
     moves_to: Option<Move>,
-    /// Lives that it has left. It has forgotten how it voted there.
+    /// The lives that this node has left. It has forgotten how it voted there.
     left: BTreeSet<ClusterId>,
-    /// Whom it knew in an earlier life.
+    /// The nodes that it knew in an earlier life.
     former: Vec<Contact>,
-    /// Who has told of another life that this node does not go over to.
+    /// The node that told of another life to which this node does not go over.
     other_life: Option<NodeId>,
     /// The nodes that were turned away, each with its latest life: they are named in this node's log once.
     turned_away: BTreeMap<NodeId, Incarnation>,
     went_back: WentBack,
     /// The place where this node's part is kept, in words.
     directory: Option<String>,
-    /// As what it asks to be a member.
+    /// The member that this node asks to be. None: it does not ask.
     wants: Option<Member>,
-    /// From which epoch on it tells of views. None: it has not been in contact yet.
+    /// The epoch from which on it tells of views. None: it has not been in contact yet.
     tells_from: Option<Epoch>,
     told: Option<Epoch>,
     told_candidates: Vec<Member>,
@@ -127,19 +127,19 @@ pub(crate) struct Agent<C: Types> {
     returns: Returns,
     leadership: Leadership,
     election: Election,
-    /// Since when nodes are known to be gone.
+    /// The time since which nodes are known to be gone.
     pub(crate) gone: BTreeMap<NodeId, Duration>,
     last_tick: Duration,
-    /// When something is to be tried again, though it be before the next tick.
+    /// The time of another attempt at something, which may be before the next tick.
     retry_at: Option<Duration>,
     next_hello: Duration,
-    /// When it next says that it waits.
+    /// The time at which it next logs that it waits.
     next_complaint: Duration,
-    /// When it next looks for a life that began beside this one.
+    /// The time at which it next looks for a life that began beside this one.
     next_look: Duration,
-    /// When it next follows somebody's word on who leads.
+    /// The time from which on it follows another node's word on the leader again.
     next_pointer: Duration,
-    /// Whose turn it is to be asked for news.
+    /// The contact whose turn it is to be asked for news.
     next_contact: usize,
 }
 
@@ -229,11 +229,11 @@ impl<C: Types> Agent<C> {
             next_tick = self.started + self.next_tick();
             self.shared.lock().next_tick = next_tick - self.started;
         }
-        // It fails only if a task of Raft's panicked, and then there is nothing left to stop.
+        // It fails only if a task of Raft's panicked, and then nothing is left to stop.
         let _ = self.raft.shutdown().await;
     }
 
-    /// Wakes this task when who leads has changed, and when Raft has stopped.
+    /// Wakes this task when the leader has changed, and when Raft has stopped.
     fn watch_raft(&self) {
         let (mut metrics, inbox) = (self.raft.server_metrics(), self.inbox.clone());
         drop(C::spawn(async move {
@@ -246,7 +246,7 @@ impl<C: Types> Agent<C> {
         }));
     }
 
-    /// When it must look around, since the start: often only while it waits for something.
+    /// The time of the next look, since the start. Looks are frequent only while this node waits for something.
     fn next_tick(&self) -> Duration {
         let pause = if self.is_busy() { BUSY } else { self.calm() };
         let look = self.last_tick + pause;
@@ -261,7 +261,7 @@ impl<C: Types> Agent<C> {
             || self.is_leading_busily()
     }
 
-    /// Something is worth another look after a time.
+    /// Sets the time of another attempt.
     pub(crate) fn retry_in(&mut self, pause: Duration) {
         let at = self.now + pause;
         self.retry_at = Some(self.retry_at.map_or(at, |retry| retry.min(at)));
@@ -338,7 +338,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Whether Raft has stopped: it can't store what it must, most likely.
+    /// Stops the log if Raft has stopped: most likely, it can't store what it must.
     fn check_raft(&self) {
         let mut metrics = self.raft.metrics();
         let running = metrics.borrow_and_update().running_state.clone();
@@ -349,7 +349,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Who is in the log no more is of no interest.
+    /// Forgets that nodes are gone which are in the log no more.
     fn forget_gone(&mut self) {
         if !self.gone.is_empty() {
             let (peers, _) = self.peers();
@@ -369,7 +369,7 @@ impl<C: Types> Agent<C> {
         self.machine.read(|register| register.view().cloned())
     }
 
-    /// Everyone in the log, and who of them votes.
+    /// All nodes in the log, and the voters among them.
     pub(crate) fn peers(&self) -> (BTreeMap<u64, Peer>, BTreeSet<u64>) {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -411,20 +411,21 @@ impl<C: Types> Agent<C> {
         let lives = mine.zip(cluster).map(|(mine, other)| mine.cmp(&other));
         match (lives, body) {
             (Some(order), Body::Hello(hello)) if order.is_ne() => {
-                // A life in which nothing is decided yet may never be.
+                // A life in which nothing is decided yet may never be more than begun.
                 if self.last().is_some() && (order.is_gt() || !hello.decided) {
                     let began = self.machine.read(|register| register.began().cloned());
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(began)));
                 }
             }
             (Some(order), Body::Here(Here::OtherLife(began))) if order.is_ne() => {
-                // One that it has left for this one, in which it has not been told of anything yet, is over.
+                // A life that this node has left for this one, in which it has not been told of anything yet, is over.
                 let is_open = |life: &ClusterId| self.last().is_none() && !self.left.contains(life);
                 if let Some(cluster) = cluster.filter(|life| order.is_lt() || is_open(life)) {
                     self.on_other_life(sender, cluster, began);
                 }
             }
-            // Nothing binds it to a life of whose log it has nothing: who began that may be dead, and begin another one.
+            // Nothing binds this node to a life of whose log it has nothing: the node that began that may be dead, and
+            // begin another one.
             (Some(order), Body::Call { id, to, call })
                 if order.is_ne()
                     && to == me.voter
@@ -434,7 +435,7 @@ impl<C: Types> Agent<C> {
                 cluster.into_iter().for_each(|cluster| self.adopt(cluster));
                 self.on_call(reply_to, id, call);
             }
-            // Whoever tries to go on with a life that is over may have nobody else to ask.
+            // A node that tries to go on with a life that is over may have no other node to ask.
             (Some(std::cmp::Ordering::Greater), Body::Call { .. }) => {
                 if let Some(began) = self.machine.read(|register| register.began().cloned()) {
                     self.network.send(&reply_to, Body::Here(Here::OtherLife(Some(began))));
@@ -469,7 +470,7 @@ impl<C: Types> Agent<C> {
                     self.has_reverted(&sender);
                 }
             }
-            // The rest is for those who are in the same life.
+            // The rest is for nodes that are in the same life.
             (None, _) => {}
             (_, Body::Propose(proposal)) => self.take_proposal(*proposal, sender),
             (_, Body::Say(back)) => self.take_said(*back, &sender),

@@ -1,6 +1,7 @@
 //! The store on a disk: one file (redb), in a directory of the node's own.
 //!
-//! Two tables: `log` has the entries by index, `values` what is kept beside them. Values are in postcard's format.
+//! It has two tables: `log` has the entries by index, `values` the other stored values by name. Values are in
+//! postcard's format.
 
 use std::{
     fmt, io,
@@ -19,13 +20,13 @@ use crate::{
 
 /// The file's name, in the node's directory.
 const FILE: &str = "view-log.redb";
-/// The version of what the tables hold.
+/// The version of the tables' contents.
 const VERSION: u64 = 9;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const VALUES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("values");
 
-/// Why a store can't be used.
+/// The reason for which a store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// Another process has it.
@@ -66,12 +67,12 @@ pub enum StorageError {
         /// The format that it names.
         found: u64,
     },
-    /// What it holds makes no sense.
+    /// Its contents make no sense.
     #[error("{} is damaged ({what}): move it away, and the node joins as a new one", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The damage.
         what: String,
     },
     /// Reading or writing failed.
@@ -79,7 +80,7 @@ pub enum StorageError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -88,7 +89,7 @@ fn parent(path: &Path) -> String {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(path).display().to_string()
 }
 
-/// A node's directory, in use by this process: the store of its part in the view log, and what its owner keeps beside it.
+/// A node's directory, in use by this process: the store of its part in the view log, and its owner's notes beside it.
 #[derive(Debug)]
 pub struct Directory {
     pub(crate) opened: Opened,
@@ -102,7 +103,7 @@ impl Directory {
         Ok(Directory { opened: open(directory, (cluster, node), &mut log::random())?, path })
     }
 
-    /// The number that no other store has.
+    /// The number of this part in the log, which no other store has.
     pub fn voter(&self) -> VoterId {
         self.opened.voter
     }
@@ -112,12 +113,12 @@ impl Directory {
         !self.opened.store.has_no_log()
     }
 
-    /// The bytes that were kept last; none at first.
+    /// The bytes that [`set_notes`](Directory::set_notes) kept last; none at first.
     pub fn notes(&self) -> Vec<u8> {
         self.opened.store.notes()
     }
 
-    /// Keeps other bytes, for good once this returns.
+    /// Replaces the notes, for good once this returns.
     pub fn set_notes(&mut self, notes: Vec<u8>) -> Result<(), StorageError> {
         let written = self.opened.store.set_notes(notes);
         written.map_err(|source| StorageError::Io { path: self.path.clone(), source })
@@ -176,7 +177,7 @@ fn with_database(
             return Err(StorageError::OtherNode { path: path.to_path_buf(), found, expected: node });
         }
         Some(identity @ Identity { node: Some(_), .. }) => VoterId(identity.voter),
-        // One that was written before the node was becomes that of the node that opens it.
+        // A store that was written before nodes were stored becomes that of the node that opens it.
         found => {
             let voter = found.map_or_else(|| rng.u64(1..), |identity| identity.voter);
             let identity = Identity { version: VERSION, voter, cluster: cluster.to_string(), node: Some(node) };
@@ -190,7 +191,7 @@ fn with_database(
     Ok(Opened { voter, store, cluster: life, directory: Some(parent(path)) })
 }
 
-/// Whose a file is.
+/// The node and cluster to which a file belongs.
 struct Identity {
     version: u64,
     voter: u64,

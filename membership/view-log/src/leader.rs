@@ -1,4 +1,4 @@
-//! What the node that leads the log does for all: it writes entries, and looks after who votes and who is told.
+//! The leader's work for all nodes: it writes entries, and looks after the voters and the learners.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,57 +16,57 @@ use crate::{
     wire::{Body, Contact},
 };
 
-/// Nearly all of the log is there if no more than so many entries are missing: others are on their way.
+/// The most entries that a node may lack that has nearly all of the log: others are on their way.
 const NEARLY: u64 = 3;
-/// What could not be done is tried again after this.
+/// The time after which something that could not be done is tried again.
 const PAUSE: Duration = Duration::from_millis(15);
-/// So many proposals may be on their way at once.
+/// The most proposals that may be on their way at once.
 const WRITING: usize = 64;
-/// Who has asked within this time still asks.
+/// The time for which a node that has asked counts as one that asks.
 const RECENT: Duration = Duration::from_secs(1);
-/// How long a node that is no member any more is still told what happens: it learns that it was dropped.
+/// The time for which a node that is no member any more is still told the news: it learns that it was dropped.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A node that asked for a place.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
     pub(crate) peer: Peer,
-    /// It is in no group yet, and among those who found one.
+    /// Whether it is in no group yet, and among the founders of one.
     pub(crate) founds: bool,
     pub(crate) heard: Duration,
 }
 
-/// What a leader keeps in mind. Another begins without it.
+/// A leader's memory. Another leader begins without it.
 #[derive(Debug, Default)]
 pub(crate) struct Leading {
-    /// Who asked, also of one who does not lead: it may soon.
+    /// The nodes that asked. A node that does not lead keeps them, too: it may soon lead.
     pub(crate) asking: BTreeMap<NodeId, Asking>,
-    /// Who votes and learns is being changed.
+    /// Whether a change of voters and learners is under way.
     pub(crate) changing: bool,
     /// Candidates that are being written, or withdrawn.
     pub(crate) noting: BTreeSet<NodeId>,
-    /// Since when this node has led a log without a first view.
+    /// The time since which this node has led a log without a first view.
     first_since: Option<Duration>,
     /// The proposals that are being written.
     writing: Vec<Proposal>,
-    /// Something could not be done now. It is tried again at this time.
+    /// The time until which nothing is tried, after something could not be done.
     pause_until: Duration,
     refused: Option<(Proposal, String)>,
-    /// Since when those in the log have no place in it any more.
+    /// The time since which parts in the log have no place in it any more.
     idle_since: BTreeMap<u64, Duration>,
-    /// Since when candidates have been there, of those who have not been heard.
+    /// The time since which candidates have not been heard.
     silent_since: BTreeMap<NodeId, Duration>,
 }
 
 impl Leading {
-    /// A node asks. Who asks no more is forgotten.
+    /// Takes note that a node asks. Nodes that ask no more are forgotten.
     pub(crate) fn asked(&mut self, node: NodeId, asking: Asking) {
         let now = asking.heard;
         self.asking.retain(|_, other| now - other.heard < RECENT);
         self.asking.insert(node, asking);
     }
 
-    /// What was refused may be right now.
+    /// Forgets the last refusal: after a change, that proposal may be right.
     pub(crate) fn on_change(&mut self) {
         self.refused = None;
     }
@@ -115,8 +115,8 @@ impl<C: Types> Agent<C> {
         self.lead();
     }
 
-    /// Writes the first view: once all who found the group are in the log; or after a while without those who don't come, if they
-    /// are not more than half. A witness that leads knows the founders from what they said.
+    /// Writes the first view: once all founders are in the log, or after a while without those that don't come, if they
+    /// are not more than half. A witness that leads knows the founders from their own words.
     fn write_first(&mut self, peers: &BTreeMap<u64, Peer>) {
         let Some(Founders { layout, members, witnesses }) = self.founders() else { return };
         let Some(cluster) = self.network.cluster() else { return };
@@ -148,7 +148,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Gives those who ask their place: first in the log, then among the candidates. Says whether it changes who is in the log.
+    /// Gives nodes that ask their place: first in the log, then among the candidates. Returns whether it changes the
+    /// nodes in the log.
     fn admit(&mut self, peers: &BTreeMap<u64, Peer>) -> bool {
         let candidates = self.machine.read(|register| register.candidates().to_vec());
         let now = self.now;
@@ -158,7 +159,7 @@ impl<C: Types> Agent<C> {
             let known = candidates.iter().filter(|other| other.node == asks.node).map(|other| other.incarnation);
             known.chain(newest).any(|known| known >= asks.incarnation)
         };
-        // The members tell the others why they may not join.
+        // The members tell other nodes why they may not join.
         let may_join =
             |peer: &Peer| peer.witness || self.view().is_none_or(|view| view.has_fingerprint_of(&peer.member));
         let asking: Vec<Peer> =
@@ -249,7 +250,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// The voters that were to be, if a change to them has not ended.
+    /// The voters of an unfinished change.
     fn half_changed(&self) -> Option<BTreeSet<u64>> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -275,7 +276,7 @@ impl<C: Types> Agent<C> {
         }));
     }
 
-    /// Writes an entry, and tells the agent whether it counts.
+    /// Writes an entry, and tells the agent whether it was taken.
     pub(crate) fn write(&self, entry: Entry, then: impl FnOnce(bool) -> Input + Send + 'static) {
         let (raft, inbox) = (self.raft.clone(), self.inbox.clone());
         drop(C::spawn(async move {
@@ -291,7 +292,7 @@ impl<C: Types> Agent<C> {
         let Some(view) = self.view() else { return };
         let me = self.me();
         if proposal.view.epoch.0 != view.epoch.0 + 1 {
-            // It comes late: what was decided helps more than a refusal.
+            // It comes late: the last decision helps more than a refusal.
             if from.node != me.node {
                 self.network.send(&Contact::from(&from), Body::Here(self.whereabouts(&from)));
             }
@@ -337,7 +338,7 @@ impl<C: Types> Agent<C> {
                     self.refuse(&by, &proposal, why);
                 }
             }
-            // The proposer sends it again, to who leads now.
+            // The proposer sends it again, to the present leader.
             Err(e) => {
                 tracing::info!("a proposal was not written: {e}");
                 self.not_written(proposal.view.epoch);

@@ -30,7 +30,7 @@ pub struct Log {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Where messages for a node's log go in.
+/// The entry for messages to a node's log.
 #[derive(Clone)]
 pub struct Inlet {
     shared: Arc<Shared>,
@@ -38,8 +38,8 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Hands over a message that [`Transport`] brought from a node. It is lost if too many wait; after the log has stopped,
-    /// nothing happens.
+    /// Hands over a message that [`Transport`] brought from a node. It is lost if too many wait; after the log has
+    /// stopped, nothing happens.
     pub fn incoming(&self, from: NodeId, message: Vec<u8>) {
         match self.shared.room(message.len()) {
             Some(room) => drop(self.inbox.send(Input::Queued(from, message, room))),
@@ -50,7 +50,7 @@ impl Inlet {
     }
 }
 
-/// How a node's log is, for others than its owner. It stays as it was when the log has stopped.
+/// A view of a node's log for others than its owner. It stays as it was when the log has stopped.
 #[derive(Clone)]
 pub struct Monitor {
     shared: Arc<Shared>,
@@ -63,40 +63,41 @@ impl Monitor {
         self.shared.lock().me.clone()
     }
 
-    /// How the log is.
+    /// The state of the log.
     pub fn status(&self) -> Status {
         self.shared.lock().status.clone()
     }
 
-    /// Why the log has stopped, if it has.
+    /// The reason for which the log has stopped, if it has.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().failure.clone()
     }
 
-    /// Tells the others that their group goes on without what this node has, which was decided or acknowledged: it shows in their
-    /// [status](Monitor::status).
+    /// Tells the others that their group goes on without something that this node has, and that was decided or
+    /// acknowledged. It shows in their [status](Monitor::status).
     pub fn say_went_back(&self) {
         let _ = self.inbox.send(Input::WentBack);
     }
 
-    /// Begins another life of the cluster, of which this node is the only voter: what was decided elsewhere since, and
-    /// what others hold that this node does not, is given up. `proposal` follows the last view that this node knows, and
-    /// has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (who, when, why) is kept for good.
+    /// Begins another life of the cluster, of which this node is the only voter. What was decided elsewhere since, and
+    /// what others hold that this node does not, is given up. `proposal` follows the last view that this node knows,
+    /// and has it as a member; it comes as [`Committed`](ViewEvent::Committed). `reason` (by whom, when, why) is kept
+    /// for good.
     ///
-    /// It first asks, for a second, whether another node was forced, or is at this moment: of several only one goes on. `done` is
-    /// told what comes of it, on the log's thread; it is dropped if the log has stopped. Nodes of the old life that hear of the
-    /// new one go over to it by themselves, if they are in no view, or can't go on and know of no later view than the new
-    /// life has.
+    /// The node first asks, for a second, whether another node was forced, or is at this moment: of several only one
+    /// goes on. `done` is called with the outcome, on the log's thread; it is dropped if the log has stopped. Nodes of
+    /// the old life that hear of the new one go over to it by themselves if they are in no view. Members do, too, if
+    /// they can't go on and know of no later view than the new life has.
     pub fn force(&self, proposal: Proposal, reason: String, done: impl FnOnce(Result<(), NotForced>) + Send + 'static) {
         let _ = self.inbox.send(Input::Force(Forcing::new(proposal, reason, done)));
     }
 }
 
 impl Log {
-    /// Starts a node's log. With a directory, it goes on with what was stored there, or begins to store, and its incarnation
-    /// is later than all earlier ones; without, it ends
-    /// with the process, and the next one is another part in the log. `wake` is called whenever [`poll`](ViewLog::poll)
-    /// has something new, or the log has [failed](Monitor::failure).
+    /// Starts a node's log. With a directory, it goes on with the stored part, or begins to store, and its incarnation
+    /// is later than all earlier ones. Without, the part ends with the process, and the next process is another part in
+    /// the log. `wake` is called whenever [`poll`](ViewLog::poll) has something new, or the log has
+    /// [failed](Monitor::failure).
     ///
     /// # Errors
     ///
@@ -134,12 +135,12 @@ impl Log {
         Ok(Log { shared, inbox, thread: Some(thread) })
     }
 
-    /// Where this node's messages go in.
+    /// The entry for this node's messages.
     pub fn inlet(&self) -> Inlet {
         Inlet { shared: Arc::clone(&self.shared), inbox: self.inbox.clone() }
     }
 
-    /// What others than its owner may look at, and do.
+    /// A view of the log for others than its owner.
     pub fn monitor(&self) -> Monitor {
         Monitor { shared: Arc::clone(&self.shared), inbox: self.inbox.clone() }
     }
@@ -187,7 +188,8 @@ impl ViewLog for Log {
     }
 }
 
-/// A node must not go on without its log, not even if that is this crate's fault.
+/// A guard that stops the node's log if its thread panics: a node must not go on without its log, not even if that is
+/// this crate's fault.
 struct Guard(Arc<Shared>);
 
 impl Drop for Guard {
@@ -204,12 +206,12 @@ pub(crate) fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(RandomState::new().build_hasher().finish())
 }
 
-/// A store, and whose it is.
+/// A store, with the number of the part in the log to which it belongs.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) voter: VoterId,
     pub(crate) store: Store,
-    /// Of which life, if it is known.
+    /// The life of the cluster, if it is known.
     pub(crate) cluster: Option<ClusterId>,
     /// The place where it is kept, in words, if it outlives its process.
     pub(crate) directory: Option<String>,
@@ -221,7 +223,7 @@ impl Opened {
     }
 }
 
-/// What follows from the settings.
+/// The values that follow from the settings.
 pub(crate) struct Parts {
     pub(crate) me: Member,
     pub(crate) config: Arc<Config>,
@@ -242,7 +244,7 @@ impl Parts {
             heartbeat_interval: millis(heartbeat),
             election_timeout_min: millis(election.0),
             election_timeout_max: millis(election.1),
-            // Who stands, and when, is decided here.
+            // The agent decides which node stands, and when.
             enable_tick: false,
             enable_elect: false,
             backoff: "50ms".into(),

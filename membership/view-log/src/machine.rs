@@ -18,7 +18,7 @@ use crate::{
     types::{LogId, Membership, Reply, Snapshot, SnapshotMeta, StoredMembership, Types},
 };
 
-/// A register, and how far the log has come in it.
+/// A register, and the last entry of the log that it has.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
     register: Register,
@@ -26,7 +26,7 @@ struct State {
     membership: StoredMembership,
 }
 
-/// Takes note of what was applied.
+/// A callback for each applied entry.
 pub(crate) type Observer = Arc<dyn Fn(Applied) + Send + Sync>;
 
 /// The state machine. Clones are the same one.
@@ -38,14 +38,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// As it was when the store's snapshot was taken. `observer` is told of every entry that is applied.
+    /// The state machine of the store's last snapshot. `observer` is told of every entry that is applied.
     pub(crate) fn new(store: Store, observer: Observer) -> io::Result<Machine> {
         let state = store.snapshot().map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         Ok(Machine { state: Arc::new(Mutex::new(state)), store, observer })
     }
 
-    /// Forgets everything, for another life of the cluster, and keeps its first entry, if this node is to write that. Nothing
-    /// else may use the store at that time.
+    /// Forgets everything, for another life of the cluster, and keeps that life's first entry, if this node is to write
+    /// it. Nothing else may use the store at that time.
     pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
         self.store.begin_anew(cluster, first)?;
         *self.lock() = State::default();
@@ -56,12 +56,12 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been decided, as far as this node knows.
+    /// Reads the decisions that this node knows.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Register) -> T) -> T {
         read(&self.lock().register)
     }
 
-    /// Who votes, by what was applied.
+    /// The voters and learners of the last applied change.
     pub(crate) fn membership(&self) -> Membership {
         self.lock().membership.membership().clone()
     }

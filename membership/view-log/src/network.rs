@@ -24,7 +24,7 @@ use crate::{
     wire::{Answer, Body, Call, Contact, Envelope, Transport},
 };
 
-/// How messages leave this node, and which of them wait for an answer.
+/// The way out for this node's messages, with the calls that wait for an answer.
 pub(crate) struct Network {
     transport: Arc<dyn Transport>,
     state: Mutex<State>,
@@ -37,9 +37,9 @@ struct State {
     lives: Vec<Incarnation>,
     addresses: BTreeMap<NodeId, Vec<String>>,
     next_call: u64,
-    /// Whose answer is waited for, and by whom.
+    /// The calls whose answers are waited for.
     calls: BTreeMap<u64, Waiting>,
-    /// By part, the end of what its log had in common with this node's, while it led by that vote.
+    /// By part, the last entry up to which its log is known to match this node's, while this node led by that vote.
     matched: BTreeMap<VoterId, (Vote, LogId)>,
 }
 
@@ -48,9 +48,9 @@ struct Waiting {
     node: NodeId,
     voter: VoterId,
     waiter: oneshot::Sender<Result<Answer, String>>,
-    /// Of entries, the vote by which this node leads, and the last of them.
+    /// Of a call with entries, the vote by which this node leads, and the last entry that the answer confirms.
     reaches: Option<(Vote, LogId)>,
-    /// The other has said before that it has what these entries follow.
+    /// Whether the other has said before that it has what these entries follow.
     is_known: bool,
 }
 
@@ -65,8 +65,8 @@ impl Network {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts calls from here on, which must be where no earlier life of this node has counted: an answer that one of those
-    /// waited for may still come.
+    /// Counts calls from here on. No earlier life of this node must have counted from there: an answer to one of its
+    /// calls may still come.
     pub(crate) fn count_from(&self, first: u64) {
         self.lock().next_call = first;
     }
@@ -75,8 +75,8 @@ impl Network {
         self.lock().cluster
     }
 
-    /// From now on it takes part in this life of the group. In another one nothing was asked or said yet, also if this node leads by the
-    /// same vote.
+    /// Takes part in this life of the group from now on. In another life nothing was asked or said yet, also if this
+    /// node leads by the same vote.
     pub(crate) fn set_cluster(&self, cluster: Option<ClusterId>) {
         let mut state = self.lock();
         if state.cluster != cluster {
@@ -93,12 +93,12 @@ impl Network {
         self.lock().me = me;
     }
 
-    /// The lives that this node's storage remembers.
+    /// Sets the lives that this node's storage remembers.
     pub(crate) fn set_lives(&self, lives: Vec<Incarnation>) {
         self.lock().lives = lives;
     }
 
-    /// Takes note of where a node says it is: that may be newer than what the log has of it.
+    /// Takes note of a node's own addresses: they may be newer than those in the log.
     pub(crate) fn learn(&self, member: &Member) {
         if !member.addresses.is_empty() {
             self.lock().addresses.insert(member.node, member.addresses.clone());
@@ -121,7 +121,8 @@ impl Network {
         }
     }
 
-    /// Hands a node's answer to whoever waits for it. False if the node lacks what it said before that it has: nothing is handed on.
+    /// Hands a node's answer to the call that waits for it. False if the node lacks entries that it has acknowledged:
+    /// nothing is handed on.
     pub(crate) fn answer(&self, from: NodeId, id: u64, answer: Result<Answer, String>) -> bool {
         let mut state = self.lock();
         if state.calls.get(&id).is_none_or(|waiting| waiting.node != from) {
@@ -138,16 +139,16 @@ impl Network {
             let known = state.matched.entry(voter).or_insert((vote, last));
             *known = if known.0 == vote { (vote, last.max(known.1)) } else { (vote, last) };
         }
-        // It may have given up in the meantime.
+        // The caller may have given up in the meantime.
         let _ = waiter.send(answer);
         true
     }
 }
 
-/// Makes clients for the parts in the log.
+/// The factory of clients for the parts in the log.
 pub(crate) struct Clients(pub(crate) Arc<Network>);
 
-/// Calls one part in the log.
+/// A client of one part in the log.
 pub(crate) struct Client {
     network: Arc<Network>,
     node: NodeId,
@@ -155,7 +156,7 @@ pub(crate) struct Client {
     voter: VoterId,
 }
 
-/// Forgets a call whose caller gave up.
+/// A call that waits; dropping it forgets the call.
 struct Pending<'a>(&'a Network, u64);
 
 impl Drop for Pending<'_> {

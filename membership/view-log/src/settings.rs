@@ -1,4 +1,4 @@
-//! What a log is started with, and why one stops.
+//! The settings of a log, and the reasons for which one stops.
 
 use std::time::Duration;
 
@@ -7,43 +7,43 @@ use squall_membership::{Epoch, Layout, Member, Parameters};
 
 use crate::wire::Contact;
 
-/// What a node's log is started with.
+/// The settings of a node's log.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cluster's name. Nodes that name another are refused.
     pub cluster: String,
-    /// This node, as it wants to be known. The log itself chooses `voter` and `fingerprint`, and raises `incarnation` above what the cluster
-    /// remembers of the node: [`Monitor::me`](crate::Monitor::me) says what they are.
+    /// This node, as it wants to be known. The log itself chooses `voter` and `fingerprint`, and raises `incarnation`
+    /// above what the cluster remembers of the node: [`Monitor::me`](crate::Monitor::me) returns the result.
     pub me: Member,
-    /// How shards are laid out: alike at all nodes.
+    /// The layout of shards: alike at all nodes.
     pub layout: Layout,
-    /// Whatever else must be alike at all nodes, but witnesses. Members refuse a node of which it differs.
+    /// Whatever else must be alike at all nodes, but witnesses. Members refuse a node whose parameters differ.
     pub parameters: Parameters,
-    /// How it comes to a group.
+    /// The node's way into a group.
     pub start: Start,
-    /// Who decides, by configuration; witnesses may be among them. None: as many members as make an odd number up to five, in
-    /// the order of their ranks.
+    /// The voters, by configuration; witnesses may be among them. None: as many members as make an odd number up to
+    /// five, in the order of their ranks.
     pub voters: Option<Vec<NodeId>>,
-    /// How long things take.
+    /// The times of the log.
     pub timing: Timing,
 }
 
-/// How a node comes to a group.
+/// A node's way into a group.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// As one of those who found it, if there is none; else it joins.
+    /// The node is one of the founders, if there is no group; else it joins.
     List {
         /// The first view's members by rank, this node among them.
         members: Vec<Contact>,
         /// Nodes that run a log only.
         witnesses: Vec<Contact>,
     },
-    /// It asks to join.
+    /// The node asks to join.
     Join {
         /// Nodes that may know of the group.
         contacts: Vec<Contact>,
     },
-    /// It runs a log and is never a member; it votes if [`Settings::voters`] name it at those who lead the log.
+    /// The node runs a log and is never a member. It votes if the log's leader has it in [`Settings::voters`].
     Witness {
         /// Nodes that may know of the group.
         contacts: Vec<Contact>,
@@ -68,22 +68,26 @@ impl Start {
     }
 }
 
-/// How long things take.
+/// The times of a log.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// How often the log's leader shows that it is there, for a while after something happened; a third as often else.
+    /// The time between two heartbeats of the log's leader, for a while after something happened; three times as long
+    /// else.
     pub heartbeat: Duration,
-    /// The silence of a leader after which a node takes it for lost: the first if it waits for a decision, else the second.
-    /// When a leader is [known to be gone](squall_membership::ViewLog::peer_gone), nobody waits for it. Another is elected once most of
-    /// the voters take it for lost; a leader steps aside if for as long as the second nothing that it has written is decided.
+    /// The silence of a leader after which a node takes it for lost: the first if it waits for a decision, else the
+    /// second. When a leader is [known to be gone](squall_membership::ViewLog::peer_gone), no node waits for it.
+    /// Another is elected once most of the voters take it for lost. A leader steps aside if for as long as the second
+    /// nothing that it has written is decided.
     pub election: (Duration, Duration),
-    /// How often a node that is in no group asks for one.
+    /// The time between two questions of a node that is in no group.
     pub hello: Duration,
-    /// How long nothing may be decided before [`NoQuorum`](squall_membership::ViewEvent::NoQuorum) is reported.
+    /// The time for which nothing may be decided before [`NoQuorum`](squall_membership::ViewEvent::NoQuorum) is
+    /// reported.
     pub no_quorum: Duration,
-    /// The time after which a node without a first view fails with [`Failure::NotFormed`] or [`Failure::NotAdmitted`]. None: never.
+    /// The time after which a node without a first view fails with [`Failure::NotFormed`] or [`Failure::NotAdmitted`].
+    /// None: never.
     pub formation: Option<Duration>,
-    /// How long nothing may be heard of a node that asks to join, before it is taken as one that asks no more.
+    /// The time for which nothing may be heard of a node that asks to join, before it counts as one that asks no more.
     pub withdraw: Duration,
 }
 
@@ -100,7 +104,7 @@ impl Default for Timing {
     }
 }
 
-/// Why a log can't be started.
+/// The reason for which a log can't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// This node is not in the list that it was started with.
@@ -108,10 +112,10 @@ pub enum StartError {
     NotListed {
         /// The node.
         node: NodeId,
-        /// Who is.
+        /// The configured members.
         members: Vec<NodeId>,
     },
-    /// The times can't be worked with.
+    /// The times contradict each other.
     #[error(
         "the view log's times don't fit together ({0}): the heartbeat must be shorter than the election times, in rising order"
     )]
@@ -119,7 +123,7 @@ pub enum StartError {
     /// The store can't be used.
     #[error(transparent)]
     Storage(#[from] crate::StorageError),
-    /// It can't be written that the node begins another life.
+    /// The start of another life of the node can't be stored.
     #[error("the view log can't be kept: {0}")]
     NotStored(std::io::Error),
     /// The thread could not be started.
@@ -127,7 +131,7 @@ pub enum StartError {
     Thread(std::io::Error),
 }
 
-/// Why a log has stopped: its node can't go on.
+/// The reason for which a log has stopped: its node can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No group came about in the time that was given.
@@ -153,7 +157,7 @@ pub enum Failure {
     Forgotten {
         /// The node that says so.
         with: NodeId,
-        /// The nodes that vote, and have forgotten how they did.
+        /// The voters that have forgotten how they voted.
         nodes: Vec<NodeId>,
     },
     /// This node and the others are configured differently.
@@ -161,7 +165,7 @@ pub enum Failure {
     Mismatch {
         /// The node that says so.
         with: NodeId,
-        /// What differs.
+        /// The difference.
         why: String,
     },
     /// The group has begun anew, and what this node has stored of it is of another life.
@@ -184,7 +188,7 @@ pub enum Failure {
         /// The directory.
         directory: String,
     },
-    /// Most of those who decide went on from old copies of their storage, without what this node knows.
+    /// Most of the voters went on from old copies of their storage, without what this node knows.
     #[error(
         "the group has gone back: {with} goes on at epoch {} from an old copy of its storage, and lacks what was decided and \
          acknowledged up to epoch {}, which this node has. Nothing in {directory} was changed, and `squall log read` shows the records \
@@ -197,9 +201,9 @@ pub enum Failure {
         with: NodeId,
         /// The epoch of its view.
         goes_on: Epoch,
-        /// The last one that this node knows.
+        /// The epoch of the last view that this node knows.
         known: Epoch,
-        /// The place where this node keeps what it has.
+        /// The directory in which this node keeps its data.
         directory: String,
     },
     /// Operators have forced two nodes to go on from the same life, each without the other. Only one of the two may.
@@ -247,7 +251,7 @@ pub(crate) fn forgotten(nodes: &[NodeId]) -> String {
     )
 }
 
-/// Why a node does not begin another life of its cluster.
+/// The reason for which a node does not begin another life of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForced {
     /// Another node was forced before.

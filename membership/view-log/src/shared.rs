@@ -1,4 +1,4 @@
-//! What the log's task and its owner share.
+//! The state that the log's task shares with its owner.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +14,7 @@ use squall_membership::{ClusterId, Epoch, Member, Proposal, ViewEvent, VoterId};
 
 use crate::settings::Failure;
 
-/// As many bytes of messages may wait for the log's task, which may be writing to a slow disk.
+/// The most bytes of messages that may wait for the log's task, which may be writing to a slow disk.
 const MAX_WAITING: usize = 32 << 20;
 
 /// The state of a node's log, for operators.
@@ -24,34 +24,34 @@ pub struct Status {
     pub cluster: Option<ClusterId>,
     /// The current view's epoch, as far as this node knows.
     pub epoch: Option<Epoch>,
-    /// Who decides.
+    /// The voters.
     pub voters: Vec<(NodeId, VoterId)>,
-    /// Who is told.
+    /// The learners: nodes that are told of decisions and don't vote.
     pub learners: Vec<(NodeId, VoterId)>,
-    /// Who leads.
+    /// The leader.
     pub leader: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
     /// The last entry that was applied.
     pub applied: u64,
-    /// Who asks to join.
+    /// The nodes that ask to join.
     pub candidates: Vec<NodeId>,
-    /// What operators have forced, in words.
+    /// The views that operators have forced, in words.
     pub forced: Vec<String>,
-    /// A node of another life, which an operator forced, that this one does not go over to by itself: it holds what that life
-    /// lacks, or can go on.
+    /// A node of another life, which an operator forced, that this one does not go over to by itself: it holds what
+    /// that life lacks, or can go on.
     pub other_life: Option<NodeId>,
-    /// Those who vote and of whom nothing is heard, while this node is back and too few are there to decide.
+    /// The voters of which nothing is heard, while this node is back and too few are there to decide.
     pub waits_for: Vec<NodeId>,
     /// Sentences of nodes that know more of the group than the group does, since it goes on from old copies of storage.
     pub went_back: Vec<String>,
     /// The last view that this node knows of, while it is in none.
     pub outside: Option<Proposal>,
-    /// Why nothing can be decided without an operator, and what to do, if that is so.
+    /// The reason for which nothing can be decided without an operator, and what to do, if that is so.
     pub stuck: Option<String>,
 }
 
-/// What the log's task leaves for its owner.
+/// The news that the log's task leaves for its owner.
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// Whether there may be an event: the owner looks millions of times a second.
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     waiting: AtomicUsize,
 }
 
-/// What a message takes while it waits for the log's task.
+/// The bytes that a message takes up while it waits for the log's task.
 pub(crate) struct Room(Arc<Shared>, usize);
 
 impl Drop for Room {
@@ -75,7 +75,7 @@ pub(crate) struct State {
     pub(crate) me: Member,
     pub(crate) status: Status,
     pub(crate) failure: Option<Failure>,
-    /// When the log's task next looks around, since its start.
+    /// The time of the next look of the log's task, since its start.
     pub(crate) next_tick: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Shared {
         Shared { state: Mutex::new(state), has_events: AtomicBool::new(false), wake, waiting: AtomicUsize::new(0) }
     }
 
-    /// Room for a message of so many bytes. None if too many wait: it is lost, as messages may be.
+    /// Room for a message of this many bytes. None if too many wait: the message is lost, as messages may be.
     pub(crate) fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
         let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
         let room = Room(Arc::clone(self), bytes);
@@ -121,7 +121,7 @@ impl Shared {
         self.has_events.load(Ordering::Acquire)
     }
 
-    /// The log stops. The first reason is the one that counts.
+    /// Stops the log. The first reason is the one that counts.
     pub(crate) fn fail(&self, failure: Failure) {
         self.lock().failure.get_or_insert(failure);
         (self.wake)();

@@ -31,12 +31,13 @@ use crate::{
     wire::{Contact, Transport},
 };
 
-/// How much further than asked a log's clock may go, so that it comes to rest.
+/// The excess by which a log's clock may go further than asked, so that it comes to rest.
 const SETTLE: Duration = Duration::from_micros(1);
 
-/// A node's log in virtual time. Everything it does follows from its settings, its seed, its disk, and what it is told when.
+/// A node's log in virtual time. All its actions follow from its settings, its seed, its disk, its inputs and their
+/// times.
 ///
-/// Dropping it is a crash: what its disk had not synced may be lost ([`SimDisk::crash`]).
+/// Dropping it is a crash: writes that its disk had not synced may be lost ([`SimDisk::crash`]).
 pub struct SimLog {
     runtime: Runtime,
     shared: Arc<Shared>,
@@ -44,11 +45,11 @@ pub struct SimLog {
     outbox: Arc<Outbox>,
     store: Store,
     machine: Arc<OnceLock<Machine>>,
-    /// What the runtime's clock showed when the caller's showed `began`.
+    /// The reading of the runtime's clock when the caller's showed `began`.
     origin: SimInstant,
     began: Time,
     now: Time,
-    /// What it was told and has not dealt with.
+    /// The inputs that it has not dealt with.
     inputs: Vec<Input>,
 }
 
@@ -88,7 +89,7 @@ impl SimLog {
             drop(Runtime::spawn(async move {
                 match agent.await {
                     Ok(agent) => {
-                        // Nobody else sets it.
+                        // Nothing else sets it.
                         let _ = task_machine.set(agent.machine.clone());
                         agent.run(inputs).await;
                     }
@@ -103,12 +104,12 @@ impl SimLog {
         Ok(log)
     }
 
-    /// A message that arrives from a node. It is dealt with at the next [`advance`](SimLog::advance), or poll.
+    /// Takes a message from a node. It is dealt with at the next [`advance`](SimLog::advance), or poll.
     pub fn incoming(&mut self, from: NodeId, message: Vec<u8>) {
         self.inputs.push(Input::Message(from, message));
     }
 
-    /// Runs all that is due up to a time, and then deals with what it was told.
+    /// Runs all that is due up to a time, and then deals with the inputs.
     pub fn advance(&mut self, now: Time) {
         let is_due = self.next_run().is_some_and(|at| at <= now);
         if is_due || !self.inputs.is_empty() {
@@ -126,24 +127,24 @@ impl SimLog {
                 // If the log has stopped, `failure` says why.
                 let _ = inbox.send(input);
             }
-            // Timers fire only when no task can run: after this one, all have done what they could, also those that
-            // sleep for some nanoseconds to let others run.
+            // Timers fire only when no task can run. After this one, all tasks have done what they could, also those
+            // that sleep for some nanoseconds to let others run.
             Simulated::sleep(SETTLE).await;
         });
     }
 
-    /// When it has something to do of itself: until then it only deals with what it is told. None: never.
+    /// The time at which it has something to do of itself: until then it only deals with inputs. None: never.
     pub fn next_run(&self) -> Option<Time> {
         let at = self.runtime.next_timer()?.elapsed_since_start();
         Some(self.began + at.saturating_sub(self.origin.elapsed_since_start()))
     }
 
-    /// Messages to be sent, in order.
+    /// Takes the messages to be sent, in order.
     pub fn outgoing(&mut self) -> Vec<(Contact, Vec<u8>)> {
         mem::take(&mut *self.outbox.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was decided and not said yet, as of the last time that the log ran.
+    /// The next event of which the owner was not told, as of the last time that the log ran.
     pub fn event(&mut self) -> Option<ViewEvent> {
         self.shared.pop()
     }
@@ -153,7 +154,7 @@ impl SimLog {
         self.shared.has_events()
     }
 
-    /// Whether it was told something that it has not dealt with.
+    /// Whether it has inputs that it has not dealt with.
     pub fn has_inputs(&self) -> bool {
         !self.inputs.is_empty()
     }
@@ -163,29 +164,30 @@ impl SimLog {
         self.shared.lock().me.clone()
     }
 
-    /// How the log is.
+    /// The state of the log.
     pub fn status(&self) -> Status {
         self.shared.lock().status.clone()
     }
 
-    /// Who this node would need to lead. None: it has no part in any log.
+    /// This node's part, from which it follows which others it would need to lead. None: it has no part in any log.
     pub fn standing(&self) -> Option<Standing> {
         let (last, membership) = self.store.tail();
         let membership = membership.or_else(|| self.machine.get().map(Machine::membership))?;
         Some(Standing::new(self.me().voter, last, &membership))
     }
 
-    /// Why the log has stopped, if it has.
+    /// The reason for which the log has stopped, if it has.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().failure.clone()
     }
 
-    /// Tells the others that their group lacks what this node has: [`Monitor::say_went_back`](crate::Monitor::say_went_back).
+    /// Tells the others that their group lacks what this node has: see
+    /// [`Monitor::say_went_back`](crate::Monitor::say_went_back).
     pub fn say_went_back(&mut self) {
         self.inputs.push(Input::WentBack);
     }
 
-    /// Begins another life of the cluster: [`Monitor::force`](crate::Monitor::force).
+    /// Begins another life of the cluster: see [`Monitor::force`](crate::Monitor::force).
     pub fn force(
         &mut self,
         proposal: Proposal,

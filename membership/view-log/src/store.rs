@@ -19,10 +19,10 @@ use squall_membership::{ClusterId, Entry, Incarnation, VoterId};
 
 use crate::types::{LogEntry, LogId, Types, Vote};
 
-/// As many bytes of entries are sent at once, about: what is more would not fit into a message.
+/// The limit of the bytes of entries that are sent at once, about: more would not fit into a message.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// So many lives of a node are remembered that were in no view, as far as it knows.
+/// The number of a node's lives that are remembered and were in no view, as far as it knows.
 const MAX_LIVES: usize = 64;
 
 /// Something that is kept beside the log's entries.
@@ -34,7 +34,7 @@ pub(crate) enum Key {
     Purged,
     /// The state machine's last snapshot.
     Snapshot,
-    /// Which cluster's life it is.
+    /// The cluster's life.
     Cluster,
     /// The entry that an operator has forced that life to begin with.
     Forced,
@@ -42,12 +42,12 @@ pub(crate) enum Key {
     Incarnation,
     /// The lives that the node had with this store, since the last one that is known to have been in a view.
     Lives,
-    /// What its owner keeps beside the log.
+    /// The owner's notes.
     Notes,
 }
 
 impl Key {
-    /// Whether it is of the node, in whichever life of a cluster it is.
+    /// Whether it belongs to the node, whatever life of a cluster that is in.
     pub(crate) fn outlives_clear(self) -> bool {
         matches!(self, Key::Incarnation | Key::Lives | Key::Notes)
     }
@@ -57,7 +57,7 @@ impl Key {
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Set(Key, Vec<u8>),
-    /// Removes all but whose the store is, and what [outlives](Key::outlives_clear) that.
+    /// Removes all but the store's identity, and the [values that outlive](Key::outlives_clear) a life.
     Clear,
     Append(u64, Vec<u8>),
     /// Removes this entry and all that follow it.
@@ -73,11 +73,12 @@ pub(crate) struct Image {
     pub(crate) log: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Where a log outlives its process.
+/// A place where a log outlives its process.
 ///
 /// # To ensure correctness
 ///
-/// When [`write`](Disk::write) returns, all of the changes are there for good, whatever fails next; if it fails, none of them is.
+/// When [`write`](Disk::write) returns, all of the changes are there for good, whatever fails next; if it fails, none
+/// of them is.
 pub(crate) trait Disk: Send + Debug {
     /// Writes changes, all or none, and waits until they are safe.
     fn write(&mut self, changes: &[Change]) -> io::Result<()>;
@@ -92,8 +93,8 @@ struct Inner {
     log: BTreeMap<u64, LogEntry>,
     vote: Option<Vote>,
     committed: Option<LogId>,
-    /// Written with what is written next, or when there is time: a restart may find an older one, and learns the rest from the
-    /// leader.
+    /// Whether `committed` is not on disk yet. It is written with the next changes, or when there is time: a restart
+    /// may find an older one, and learns the rest from the leader.
     committed_is_unwritten: bool,
     purged: Option<LogId>,
     snapshot: Option<Vec<u8>>,
@@ -106,19 +107,19 @@ struct Inner {
 }
 
 impl Store {
-    /// An empty one that ends with its process.
+    /// An empty store that ends with its process.
     pub(crate) fn in_memory() -> Store {
         Store(Arc::default())
     }
 
-    /// One that goes on with what a disk holds.
+    /// A store that goes on with a disk's contents.
     pub(crate) fn on_disk(image: &Image, disk: Box<dyn Disk>) -> io::Result<Store> {
         fn value<T: DeserializeOwned>(image: &Image, key: Key) -> io::Result<Option<T>> {
             image.values.get(&key).map(|bytes| decode(bytes)).transpose()
         }
         let log = image.log.iter().map(|(&index, bytes)| Ok((index, decode(bytes)?))).collect::<io::Result<_>>()?;
         let incarnation = value(image, Key::Incarnation)?;
-        // One that was written before lives were kept has had the last one at least.
+        // A store that was written before lives were kept has had the last one at least.
         let lives = value(image, Key::Lives)?.unwrap_or_else(|| vec![Incarnation(incarnation.unwrap_or(0))]);
         let inner = Inner {
             log,
@@ -151,8 +152,9 @@ impl Store {
         self.lock().write(vec![Change::Set(Key::Cluster, encode(&cluster)?)])
     }
 
-    /// Forgets everything, but whose it is, for another life: its first entry, if this node is to write that, is still to come
-    /// into its log. All at once, so that a node that dies then finds the one life or the other.
+    /// Forgets everything but the store's identity, for another life. That life's first entry, if this node is to write
+    /// it, is still to come into its log. The change is atomic, so that a node that dies then finds the one life or the
+    /// other.
     pub(crate) fn begin_anew(&self, cluster: ClusterId, first: Option<&Entry>) -> io::Result<()> {
         let mut inner = self.lock();
         let forced = first.map(encode).transpose()?;
@@ -166,7 +168,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins a life of the node: as what it asks for, or later than all that are stored if a clock went back.
+    /// Begins a life of the node: the one asked for, or one later than all stored ones if a clock went back.
     pub(crate) fn begin_life(&self, asked: Incarnation) -> io::Result<Incarnation> {
         let last = self.lock().incarnation.map_or(0, |last| last.saturating_add(1));
         let begins = Incarnation(asked.0.max(last));
@@ -174,14 +176,14 @@ impl Store {
         Ok(begins)
     }
 
-    /// The node takes another life.
+    /// Stores that the node takes another life.
     pub(crate) fn set_incarnation(&self, incarnation: Incarnation) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.incarnation != Some(incarnation.0) {
             let mut lives = inner.lives.clone();
             if inner.disk.is_some() {
                 lives.push(incarnation);
-                // The first one stays: it says from where on they are known.
+                // The first one stays: it says from which life on they are known.
                 if lives.len() > MAX_LIVES {
                     lives.remove(1);
                 }
@@ -193,29 +195,29 @@ impl Store {
         Ok(())
     }
 
-    /// The lives that the node has had with this store: all since the first of them, which was in a view, or had nothing. Empty if the
-    /// store ends with its process. Each is here before any other node can know of it.
+    /// The lives that the node has had with this store: all since the first of them, which was in a view, or had
+    /// nothing. Empty if the store ends with its process. Each is here before any other node can know of it.
     pub(crate) fn lives(&self) -> Vec<Incarnation> {
         self.lock().lives.clone()
     }
 
-    /// The node was in a view as this life: earlier ones need not be remembered. Written with the next life.
+    /// Notes that the node was in a view as this life: earlier ones need not be remembered. Written with the next life.
     pub(crate) fn was_in_view(&self, life: Incarnation) {
         self.lock().lives.retain(|other| *other >= life);
     }
 
-    /// Begins as one that leads no more, if this part led when its process ended: it must be elected again, for another term. One
-    /// whose storage is an old copy would number its entries as it has numbered others before.
+    /// Ends this part's leadership, if it led when its process ended: it must be elected again, for another term. A
+    /// node whose storage is an old copy would number its entries as it has numbered others before.
     pub(crate) fn resign(&self, VoterId(me): VoterId) {
         let mut inner = self.lock();
         if let Some(vote) = inner.vote.as_mut().filter(|vote| vote.leader_id.node_id == me) {
-            // On disk it stays: no vote lies between the two.
+            // On disk the vote stays committed: no vote lies between the two.
             vote.committed = false;
         }
     }
 
-    /// Whether this log, which has applied entries up to one, can be the beginning of a leader's log that has these. What was applied
-    /// was decided, and stays.
+    /// Whether this log, which has applied entries up to one, can be the beginning of a leader's log that has these.
+    /// What was applied was decided, and stays.
     pub(crate) fn agrees_with(&self, applied: Option<LogId>, mut entries: impl Iterator<Item = LogId>) -> bool {
         let inner = self.lock();
         let differs = |other: LogId| {
@@ -225,7 +227,7 @@ impl Store {
         !entries.any(differs)
     }
 
-    /// What its owner keeps beside the log.
+    /// The owner's notes.
     pub(crate) fn notes(&self) -> Vec<u8> {
         self.lock().notes.clone()
     }
@@ -242,13 +244,13 @@ impl Store {
         self.lock().forced.as_deref().map(decode).transpose()
     }
 
-    /// Writes what could wait: a node that comes back alone should know the last view.
+    /// Writes changes that could wait: a node that comes back alone should know the last view.
     pub(crate) fn settle(&self) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.committed_is_unwritten { inner.write(Vec::new()) } else { Ok(()) }
     }
 
-    /// Whether it outlives its process.
+    /// Whether the store outlives its process.
     pub(crate) fn is_durable(&self) -> bool {
         self.lock().disk.is_some()
     }
@@ -408,7 +410,7 @@ impl Store {
         self.lock().last()
     }
 
-    /// The last entry of the log, and the last one in it that says who votes.
+    /// The last entry of the log, and the last change of voters in it.
     pub(crate) fn tail(&self) -> (Option<LogId>, Option<crate::types::Membership>) {
         let inner = self.lock();
         let membership = inner.log.values().rev().find_map(|entry| match &entry.payload {

@@ -62,7 +62,7 @@ trait RunSuite: Types {
 
 impl<C: Types> RunSuite for C {}
 
-/// More would not fit into a message, and whoever is behind by that much would get none.
+/// More entries would not fit into a message, and a node that is behind by that much would get none.
 #[test]
 fn as_many_entries_are_read_at_once_as_fit_into_a_message() {
     let mut store = Store::in_memory();
@@ -82,7 +82,7 @@ fn as_many_entries_are_read_at_once_as_fit_into_a_message() {
     assert_eq!(entries.iter().map(|entry| entry.log_id().index).collect::<Vec<_>>(), [1]);
 }
 
-/// What a disk holds after its power failed, and after each of its writes failed.
+/// Reads a disk after its power failed, and after each of its writes failed.
 #[test]
 fn a_disk_keeps_what_was_written_whatever_it_loses_after_it() {
     let read = |disk: &SimDisk| {

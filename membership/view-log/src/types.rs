@@ -6,7 +6,7 @@ use openraft::{EntryPayload, RaftTypeConfig, impls};
 use serde::{Deserialize, Serialize};
 use squall_membership::{Applied, Entry, Member, Refused};
 
-/// A leader of a term; a later one of the same term may take its place.
+/// A leader of a term; a later leader of the same term may take its place.
 pub(crate) type LeaderId = impls::leader_id_adv::LeaderId<u64, u64>;
 pub(crate) type Committed = <LeaderId as openraft::vote::RaftLeaderId>::Committed;
 pub(crate) type Vote = impls::Vote<LeaderId>;
@@ -18,7 +18,7 @@ pub(crate) type StoredMembership = openraft::StoredMembership<Committed, u64, Pe
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<Committed, u64, Peer>;
 pub(crate) type Snapshot = openraft::Snapshot<Committed, u64, Peer, Vec<u8>>;
 
-/// What a raft of this crate is made of: all but the runtime is the same everywhere.
+/// The openraft types of this crate: all but the runtime is the same everywhere.
 pub(crate) trait Types:
     RaftTypeConfig<
         D = Request,
@@ -57,11 +57,11 @@ openraft::declare_raft_types!(
 impl Types for Real {}
 impl Types for Simulated {}
 
-/// Whose a part in the log is.
+/// The node that has a part in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peer {
     pub(crate) member: Member,
-    /// It is never a member of a view.
+    /// Whether it is a witness, which is never a member of a view.
     pub(crate) witness: bool,
 }
 
@@ -88,10 +88,10 @@ impl fmt::Display for Request {
     }
 }
 
-/// What became of an entry.
+/// The outcome of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// It counts; or it was none that does anything.
+    /// The entry counts, or has no effect on the register.
     Taken,
     Refused(Refused),
 }

@@ -1,4 +1,4 @@
-//! Who should decide.
+//! The choice of voters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use squall_membership::{Member, View};
 
 use crate::types::Peer;
 
-/// The largest odd number of voters, up to five, that so many members allow.
+/// The largest odd number of voters, up to five, that this many members allow.
 pub(crate) fn count_of(members: usize) -> usize {
     match members.min(5) {
         0 => 0,
@@ -24,19 +24,19 @@ pub(crate) fn first<'a>(members: &'a [Member], witnesses: &'a [Member], fixed: O
     }
 }
 
-/// What the log's leader knows when it looks for a better set of voters.
+/// The leader's knowledge when it looks for a better set of voters.
 pub(crate) struct Situation<'a> {
     pub(crate) view: &'a View,
     pub(crate) fixed: Option<&'a [NodeId]>,
     pub(crate) voters: &'a BTreeSet<u64>,
     pub(crate) peers: &'a BTreeMap<u64, Peer>,
-    /// Who has (nearly) all of the log, and answers.
+    /// Whether a part in the log has (nearly) all of it, and answers.
     pub(crate) caught_up: &'a dyn Fn(u64) -> bool,
 }
 
-/// The voters that there should be now, if others than there are.
+/// The voters that there should be now, if they differ from the present ones.
 ///
-/// They are the first members by rank that have caught up. Who was dropped votes on until somebody takes its place: two
+/// They are the first members by rank that have caught up. A dropped voter votes on until another takes its place: two
 /// members keep the third voter that there was, and only a member that is alone decides alone.
 pub(crate) fn plan(situation: &Situation<'_>) -> Option<BTreeSet<u64>> {
     let Situation { view, fixed, voters, peers, caught_up } = situation;

@@ -1,4 +1,4 @@
-//! What logs say to each other, byte by byte.
+//! The messages between logs, byte by byte.
 //!
 //! A message is `"SqV"`, a version byte, and an [`Envelope`] in postcard's format.
 
@@ -22,22 +22,22 @@ pub(crate) struct Envelope {
     /// The cluster's life that the sender takes part in.
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) from: Member,
-    /// The lives that the sender's storage remembers: all since the first of them. None are known of a node without storage.
+    /// The lives that the sender's storage remembers: all since the first of them. Empty of a node without storage.
     pub(crate) lives: Vec<Incarnation>,
     pub(crate) body: Body,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Body {
-    /// Who is there? From a node that is in no group, or hears nothing of its own.
+    /// A question for the group, from a node that is in none, or hears nothing of its own.
     Hello(Hello),
     /// The answer to it.
     Here(Here),
-    /// For the leader to write.
+    /// A proposal for the leader to write.
     Propose(Box<Proposal>),
-    /// For the leader to write: what a node has that comes back.
+    /// A report for the leader to write: the copies of a node that comes back.
     Say(Box<Back>),
-    /// The leader's answer, if it was not taken.
+    /// The leader's answer, if a proposal was not taken.
     Refused {
         epoch: Epoch,
         why: String,
@@ -66,9 +66,9 @@ pub(crate) struct Hello {
     pub(crate) cluster: String,
     pub(crate) layout: Layout,
     pub(crate) parameters: Parameters,
-    /// The list that it was configured with, if it was.
+    /// The list that the node was configured with, if it was.
     pub(crate) list: Option<Vec<NodeId>>,
-    /// What the sender wants.
+    /// The sender's wish.
     pub(crate) wants: Wants,
     /// Whether it knows of a view that was decided in the life that it takes part in.
     pub(crate) decided: bool,
@@ -76,35 +76,36 @@ pub(crate) struct Hello {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Wants {
-    /// It is in no group, and among those who found one.
+    /// The sender is in no group, and among the founders of one.
     Found,
     /// It waits for a first view, or asks to be a member.
     Join,
     /// It runs a log and is no member.
     Witness,
-    /// To know how things stand.
+    /// It asks for the state of the group.
     News,
-    /// To know whether it may go on alone from this epoch, as an operator wants it to.
+    /// It asks whether it may go on alone from this epoch, as an operator wants it to.
     Force(Epoch),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Here {
-    /// There is no group yet. It waits for these, of whom the sender hears nothing.
+    /// There is no group yet. The sender waits for these nodes, of which it hears nothing.
     Forming { missing: Vec<NodeId> },
     /// There is one.
     Group {
         last: Box<Proposal>,
-        /// Who leads the log, if that is known.
+        /// The log's leader, if it is known.
         leader: Option<Member>,
         /// The asking node can't be a member as it asks: it needs a later incarnation than this one.
         exceed: Option<Incarnation>,
-        /// Nodes that vote and have forgotten how: so many that nothing can be decided any more. Else none.
+        /// The voters that have forgotten how they voted, if they are so many that nothing can be decided any more.
+        /// Else empty.
         forgot: Vec<NodeId>,
     },
-    /// The two don't belong together; a sentence.
+    /// The two don't belong together; a sentence says why.
     Mismatch(String),
-    /// The group goes on in another life; where that began, if an operator forced it.
+    /// The group goes on in another life; the place where that began, if an operator forced it.
     OtherLife(Option<Began>),
     /// The receiver's storage lacks what it once had: the sender knows more of it, and of views up to this one.
     WentBack { epoch: Epoch },
@@ -121,7 +122,7 @@ pub(crate) enum Call {
         commit: Option<LogId>,
     },
     Vote(Ballot),
-    /// May the sender, whose log ends here, lead?
+    /// A question: may the sender, whose log ends here, lead?
     MayLead(Option<LogId>),
     Snapshot {
         vote: Vote,
@@ -130,12 +131,12 @@ pub(crate) enum Call {
     },
 }
 
-/// A candidate asks for a vote.
+/// A candidate's request for a vote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ballot {
     vote: Vote,
     last: Option<LogId>,
-    /// The leader wants it, or is gone: its lease counts for nothing.
+    /// Whether the leader wants it, or is gone: its lease counts for nothing.
     transfer: bool,
 }
 
@@ -144,7 +145,7 @@ pub(crate) enum Answer {
     Appended,
     AppendedTo(Option<LogId>),
     Conflict,
-    /// Somebody else was voted for.
+    /// The node has seen a higher vote.
     Higher(Vote),
     Vote {
         vote: Vote,
@@ -192,7 +193,7 @@ impl<C: Types> From<VoteResponse<C>> for Answer {
 }
 
 impl Answer {
-    /// As the answer to entries. None if it is one to something else.
+    /// Converts it to the answer to entries. None if it answers something else.
     pub(crate) fn appended<C: Types>(self) -> Option<AppendEntriesResponse<C>> {
         Some(match self {
             Answer::Appended => AppendEntriesResponse::Success,
@@ -203,7 +204,7 @@ impl Answer {
         })
     }
 
-    /// As the answer to a ballot.
+    /// Converts it to the answer to a ballot.
     pub(crate) fn voted<C: Types>(self) -> Option<VoteResponse<C>> {
         match self {
             Answer::Vote { vote, granted, last } => Some(VoteResponse::new(vote, last, granted)),
@@ -211,7 +212,7 @@ impl Answer {
         }
     }
 
-    /// As the answer to a snapshot.
+    /// Converts it to the answer to a snapshot.
     pub(crate) fn installed<C: Types>(self) -> Option<SnapshotResponse<C>> {
         match self {
             Answer::Snapshot(vote) => Some(SnapshotResponse::new(vote)),
@@ -221,7 +222,7 @@ impl Answer {
 }
 
 impl Envelope {
-    /// As bytes. None if they are more than a message may have.
+    /// Encodes the message. None if it is longer than a message may be.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let bytes = postcard::to_extend(self, PREFIX.to_vec()).ok()?;
         (bytes.len() <= MAX_MESSAGE).then_some(bytes)
@@ -237,12 +238,12 @@ impl Envelope {
     }
 }
 
-/// Where a message goes.
+/// A destination of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// The node, if it is known.
     pub node: Option<NodeId>,
-    /// Where it can be dialed, as `host:port`.
+    /// The addresses at which it can be dialed, as `host:port`.
     pub addresses: Vec<String>,
 }
 
@@ -252,10 +253,10 @@ impl From<&Member> for Contact {
     }
 }
 
-/// Brings messages to other nodes' logs.
+/// The way by which messages get to other nodes' logs.
 ///
-/// It may lose, repeat and reorder them; a log that others can't be reached from makes no progress, and nothing else. It never
-/// blocks: it is called between two steps of Raft.
+/// It may lose, repeat and reorder them. A log from which the others can't be reached makes no progress; nothing else
+/// happens. It never blocks: it is called between two steps of Raft.
 pub trait Transport: Send + Sync {
     /// Sends a message, if the node can be reached.
     fn send(&self, to: &Contact, message: Vec<u8>);

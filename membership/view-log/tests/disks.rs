@@ -1,4 +1,4 @@
-//! Logs on disks: what they hold, and what becomes of a node whose disk fails, or which dies while it writes.
+//! Tests of logs on disks: their contents, and the fate of a node whose disk fails, or which dies while it writes.
 
 mod world;
 
@@ -28,7 +28,7 @@ fn disk(world: &mut World, id: u32) -> SimDisk {
     world.node(id).disk.clone().expect("it has one")
 }
 
-/// A successor after the other, each by another member.
+/// Decides one successor after the other, each proposed by another member.
 fn views(world: &mut World, count: u64) {
     for _ in 0..count {
         let epoch = world.epoch(1).expect("a view") + 1;
@@ -45,7 +45,7 @@ fn a_log_does_not_grow_with_the_number_of_views() {
     let before = bytes(&mut world);
     views(&mut world, 1500);
     assert!(bytes(&mut world) <= before);
-    // Who was away meanwhile needs none of what was purged.
+    // A node that was away meanwhile needs none of the purged entries.
     world.crash(3);
     world.start(3);
     world.run_until(4000 * MS, "a candidate", |world| world.candidates(1) == [3]);
@@ -99,7 +99,7 @@ fn a_group_forms_though_its_founder_dies_while_it_founds_it() {
     }
 }
 
-/// The disk fails after each of the writes in turn: the node finds the old life or the new one, and not none.
+/// The disk fails after each of the writes in turn: the node finds the old life or the new one, and never none.
 #[test]
 fn a_life_that_was_forced_is_begun_though_the_node_dies_meanwhile() {
     let mut begun = 0;
@@ -112,7 +112,7 @@ fn a_life_that_was_forced_is_begun_though_the_node_dies_meanwhile() {
         }
         let proposal = world.successor(1, &[1]);
         disk(&mut world, 1).fail_after(writes);
-        // What comes of it is seen below.
+        // The outcome is seen below.
         world.log(1).force(proposal, "test".into(), |_| {});
         world.run(2000 * MS);
         disk(&mut world, 1).fail_after(u64::MAX);

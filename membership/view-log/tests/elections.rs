@@ -1,5 +1,5 @@
-//! Elections when links are cut, in one direction or both: no log is without a leader for longer than three failure timeouts while a
-//! majority is connected, and a leader that a majority hears stays.
+//! Elections when links are cut, in one direction or both. No log is without a leader for longer than three failure
+//! timeouts while a majority is connected, and a leader that a majority hears stays.
 
 mod world;
 
@@ -14,12 +14,12 @@ const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 const BOUND: Duration = Duration::from_secs(3);
 const ALL: [u32; 5] = [1, 2, 3, 4, 5];
 
-/// A world whose nodes notice what they can't hear, as membership does: after the failure timeout at the latest, and once.
+/// A world whose nodes notice broken links, as membership does: after the failure timeout at the latest, and once.
 struct Watched {
     world: World,
-    /// Since when a node hears nothing of another (listener, other), and when it takes that one for gone.
+    /// By pair (listener, other), the time since which the listener hears nothing, and whether it has noticed that.
     silent: BTreeMap<(u32, u32), (Time, bool)>,
-    /// The number of a hundred breaks of a link are noticed at once.
+    /// The number, of a hundred breaks of a link, that are noticed at once.
     at_once: u32,
 }
 
@@ -51,7 +51,7 @@ impl Watched {
         self.world.cut.extend([(a, b), (b, a)]);
     }
 
-    /// Tells nodes whom they don't hear any more.
+    /// Tells nodes which others they don't hear any more.
     fn notice(&mut self) {
         let now = self.world.now;
         for (listener, other) in pairs() {
@@ -78,7 +78,8 @@ impl Watched {
         }
     }
 
-    /// Lets a node propose what follows until it hears of this epoch. Says how long that took, or how long it waited in vain.
+    /// Lets a node propose a successor until it hears of this epoch. Returns the time that this took, or for which it
+    /// waited in vain.
     fn decide(&mut self, by: u32, members: &[u32], epoch: u64, each: impl Fn(&mut Watched)) -> Duration {
         let began = self.world.now;
         let mut proposed = None;
@@ -102,7 +103,7 @@ fn pairs() -> impl Iterator<Item = (u32, u32)> {
     ALL.into_iter().flat_map(|a| ALL.into_iter().filter(move |&b| b != a).map(move |b| (a, b)))
 }
 
-/// The seeds to run: so many, unless one is named.
+/// The seeds to run: this many, unless one is named.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
     match number("SQUALL_SEED") {
@@ -111,7 +112,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Prints what was measured, and checks the bound.
+/// Prints the measured times, and checks the bound.
 #[expect(clippy::print_stdout, reason = "what was measured is of interest beyond the bound")]
 fn check(what: &str, mut took: Vec<(Duration, u64)>) {
     took.sort_unstable();
@@ -184,7 +185,7 @@ fn a_one_way_cut_that_is_short_stops_nothing_for_long() {
     }
 }
 
-/// As before, but the cut stays: a leader that reaches no majority, or is reached by none, is one no more.
+/// As before, but the cut stays: a leader that reaches no majority, or is reached by none, leads no more.
 #[test]
 fn a_one_way_cut_that_stays_keeps_no_majority_waiting() {
     for from_leader in [true, false] {
@@ -206,7 +207,7 @@ fn a_one_way_cut_that_stays_keeps_no_majority_waiting() {
     }
 }
 
-/// Each question and each vote takes a fifth of a second: those that stand must leave each other the time for it.
+/// Each question and each vote takes a fifth of a second: nodes that stand must leave each other the time for it.
 #[test]
 fn over_slow_links_a_leader_is_elected_in_few_terms() {
     for delay in [20, 60, 100] {
@@ -226,7 +227,8 @@ fn over_slow_links_a_leader_is_elected_in_few_terms() {
     }
 }
 
-/// Nobody says that the second leader is gone, and the first one, which hears nobody, has not stopped to say that it leads.
+/// No node says that the second leader is gone, and the first one, which hears no other, has not stopped to say that it
+/// leads.
 #[test]
 fn who_led_before_is_not_taken_for_the_leader() {
     let mut took = Vec::new();
@@ -272,7 +274,8 @@ fn a_follower_that_was_isolated_deposes_nobody() {
     }
 }
 
-/// Links between all come and go in each direction, but those of a majority, which can talk to each other from a random moment on.
+/// Links between all come and go in each direction, except those of a majority, which can talk to each other from a
+/// random moment on.
 #[test]
 fn while_a_majority_is_connected_something_is_decided_in_time() {
     let mut took = Vec::new();
@@ -297,7 +300,7 @@ fn while_a_majority_is_connected_something_is_decided_in_time() {
     check("while links flap", took);
 }
 
-/// Cuts or heals now and then a link that is not among these nodes: half a second on average.
+/// Now and then cuts or heals links that are not among these nodes: each stays as it is for half a second on average.
 fn flap(watched: &mut Watched, connected: &[u32]) {
     for (a, b) in pairs() {
         let world = &mut watched.world;

@@ -1,4 +1,5 @@
-//! A group forms though nodes die and are started again while it does, or says in time what is missing.
+//! Tests of a group that forms though nodes die and are started again meanwhile, or says in time which nodes are
+//! missing.
 
 mod world;
 
@@ -72,7 +73,7 @@ fn a_node_that_has_the_log_and_no_first_view_waits_no_longer_than_it_was_told() 
         world.start_as(id, start, patience(2000));
     }
     world.start(9);
-    // The founder gives out the log, and nobody is left to decide with node 2.
+    // The founder gives out the log, and no other node is left to decide with node 2.
     while world.log(2).standing().is_none_or(|standing| standing.voters().is_empty()) {
         world.run(Duration::from_micros(50));
     }
@@ -94,7 +95,7 @@ fn a_joiner_of_a_group_that_forms_says_for_whom_it_waits() {
     assert_eq!(world.log(4).failure(), Some(Failure::NotFormed { waited_ms: 2000, missing }));
 }
 
-/// One of three is left, which can decide nothing; another comes, which was one of them or was not.
+/// One of three is left, which can decide nothing. Another node comes, which was one of them or was not.
 #[test]
 fn a_node_that_a_group_without_a_majority_can_not_take_in_waits_no_longer_than_it_was_told() {
     for (seed, comes) in [(1, 2), (2, 4)] {
@@ -170,7 +171,7 @@ fn the_leader_of_a_life_that_is_over_comes_to_the_one_that_an_operator_forced() 
         (1..4).filter(|&id| id != left).for_each(|id| world.crash(id));
         let (done, answer) = mpsc::channel();
         let proposal = world.successor(left, &[left]);
-        // Who asked may have gone.
+        // The caller may have gone.
         world.log(left).force(proposal, "test".into(), move |result| _ = done.send(result));
         world.run_until(3000 * MS, "a view", |world| world.members(left) == [left]);
         assert_eq!(answer.try_recv(), Ok(Ok(())));

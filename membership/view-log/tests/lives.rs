@@ -1,4 +1,4 @@
-//! Groups that operators force more than once: who goes over to which life.
+//! Tests of groups that operators force more than once, and of the lives to which nodes go over.
 
 mod world;
 
@@ -13,14 +13,14 @@ use world::{MS, World};
 fn force(world: &mut World, id: u32) {
     let (done, answer) = mpsc::channel::<Result<(), NotForced>>();
     let proposal = world.successor(id, &[id]);
-    // Who asked may have gone.
+    // The caller may have gone.
     world.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
     world.run_until(5000 * MS, "a view", |world| world.members(id) == [id]);
     assert_eq!(answer.try_recv(), Ok(Ok(())));
 }
 
-/// Of five members, node 1 was cut off before the others had their second view, and was forced; its life has node 5 since then. Of the
-/// others, node 2 alone still runs, and waits for a decision.
+/// Of five members, node 1 was cut off before the others had their second view, and was forced; its life has node 5
+/// since then. Of the others, node 2 alone still runs, and waits for a decision.
 fn second_life(seed: u64) -> World {
     let mut world = World::formed(&[1, 2, 3, 4, 5], seed);
     world.has_two_lives = true;

@@ -1,4 +1,5 @@
-//! All nodes go down, and come back with their disks: what they say reaches all, and what follows is decided once.
+//! Tests of groups whose nodes all go down, and come back with their disks: their reports reach all, and the successor
+//! is decided once.
 
 mod world;
 
@@ -30,7 +31,7 @@ fn come_back(list: &[u32], seed: u64) -> World {
     world
 }
 
-/// A node says that it has so many messages of the first view.
+/// Lets a node report that it has this many messages of the first view.
 fn say_back(world: &mut World, id: u32, messages: u64) {
     let member = world.log(id).me();
     let end = End { epoch: Epoch::FIRST, seq: Seq(messages) };

@@ -1,4 +1,4 @@
-//! What a cluster of logs decides, in virtual time.
+//! Tests of clusters of logs in virtual time.
 
 mod world;
 
@@ -151,7 +151,7 @@ fn what_was_refused_may_be_right_once_a_candidate_is_there() {
     world.run_until(1000 * MS, "a view", |world| (1..5).all(|id| world.members(id) == [1, 2, 3, 4]));
 }
 
-/// Parameters of which one has this value.
+/// Parameters, one of which has this value.
 fn parameters(value: u32) -> Parameters {
     let mut parameters = Parameters::default();
     parameters.set("ring_bytes", value);
@@ -186,7 +186,7 @@ fn a_node_with_other_parameters_is_refused_before_it_is_a_candidate_and_both_end
         assert!((1..3).all(|id| world.candidates(id).is_empty() && world.epoch(id) == Some(1)), "it cost nothing");
         let others = [1, 2, 9].into_iter().filter(|&id| world.is_up(id) && world.log(id).failure().is_none());
         assert_eq!(others.count(), 3, "nobody else has ended");
-        // Configured as the others it is welcome.
+        // Configured as the others, it is welcome.
         world.crash(other);
         world.parameters.insert(other, parameters(1));
         world.start(other);
@@ -316,16 +316,16 @@ fn what_is_left_goes_on_when_it_is_forced_and_others_come_to_it() {
     world.run_until(4000 * MS, "candidates", |world| world.candidates(1).len() == 2);
 }
 
-/// Lets an operator force a node to go on alone. What comes of it is said in time.
+/// Lets an operator force a node to go on alone. The outcome comes in time.
 fn force(world: &mut World, id: u32) -> mpsc::Receiver<Result<(), NotForced>> {
     let (done, answer) = mpsc::channel();
     let proposal = world.successor(id, &[id]);
-    // Who asked may have gone.
+    // The caller may have gone.
     world.log(id).force(proposal, "test".into(), move |result| _ = done.send(result));
     answer
 }
 
-/// Five members, of whom 3, 4 and 5 are lost. The others wait for a decision.
+/// Five members, of which 3, 4 and 5 are lost. The others wait for a decision.
 fn two_of_five(seed: u64) -> World {
     let mut world = World::formed(&[1, 2, 3, 4, 5], seed);
     [3, 4, 5].into_iter().for_each(|id| world.crash(id));
@@ -424,8 +424,8 @@ fn a_node_with_a_disk_comes_back_as_the_same_part_of_the_log() {
     world.run_until(4000 * MS, "a candidate", |world| world.candidates(1) == [3]);
 }
 
-/// Nodes crash, messages are lost, and rivals propose: each epoch has one successor all the same (the world checks it), and
-/// when the trouble is over, something is decided.
+/// Nodes crash, messages are lost, and rivals propose. Each epoch has one successor all the same (the world checks it),
+/// and when the trouble is over, something is decided.
 #[test]
 fn whatever_happens_each_epoch_has_one_successor() {
     let only = std::env::var("SQUALL_SEED").ok().map(|seed| seed.parse().expect("a number"));
@@ -447,7 +447,7 @@ fn whatever_happens_each_epoch_has_one_successor() {
                     let pair = (world.rng.u32(1..6), world.rng.u32(1..6));
                     world.cut = vec![pair];
                 }
-                // With disks any may crash; without, a majority that forgets is beyond what a log can stand.
+                // With disks any may crash; without, a majority that forgets is beyond what a log can survive.
                 1 if seed % 2 == 0 => {
                     let id = world.rng.u32(1..6);
                     world.crash(id);
@@ -469,14 +469,14 @@ fn whatever_happens_each_epoch_has_one_successor() {
         let epoch = world.decided.keys().last().expect("a view").0;
         let by = (1..6).find(|&id| world.epoch(id) == Some(epoch) && world.members(id).contains(&id));
         let Some(by) = by else { continue };
-        // Whether the members still run is nothing to the log: some of them may have come back as candidates.
+        // The log does not care whether the members still run: some of them may have come back as candidates.
         let (last, members) = (world.last(by).unwrap(), world.members(by));
         world.log(by).propose(world::successor(&last.view, by, &members, &[]));
         world.run_until(5000 * MS, "a successor", |world| world.decided.keys().last().unwrap().0 > epoch);
     }
 }
 
-/// Some member proposes that most of those it knows go on.
+/// Lets some member propose that most of the members that it knows go on.
 fn rival(world: &mut World) {
     let by = world.rng.u32(1..6);
     let members = world.members(by);

@@ -12,7 +12,7 @@ use squall_membership::{
 };
 use squall_view_log::{Contact, Directory, Inlet, Log, Monitor, Settings, Start, Timing, Transport};
 
-/// Hands messages over at once, to those that are there.
+/// A transport that hands messages over at once, to logs that are there.
 #[derive(Default)]
 struct Net(Mutex<BTreeMap<NodeId, Inlet>>);
 
@@ -123,7 +123,7 @@ fn when_the_leader_is_gone_a_successor_is_decided_without_waiting_for_its_lease(
     assert!(took.iter().min().unwrap() < &Duration::from_millis(400));
 }
 
-/// Nobody tells that it is gone, but itself.
+/// Only the leader itself tells that it is gone.
 #[test]
 fn a_leader_that_ends_in_order_hands_over() {
     let net = Arc::new(Net::default());

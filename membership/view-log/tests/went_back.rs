@@ -1,4 +1,5 @@
-//! Storage that went back: an old copy of a node's directory is put in the place of a newer one. The node is told, or the group.
+//! Tests of storage that went back: an old copy of a node's directory is put in the place of a newer one. The node is
+//! told, or the group.
 //!
 //! `SQUALL_SEEDS=FROM..TO` runs other seeds than usual.
 
@@ -36,7 +37,7 @@ fn put_back(world: &mut World, id: u32, copy: &SimDisk) {
     world.node(id).disk = Some(copy.copy());
 }
 
-/// Some views, each by one of these, who are their members.
+/// Decides some views, each proposed by one of these, which are their members.
 fn views(world: &mut World, members: &[u32], count: u64) {
     for _ in 0..count {
         let epoch = world.epoch(members[0]).expect("a view") + 1;
@@ -45,7 +46,7 @@ fn views(world: &mut World, members: &[u32], count: u64) {
     }
 }
 
-/// A node is started again, and is a member as its new life.
+/// Starts a node again, and waits until it is a member as its new life.
 fn comes_back(world: &mut World, id: u32) {
     let by = if id == 1 { 2 } else { 1 };
     world.crash(id);
@@ -103,7 +104,7 @@ fn an_old_copy_is_found_when_all_start_again_and_however_often_its_node_was_star
         comes_back(&mut world, id);
         (1..4).for_each(|id| world.crash(id));
         put_back(&mut world, id, &old);
-        // Nobody is there to tell it.
+        // No node is there to tell it.
         for _ in 0..world.rng.u32(0..70) {
             world.start(id);
             world.crash(id);
@@ -120,7 +121,7 @@ fn an_old_copy_is_found_when_all_start_again_and_however_often_its_node_was_star
     }
 }
 
-/// Its lives are the same: it has none after the copy. What it has said before it lacks now.
+/// Its lives are the same: it has none after the copy. It lacks entries that it has acknowledged.
 #[test]
 fn a_copy_of_the_running_storage_is_found_by_who_leads() {
     for seed in seeds() {
@@ -138,7 +139,7 @@ fn a_copy_of_the_running_storage_is_found_by_who_leads() {
     }
 }
 
-/// The others are back with old copies, and most: the third is late, and knows what they have lost.
+/// Starts the others, most of the group, with old copies: the third is late, and knows what they have lost.
 fn third_is_late(world: &mut World, late: u32, old: &[(u32, SimDisk)]) {
     (1..4).for_each(|id| world.crash(id));
     world.has_two_lives = true;
@@ -204,7 +205,7 @@ fn copies_of_running_storage_that_most_go_on_from_are_found_by_what_was_decided_
     }
 }
 
-/// They come in time: the one that knows more tells them before anything is lost.
+/// The node that knows more comes in time: it tells the others before anything is lost.
 #[test]
 fn old_copies_of_most_end_if_the_third_is_there() {
     for seed in seeds() {

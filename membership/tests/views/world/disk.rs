@@ -1,4 +1,4 @@
-//! What a node's disk keeps of a shard: how far its log goes in each epoch.
+//! The log of a shard on a node's disk: its end in each epoch.
 
 use fastrand::Rng;
 use squall_membership::{End, Epoch, Held, Seq, Skipped};
@@ -12,12 +12,12 @@ struct Segment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskLog {
     written: Vec<Segment>,
-    /// What is there whatever happens.
+    /// The part that is safe.
     synced: Vec<Segment>,
 }
 
 impl DiskLog {
-    /// What a joiner gets: a shard's line, as part of the state.
+    /// The log of a joiner that has got the state: a shard's line.
     pub(crate) fn fetched(line: &[End], epoch: Epoch) -> DiskLog {
         let written = line.iter().map(|&end| Segment { end }).collect();
         let mut log = DiskLog { written, synced: Vec::new() };
@@ -25,7 +25,7 @@ impl DiskLog {
         log
     }
 
-    /// A view record is written, and on the disk.
+    /// Writes a view record, and syncs it.
     pub(crate) fn begin(&mut self, epoch: Epoch) {
         if self.written.last().is_none_or(|last| last.end.epoch < epoch) {
             self.written.push(Segment { end: End { epoch, seq: Seq(0) } });
@@ -33,7 +33,7 @@ impl DiskLog {
         self.sync();
     }
 
-    /// So much of an epoch is delivered.
+    /// Adds an epoch's deliveries, up to a place.
     pub(crate) fn append(&mut self, epoch: Epoch, up_to: Seq) {
         let last = self.written.last_mut().expect("a view record comes first");
         assert_eq!(last.end.epoch, epoch, "a view record precedes an epoch's records");
@@ -44,12 +44,12 @@ impl DiskLog {
         self.synced.clone_from(&self.written);
     }
 
-    /// How much of an epoch is on the disk.
+    /// The number of an epoch's places that are on the disk.
     pub(crate) fn persisted(&self, epoch: Epoch) -> Seq {
         self.synced.last().filter(|last| last.end.epoch == epoch).map_or(Seq(0), |last| last.end.seq)
     }
 
-    /// The node dies. Of what was not synced some may have come to the disk all the same.
+    /// Lets the node die. Some of the records that were not synced may be on the disk all the same.
     pub(crate) fn lose(&mut self, rng: &mut Rng) {
         if rng.bool() || self.written.is_empty() {
             self.written.clone_from(&self.synced);
@@ -64,7 +64,7 @@ impl DiskLog {
         self.sync();
     }
 
-    /// What lies behind this is gone; says whether there was anything.
+    /// Removes everything behind a place; returns whether there was anything.
     pub(crate) fn cut(&mut self, end: End) -> bool {
         let before = self.written.clone();
         self.written.retain(|segment| segment.end.epoch <= end.epoch);
@@ -86,7 +86,7 @@ impl DiskLog {
         })
     }
 
-    /// The epochs before this one of which there is anything.
+    /// The earlier epochs of which there is anything, with their ends.
     pub(crate) fn line(&self, before: Epoch) -> Vec<End> {
         let ends = self.written.iter().map(|segment| segment.end);
         ends.filter(|end| end.epoch < before && end.seq > Seq(0)).collect()

@@ -11,12 +11,12 @@ use squall_membership::{
 
 use super::after;
 
-/// What is on the way to the register, or from it.
+/// A message on its way to the register, or from it.
 #[derive(Clone, Debug)]
 enum Message {
     Ask(NodeId, Box<Entry>),
     Report(NodeId, Box<Report>),
-    /// The node looks what is new.
+    /// The node looks for news.
     Look(NodeId),
 }
 
@@ -31,15 +31,15 @@ pub(crate) struct Log {
     pub(crate) delay_ms: f64,
     /// The part of messages that are lost.
     pub(crate) loss: f64,
-    /// Those who can't reach it.
+    /// The nodes that can't reach it.
     pub(crate) cut: BTreeSet<NodeId>,
     /// By node, the last epoch that it has heard of.
     heard: BTreeMap<NodeId, Epoch>,
     asking: BTreeMap<NodeId, Member>,
     backs: BTreeMap<NodeId, Back>,
-    /// How many reports were made.
+    /// The number of reports.
     pub(crate) reports: usize,
-    /// Why proposals were refused.
+    /// The reasons for which proposals were refused.
     pub(crate) refused: Vec<String>,
 }
 
@@ -86,13 +86,13 @@ impl Log {
         }
     }
 
-    /// As a real one does, it goes on asking until the node is a member.
+    /// Asks to join. As with a real log, it goes on asking until the node is a member.
     pub(crate) fn join(&mut self, now: Time, me: Member) {
         self.asking.insert(me.node, me.clone());
         self.send(now, Message::Ask(me.node, Box::new(Entry::Candidate(me))));
     }
 
-    /// It says so until there is another view.
+    /// Reports a node that is back, again and again until there is another view.
     pub(crate) fn back(&mut self, now: Time, back: Back) {
         self.backs.insert(back.member.node, back.clone());
         self.send(now, Message::Ask(back.member.node, Box::new(Entry::Back(back))));
@@ -107,14 +107,14 @@ impl Log {
         }
     }
 
-    /// A node's process begins: it has heard of nothing.
+    /// Begins a node's process, which has heard of nothing.
     pub(crate) fn begins(&mut self, now: Time, node: NodeId) {
         self.heard.remove(&node);
         self.forget(node);
         self.look(now, node);
     }
 
-    /// A node that was cut off, or is new, finds the log.
+    /// Lets a node that was cut off, or is new, find the log.
     pub(crate) fn look(&mut self, now: Time, node: NodeId) {
         self.send(now, Message::Look(node));
         if let Some(me) = self.asking.get(&node).cloned() {
@@ -126,7 +126,7 @@ impl Log {
         self.on_the_way.keys().next().map_or(Time::MAX, |(at, _)| *at)
     }
 
-    /// What arrives by now, and where.
+    /// The events that arrive by now, each with its receiver.
     pub(crate) fn step(&mut self, now: Time, nodes: &[NodeId]) -> Vec<(NodeId, ViewEvent)> {
         let mut events = Vec::new();
         while let Some(entry) = self.on_the_way.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -150,7 +150,7 @@ impl Log {
                 Message::Look(node) => {
                     let last = self.view().epoch;
                     let heard = self.heard.insert(node, last);
-                    // Who was away for long, or is new, hears of the current view only.
+                    // A node that was away for long, or is new, hears of the current view only.
                     let from = heard.filter(|heard| last.0 - heard.0 < 4).map_or(last.0, |heard| heard.0 + 1);
                     let news = self.history.iter().filter(|next| next.view.epoch.0 >= from);
                     let has_it = |me: &Member| news.clone().any(|next| next.view.members.contains(me));
@@ -166,7 +166,8 @@ impl Log {
         events
     }
 
-    /// Whoever has asked and is no member asks again; in a later life, if it was a member and has not heard of it.
+    /// Asks again for each node that has asked and is no member; in a later life, if it was a member and has not heard
+    /// of it.
     pub(crate) fn remind(&mut self, now: Time) {
         let epoch = self.view().epoch;
         self.backs.retain(|_, back| back.epoch >= epoch);
@@ -188,7 +189,7 @@ impl Log {
         }
     }
 
-    /// A node's process is gone: it asks no more.
+    /// Takes note that a node's process is gone: it asks no more.
     pub(crate) fn gone(&mut self, now: Time, node: NodeId) {
         if let Some(me) = self.asking.get(&node) {
             let withdraw = Entry::Withdraw(node, me.incarnation);
@@ -202,7 +203,7 @@ impl Log {
         self.backs.remove(&node);
     }
 
-    /// What a shard delivered in the epochs before this one, as it was decided.
+    /// The places that a shard delivered in the epochs before this one, as they were decided.
     pub(crate) fn line(&self, shard: ShardId, before: Epoch) -> Vec<End> {
         let mut line: Vec<End> = Vec::new();
         for next in self.history.iter().filter(|next| next.view.epoch > Epoch::FIRST && next.view.epoch <= before) {

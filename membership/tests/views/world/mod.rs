@@ -66,14 +66,14 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) log: Log,
     pub(crate) processes: BTreeMap<NodeId, Process>,
-    /// How much of each shard's order was delivered by anybody, by epoch.
+    /// The number of places of each shard's order that any member delivered, by epoch.
     pub(crate) delivered: BTreeMap<(Epoch, ShardId), Seq>,
-    /// How much each member has received of each shard, by epoch; what is there stays when it crashes.
+    /// The number of places of each shard that each member has received, by epoch; it stays when the member crashes.
     pub(crate) received: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
-    /// By epoch in which its complete members had it on their disks while one of them was there to tell: what of each shard is
-    /// acknowledged.
+    /// The number of places of each shard that are acknowledged, by epoch: the complete members of a later or the same
+    /// view had them on their disks, while one of them was there to tell.
     acknowledged: BTreeMap<(Epoch, ShardId), Seq>,
-    /// What members have told of their disks.
+    /// The number of places that members have told to be on their disks.
     persisted: BTreeMap<(Epoch, ShardId, NodeId), Seq>,
     patience: Patience,
     next_tick: Time,
@@ -134,7 +134,7 @@ impl World {
         world
     }
 
-    /// A node that has crashed comes up again with its disk, and asks to join, since it may have been dropped.
+    /// Starts a node that has crashed again with its disk. It asks to join, since it may have been dropped.
     pub(crate) fn restart(&mut self, node: u32) {
         let disk = self.process(node).disk.take().expect("it has one");
         self.join(node);
@@ -149,7 +149,7 @@ impl World {
         self.log.begins(now, node);
     }
 
-    /// A new node, or a crashed one with a new life, asks to join.
+    /// Starts a new node, or a crashed one as a new life. It asks to join.
     pub(crate) fn join(&mut self, node: u32) {
         let node = NodeId(node);
         let lives = self.log.register.newest(node).map_or(0, |newest| newest.0);
@@ -193,7 +193,7 @@ impl World {
         process.step(clock, &mut self.log, &mut self.received, &mut self.delivered);
     }
 
-    /// Those whose processes are there and have not ended.
+    /// The nodes whose processes are there and have not ended.
     pub(crate) fn alive(&self) -> Vec<NodeId> {
         self.processes.iter().filter(|(_, p)| !p.crashed && p.ended.is_none()).map(|(node, _)| *node).collect()
     }
@@ -215,7 +215,7 @@ impl World {
         let view = self.log.view();
         let (members, alive): (BTreeSet<_>, BTreeSet<_>) =
             (view.nodes().into_iter().collect(), self.alive().into_iter().collect());
-        // Of what nobody holds nobody can become complete.
+        // No member can become complete in a shard whose state none holds.
         let whole = view.shards.iter().all(|shard| shard.complete == shard.members || shard.complete.is_empty());
         alive.is_empty() || members == alive && whole && self.all_in(view.epoch)
     }
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Messages are received, and delivered where every member of the shard has received them.
+    /// Lets members receive messages, and deliver those that every member of the shard has received.
     fn traffic(&mut self) {
         for (node, process) in &mut self.processes {
             let Some(view) = process.view.clone().filter(|_| self.net.runs(*node) && process.ended.is_none()) else {
@@ -291,7 +291,7 @@ impl World {
                 let received =
                     shard.members.iter().map(|node| self.received.get(&of(node)).copied().unwrap_or_default());
                 let stable = received.min().unwrap_or_default();
-                // What was passed is nobody else's.
+                // Places of this shard that a member has passed are of no use to others.
                 let delivers = process.state.contains(&shard.shard) && shard.shard != PASSED;
                 if delivers && !process.is_cleaning() && self.rng.bool() {
                     process.deliver(view.epoch, shard.shard, stable, &mut self.delivered);
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Disks are written, and what all who are complete have on theirs is acknowledged.
+    /// Writes disks. Messages that all complete members have on their disks are acknowledged.
     fn acknowledge(&mut self) {
         for (node, process) in &mut self.processes {
             if !self.net.runs(*node) || process.ended.is_some() || process.disk.is_none() {
@@ -341,7 +341,7 @@ impl World {
         text
     }
 
-    /// What must hold whatever has happened.
+    /// Checks the invariants, which hold whatever has happened.
     pub(crate) fn check(&self) {
         for (before, next) in self.log.history.iter().zip(&self.log.history[1..]) {
             self.check_trims(&before.view, next);
@@ -352,7 +352,8 @@ impl World {
         self.check_disks();
     }
 
-    /// What was acknowledged is in the line of each shard that goes on, and who holds its state has that line.
+    /// Checks that acknowledged places are in the line of each shard that goes on, and that each holder of its state
+    /// has that line.
     fn check_disks(&self) {
         let view = self.log.view();
         for shard in view.shards.iter().filter(|shard| !shard.complete.is_empty() && shard.shard != PASSED) {
@@ -376,8 +377,8 @@ impl World {
         }
     }
 
-    /// The trim of a shard covers all that anybody delivered, and no more than all who are complete and stay have received; or
-    /// all that any of these has passed.
+    /// Checks that the trim of a shard covers all that any member delivered, and no more than all complete members that
+    /// stay have received; or all that any of these has passed.
     fn check_trims(&self, before: &Arc<View>, next: &Proposal) {
         for shard in &before.shards {
             let delivered = self.delivered.get(&(before.epoch, shard.shard)).copied().unwrap_or_default();

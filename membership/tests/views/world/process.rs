@@ -20,33 +20,34 @@ pub(crate) struct Process {
     rng: Rng,
     effects: Vec<Effect>,
     pub(crate) inbox: VecDeque<ViewEvent>,
-    /// What its shards will say, and when.
+    /// The inputs that its shards will give, with their times.
     later: BTreeMap<(Time, usize), Input>,
     pub(crate) view: Option<Arc<View>>,
     /// Every view that it has installed.
     pub(crate) views: Vec<Arc<View>>,
-    /// The last one that was connected.
+    /// The last view that was connected.
     pub(crate) installed: Option<Epoch>,
     pub(crate) wedged: bool,
     cleaning: bool,
-    /// How far the shards go that are being cleaned up. None: it has not received that, and is to get the state anew.
+    /// The places up to which shards that are being cleaned up go. None: the node has not received that much, and is to
+    /// get the state anew.
     pub(crate) cleaned_to: BTreeMap<ShardId, Option<Seq>>,
     pub(crate) stalled: bool,
     /// The shards whose state it holds.
     pub(crate) state: BTreeSet<ShardId>,
-    /// It outlives its process. None: whatever it comes back with is a new one.
+    /// The disk, which outlives its process. None: the next process begins with a new one.
     pub(crate) disk: Option<BTreeMap<ShardId, DiskLog>>,
-    /// For whom it said last that it waits.
+    /// The nodes for which it last said that it waits.
     pub(crate) waits_for: Vec<NodeId>,
-    /// Whom its shards have vouched for.
+    /// The nodes for which its shards have vouched.
     pub(crate) leased: Vec<NodeId>,
-    /// Whom it has told the view log to be gone.
+    /// The nodes that it has reported to the view log as gone.
     pub(crate) gone: Vec<NodeId>,
-    /// When it cleaned up last.
+    /// The time at which it last cleaned up.
     pub(crate) cleaned_up: Option<Time>,
-    /// How long it takes to clean up, at most.
+    /// The longest time that a clean-up takes.
     pub(crate) slow_ms: f64,
-    /// For what it waits meanwhile.
+    /// The thing for which it waits meanwhile.
     pub(crate) slow_for: WaitsFor,
     watch: StallWatch,
     pub(crate) dropped: usize,
@@ -54,7 +55,7 @@ pub(crate) struct Process {
     pub(crate) knows_trims: bool,
     pub(crate) ended: Option<EndReason>,
     pub(crate) crashed: bool,
-    /// It was asked to leave.
+    /// Whether it was asked to leave.
     pub(crate) leaving: bool,
 }
 
@@ -146,12 +147,12 @@ impl Process {
         *most = up_to.max(*most);
     }
 
-    /// What was delivered comes to the disk.
+    /// Brings the deliveries to the disk.
     pub(crate) fn sync(&mut self) {
         self.disk.iter_mut().flat_map(BTreeMap::values_mut).for_each(DiskLog::sync);
     }
 
-    /// The process comes up with this disk.
+    /// Starts the process with this disk.
     pub(crate) fn mount(&mut self, disk: BTreeMap<ShardId, DiskLog>) {
         self.disk = Some(disk);
         self.says_what_is_held();
@@ -279,7 +280,7 @@ impl Process {
         }
     }
 
-    /// Its shards are no more, and so is what they held.
+    /// Ends its shards, whose state is lost.
     fn stop(&mut self) {
         (self.view, self.installed, self.wedged, self.cleaning, self.stalled) = (None, None, false, false, false);
         self.state.clear();

@@ -1,4 +1,4 @@
-//! What a node asks for until a view answers it: its proposal, and its report.
+//! A node's requests until a view answers them: its proposal, and its report.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::{
     wire::{Body, Contact},
 };
 
-/// A leader that can't write yet is asked again after this.
+/// The pause before a leader that can't write yet is asked again.
 const SOON: Duration = Duration::from_millis(1);
-/// What is not answered is sent again after this.
+/// The time after which a request without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(100);
 
-/// What a node waits for.
+/// The requests of a node that wait for an answer.
 #[derive(Default)]
 pub(super) struct Asks {
     proposal: Option<Pending>,
     report: Option<Sent>,
-    /// Since when it waits for a decision, or has last said that there is none.
+    /// The time since which it waits for a decision, or at which it last said that there is none.
     since: Option<Duration>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Asks {
 struct Pending {
     proposal: Proposal,
     since: Duration,
-    /// When it was last sent, and to whom as the leader.
+    /// The node to which it was last sent as the leader, and the time.
     sent: Option<(Option<NodeId>, Duration)>,
 }
 
@@ -44,7 +44,7 @@ impl Asks {
         self.proposal.is_some() || self.report.is_some()
     }
 
-    /// When the proposal that is not decided was first sent.
+    /// The time at which the undecided proposal was first sent.
     pub(super) fn first_sent(&self) -> Option<Duration> {
         self.proposal.as_ref().map(|pending| pending.since)
     }
@@ -63,7 +63,7 @@ impl<C: Types> Agent<C> {
         self.send_report();
     }
 
-    /// Sends what has not been answered again.
+    /// Sends requests without an answer again.
     pub(super) fn ask_again(&mut self) {
         self.push_proposal();
         if self.asks.report.as_ref().is_some_and(|report| self.now - report.at >= RESEND) {
@@ -71,7 +71,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Sends the proposal to who leads, if that is due.
+    /// Sends the proposal to the leader, if that is due.
     pub(super) fn push_proposal(&mut self) {
         let (leader, now) = (self.leader(), self.now);
         let Some(pending) = &mut self.asks.proposal else { return };
@@ -97,7 +97,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Passes on what a member proposes that may not reach the leader itself.
+    /// Passes on a member's proposal, which may not reach the leader directly.
     pub(crate) fn pass_on(&self, proposal: &Proposal, from: &Member) {
         let leader = self.leader().filter(|leader| leader.node != from.node && leader.node != self.network.me().node);
         if proposal.by == from.node
@@ -108,7 +108,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// A leader that is new may not be ready: it is asked again soon.
+    /// Sends the proposal again soon: a new leader may not have been ready.
     pub(crate) fn not_written(&mut self, epoch: Epoch) {
         let pending = self.asks.proposal.as_mut().filter(|pending| pending.proposal.view.epoch == epoch);
         if let Some(pending) = pending {
@@ -121,12 +121,12 @@ impl<C: Types> Agent<C> {
         tracing::info!(%epoch, why, "a proposal was refused");
         if self.asks.proposal.as_ref().is_some_and(|pending| pending.proposal.view.epoch == epoch) {
             self.asks.proposal = None;
-            // Something was decided, though not this.
+            // Something was decided, though not this proposal.
             self.asks.since = self.asks.is_waiting().then_some(self.now);
         }
     }
 
-    /// There is a view of this epoch: what was asked for before is answered.
+    /// Takes note of a view of this epoch: it answers earlier requests.
     pub(super) fn decided_until(&mut self, epoch: Epoch) {
         self.asks.proposal.take_if(|pending| pending.proposal.view.epoch <= epoch);
         self.asks.report.take_if(|sent| sent.report.epoch < epoch);
@@ -142,7 +142,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Says so, if nothing has been decided for too long.
+    /// Reports it, if nothing has been decided for too long.
     pub(super) fn check_quorum(&mut self) {
         if self.asks.since.is_some_and(|since| self.now - since >= self.settings.timing.no_quorum) {
             self.asks.since = Some(self.now);

@@ -1,8 +1,9 @@
-//! Elections: a node asks the voters before it stands, so that none raises the term that can't win, or deposes a leader that works.
+//! Elections: a node asks the voters before it stands. So no node that can't win raises the term, or deposes a leader
+//! that works.
 //!
-//! A voter agrees if it takes the leader for lost itself, and the one that asks has all of its log. Whoever is agreed with by a
-//! majority can hear it and be heard by it. Raft's own elections never begin: their lease would have to run out first, and it protects
-//! nothing here, since nothing is ever read by it.
+//! A voter agrees if it misses the leader itself, and the node that asks has all of its log. A node with which a
+//! majority agrees can hear that majority and be heard by it. Raft's own elections never begin: their lease would have
+//! to run out first, and it protects nothing here, since nothing is ever read by it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,22 +20,22 @@ use crate::{
     wire::{Answer, Body, Contact},
 };
 
-/// After so many tries a node that stands is left alone no longer than before.
+/// The number of tries after which the time for which a node that stands is left alone grows no more.
 const MANY_TRIES: u32 = 10;
 
 /// The state of an election to come.
 #[derive(Default)]
 pub(super) struct Election {
-    /// The last vote that was seen, and since when it is this node's.
+    /// The last vote that was seen, and the time since which it is this node's.
     vote: Option<Vote>,
     since: Duration,
     /// The number of votes since a leader was elected.
     tries: u32,
     /// The vote of a leader that has said that it reaches no majority.
     stepped_aside: Option<Vote>,
-    /// When this node next asks the others. None: it knows of a leader, or may not stand.
+    /// The time at which this node next asks the others. None: it knows of a leader, or may not stand.
     next_ask: Option<Duration>,
-    /// Those who agree that this node stands after that vote, and when they were asked.
+    /// The voters that agree that this node stands after that vote, and the time at which each was asked.
     agreed: BTreeMap<u64, Duration>,
     /// The questions of others, one each, that came while this node did not miss the leader.
     questions: Vec<Question>,
@@ -50,13 +51,14 @@ struct Question {
 }
 
 impl<C: Types> Agent<C> {
-    /// Whether this node takes who leads for lost: one that it can't hear, that has said so itself, or this node if no majority
-    /// answers it.
+    /// Whether this node takes the leader for lost: one that it can't hear, one that has said so itself, or this node
+    /// if no majority answers it.
     pub(super) fn misses_leader(&self) -> bool {
         if self.is_leader() { self.is_unanswered() } else { self.now >= self.missed_at() }
     }
 
-    /// When this node, which does not lead, takes who leads for lost, if nothing happens until then. While another stands it waits.
+    /// The time at which this node, which does not lead, takes the leader for lost, if nothing happens until then.
+    /// While another node stands, it waits.
     fn missed_at(&self) -> Duration {
         let (vote, leader) = self.vote();
         let Some(leader) = leader else {
@@ -74,12 +76,13 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// The time for which a node that stands is left alone: longer at each further try, as votes may take long to be stored, or to arrive.
+    /// The time for which a node that stands is left alone. It is longer at each further try, as votes may take long to
+    /// be stored, or to arrive.
     fn stand_patience(&self) -> Duration {
         (self.a_turn() * (1 << self.election.tries)).min(self.settings.timing.election.1)
     }
 
-    /// When this node must look whether it misses the leader.
+    /// The time of the next look whether this node misses the leader.
     pub(super) fn next_doubt(&self) -> Option<Duration> {
         match self.election.next_ask {
             Some(at) => Some(at),
@@ -94,12 +97,12 @@ impl<C: Types> Agent<C> {
         (metrics.vote, metrics.current_leader)
     }
 
-    /// Takes note of a new vote: whoever agreed before it did so for another term.
+    /// Takes note of a new vote. A voter that agreed before it did so for another term.
     pub(super) fn watch_vote(&mut self) {
         let (vote, _) = self.vote();
         if self.election.vote != Some(vote) {
             let me = self.network.me().voter.0;
-            // Those who have not heard of the vote that ended its term still take it for the leader.
+            // Voters that have not heard of the vote that ended its term still take this node for the leader.
             let led = self.election.vote.filter(|before| before.committed && before.leader_id.node_id == me);
             if let Some(before) = led.filter(|_| !vote.committed) {
                 self.step_aside(before);
@@ -111,7 +114,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Since when the vote is what it is.
+    /// The time since which the vote is unchanged.
     pub(super) fn vote_since(&self) -> Duration {
         self.election.since
     }
@@ -186,14 +189,16 @@ impl<C: Types> Agent<C> {
         left.iter().position(|(_, voter)| *voter == me).unwrap_or(left.len())
     }
 
-    /// Another node asks whether it may lead. It is answered once this node misses the leader, too, if that is soon.
+    /// Takes another node's question whether it may lead. It is answered once this node misses the leader, too, if that
+    /// is soon.
     pub(super) fn on_question(&mut self, from: Contact, id: u64, last: Option<LogId>) {
         self.election.questions.retain(|other| other.from.node != from.node);
         self.election.questions.push(Question { from, id, last, at: self.now });
         self.stand();
     }
 
-    /// Answers those who may lead if they have all of the log. If they lack some of it, this node stands itself.
+    /// Answers the nodes that have asked: one may lead if it has all of the log. If it lacks some of the log, this node
+    /// stands itself.
     fn answer(&mut self) {
         let oldest = self.now.saturating_sub(self.patience());
         let mine = self.store.last();
@@ -208,14 +213,14 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// A voter has answered. Once a majority agrees, this node stands.
+    /// Takes a voter's answer. Once a majority agrees, this node stands.
     pub(super) fn on_agreed(&mut self, voter: u64, asked: Duration, agrees: bool) {
         self.watch_vote();
         if !agrees {
             self.election.agreed.remove(&voter);
             return;
         }
-        // It agreed before the vote changed, to another term.
+        // If it was asked before the vote changed, it agreed to another term.
         if asked < self.election.since || self.is_leader() || !self.misses_leader() {
             return;
         }
@@ -231,12 +236,13 @@ impl<C: Types> Agent<C> {
         self.election.agreed.clear();
         let (raft, vote, me) = (self.raft.clone(), self.vote().0, self.network.me().voter.0);
         drop(C::spawn(async move {
-            // If the vote has changed meanwhile, others are at it. If Raft has stopped, the next tick finds that out.
+            // If the vote has changed meanwhile, another node stands. If Raft has stopped, the next tick finds that
+            // out.
             let _ = raft.handle_transfer_leader(TransferLeaderRequest::new(vote, me, None)).await;
         }));
     }
 
-    /// The leader says that no majority answers it.
+    /// Takes the leader's word that no majority answers it.
     pub(super) fn on_step_aside(&mut self, vote: Vote) {
         if self.vote().0 == vote {
             self.election.stepped_aside = Some(vote);

@@ -14,18 +14,19 @@ use crate::{
     wire::{Contact, Wants},
 };
 
-/// How long a node asks whether another one was forced, or is at this moment.
+/// The time for which a node asks whether another one was forced, or is at this moment.
 const ASKS_FOR: Duration = Duration::from_secs(1);
-/// How often it asks all, and how often who leads such a life looks for one that began beside it.
+/// The pauses between such questions to all, and between two looks of a forced life's leader for a life that began
+/// beside it.
 const AGAIN: Duration = Duration::from_millis(200);
 pub(super) const LOOKS: Duration = Duration::from_secs(1);
 
-/// What an operator wants to force.
+/// An operator's request to force this node to go on.
 pub(crate) struct Forcing {
     proposal: Proposal,
     reason: String,
     done: Box<dyn FnOnce(Result<(), NotForced>) + Send>,
-    /// Until when it asks, and when it asks next.
+    /// The time until which it asks, and that of its next question.
     times: Option<(Duration, Duration)>,
 }
 
@@ -49,12 +50,13 @@ pub(super) struct Move {
     cluster: ClusterId,
     /// The place where it began, if an operator forced it.
     began: Option<Began>,
-    /// The node that says so, if the life that is left was forced beside it: this process ends then, and joins when it is started again.
+    /// The node that says so, if the life that is left was forced beside it. This process ends then, and joins when it
+    /// is started again.
     rival: Option<NodeId>,
 }
 
 impl<C: Types> Agent<C> {
-    /// Asks all whom it knows whether they were forced.
+    /// Asks all nodes that it knows whether they were forced.
     pub(super) fn ask_to_force(&mut self, mut forcing: Forcing) {
         if self.told.is_some_and(|told| told >= forcing.epoch()) {
             return (forcing.done)(Err(NotForced::Decided));
@@ -66,7 +68,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Begins another life if nobody has said anything against it.
+    /// Begins another life if no node has objected.
     pub(super) async fn force_if_due(&mut self) {
         let Some(Forcing { proposal, times: Some((until, again)), .. }) = &mut self.forcing else { return };
         let epoch = proposal.view.epoch;
@@ -88,7 +90,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Another node is being forced too: who knows the later view goes first, then the lower id.
+    /// Yields to another node that is being forced too, if that one goes first: the one with the later view does, then
+    /// the lower id.
     pub(super) fn yield_to(&mut self, other: &Member, epoch: Epoch) {
         let me = self.me().node;
         let goes_first = |mine: Epoch| (Reverse(epoch), other.node) < (Reverse(mine), me);
@@ -100,7 +103,7 @@ impl<C: Types> Agent<C> {
     /// Begins another life, of this node alone.
     async fn force(&mut self, proposal: Proposal, reason: String) -> Result<(), NotForced> {
         let after = self.network.cluster().unwrap_or(ClusterId(0));
-        // A later life has a greater number: the nodes of an earlier one are told by it that theirs is over.
+        // A later life has a greater number: by it, the nodes of an earlier one learn that theirs is over.
         let cluster = ClusterId(after.0 + 1 + self.rng.u64(..1 << 32));
         let (layout, epoch) = (self.settings.layout.clone(), proposal.view.epoch);
         let earlier = self.machine.read(|register| register.began().map(|began| began.lives().collect()));
@@ -113,7 +116,7 @@ impl<C: Types> Agent<C> {
         Ok(())
     }
 
-    /// Writes what an operator has forced, if that was not done: the node may have died in between.
+    /// Writes the entry that an operator has forced, if that was not done: the node may have died in between.
     pub(super) async fn resume_force(&mut self) {
         if self.last().is_some() {
             return;
@@ -132,7 +135,7 @@ impl<C: Types> Agent<C> {
         self.lead();
     }
 
-    /// Forgets what was decided, and takes part in another life, with its first entry if this node is to write that.
+    /// Forgets all decisions, and takes part in another life, with its first entry if this node is to write that.
     async fn begin_anew(&mut self, cluster: ClusterId, first: Option<&Entry>) -> Result<(), String> {
         self.former = self.contacts();
         // It fails only if a task of Raft's panicked; it is not needed any more.
@@ -161,12 +164,13 @@ impl<C: Types> Agent<C> {
         Ok(())
     }
 
-    /// Another node is in a later life than this one.
+    /// Takes note of a node that is in a later life than this one.
     pub(super) fn on_other_life(&mut self, from: Member, cluster: ClusterId, began: Option<Began>) {
         let with = from.node;
         let Some(began) = began else {
-            // No operator forced it: the two have never been one group. One that was founded beside it, and in which nothing was
-            // decided as far as this node knows, is given up; a disk would have to remember that.
+            // No operator forced it: the two have never been one group. This node's own life, founded beside the other,
+            // is given up if nothing was decided in it, as far as this node knows. Not with durable storage: a disk
+            // would have to remember that.
             if self.last().is_none() && self.forced.is_none() && !self.store.is_durable() {
                 self.former.push(Contact::from(&from));
                 self.moves_to = Some(Move { cluster, began: None, rival: None });
@@ -184,8 +188,8 @@ impl<C: Types> Agent<C> {
         }
         let is_later = self.view().is_none_or(|view| ended.is_some_and(|ended| view.epoch < ended));
         let is_stuck = self.asks.is_waiting() || self.is_witness();
-        // Who is in no view has nothing that could be lost. A member goes over if it can't go on, and what it knows to be decided is
-        // a part of the other life.
+        // A node in no view has nothing that could be lost. A member goes over if it can't go on, and the decisions
+        // that it knows are part of the other life.
         if self.wants.is_some() || (is_stuck && is_later) {
             self.former.push(Contact::from(&from));
             self.moves_to = Some(Move { cluster, began: Some(began), rival: None });
@@ -194,7 +198,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Goes over to another life, as one that is in no view of it.
+    /// Goes over to another life, as a node that is in no view of it.
     pub(super) async fn go_over(&mut self, to: Move) {
         let Move { cluster, began, rival } = to;
         match &began {
@@ -218,7 +222,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Asks those who are not in this life whether they have begun one too: of two that were forced at once one must end.
+    /// Asks nodes that are not in this life whether they have begun one too: of two that were forced at once one must
+    /// end.
     pub(super) fn look_for_rivals(&mut self, contacts: &[Contact]) {
         let Some(view) = self.view().filter(|_| self.machine.read(|register| register.began().is_some())) else {
             return;

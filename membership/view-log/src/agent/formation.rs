@@ -1,4 +1,4 @@
-//! How a node comes to a group: it founds one with others, or finds one.
+//! A node's way into a group: it founds one with others, or finds one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,34 +21,37 @@ use crate::{
 /// A node's knowledge of a group that forms.
 #[derive(Debug, Default)]
 pub(super) struct Formation {
-    /// This process began with a part of a log that an earlier one had: it waits for the others for as long as it takes.
+    /// Whether this process began with a part of a log that an earlier one had: it waits for the others for as long as
+    /// it takes.
     returns_to_log: bool,
-    /// It was a member in this process.
+    /// Whether it was a member in this process.
     pub(super) was_member: bool,
     /// The layout and the founders, as a founder has told a witness.
     told: Option<(Layout, Vec<NodeId>)>,
-    /// For whom the group waits, by those who form it.
+    /// The nodes for which the group waits, by the word of its founders.
     missing: Option<Vec<NodeId>>,
     /// The view of the group that others have told of.
     group: Option<Arc<View>>,
-    /// Nodes that vote and have forgotten how, and who says so.
+    /// The voters that have forgotten how they voted, and the node that says so.
     forgot: Option<(NodeId, Vec<NodeId>)>,
-    /// Of whom that was said in this node's log.
+    /// The nodes of which this node has logged that.
     named: Vec<NodeId>,
-    /// When somebody last said where the group is, or that it forms.
+    /// The time at which a node last said where the group is, or that it forms.
     answered: Option<Duration>,
-    /// Of many contacts, how many are asked next, and whose turn it is.
+    /// The number of contacts, of many, that are asked next, and the place of the first of them.
     width: usize,
     next: usize,
     /// The number of times that this node has asked.
     asked: usize,
 }
 
-/// So many contacts are all asked at once. Of more, those who form the group are, and some of the others in turns: each stream costs
-/// both sides a handshake, and all with all would cost a large group's host more than its formation.
+/// The most contacts that are all asked at once. Of more, the nodes that form the group are, and some of the others in
+/// turns. Each stream costs both sides a handshake, and all with all would cost a large group's host more than its
+/// formation.
 const FEW: usize = 8;
 
-/// Those others may know of a group that those who form one do not: while these answer, every so many times one of the others is asked.
+/// The number of questions of which one also goes to one of the other contacts, while the nodes that form a group
+/// answer: others may know of a group that these do not.
 const SELDOM: usize = 10;
 
 impl Formation {
@@ -57,21 +60,21 @@ impl Formation {
     }
 }
 
-/// Those who found a group.
+/// The nodes that found a group.
 pub(crate) struct Founders {
     pub(crate) layout: Layout,
-    /// By rank.
+    /// The members, by rank.
     pub(crate) members: Vec<NodeId>,
     pub(crate) witnesses: Vec<NodeId>,
 }
 
 impl<C: Types> Agent<C> {
-    /// The first of the list begins the log, when it has heard of all the others that they are in none.
+    /// Begins the log at the first node of the list, when that has heard of all the others that they are in no group.
     pub(crate) async fn found(&mut self) {
         let Start::List { members, witnesses } = &self.settings.start else { return };
         let me = self.network.me();
         let is_founder = self.settings.start.founder() == Some(me.node);
-        // A cluster's number that was stored without a log is of one that was never begun: the node died in between.
+        // A cluster's number that was stored without a log is of a life that was never begun: the node died in between.
         if !is_founder || !self.is_free() || !self.store.is_empty() {
             return;
         }
@@ -93,7 +96,7 @@ impl<C: Types> Agent<C> {
             (member.voter.0, peer)
         };
         let voters: BTreeMap<u64, Peer> = voters.iter().map(peer).collect();
-        // Half of the numbers are left for those that are forced, which are greater than the one before.
+        // Half of the numbers are left for forced lives, each of which has a greater number than the one before.
         let cluster = ClusterId(self.rng.u64(..1 << 63));
         self.adopt(cluster);
         tracing::info!(?cluster, voters = voters.len(), members = members.len(), "all have come: the view log begins");
@@ -114,13 +117,13 @@ impl<C: Types> Agent<C> {
         self.network.set_cluster(Some(cluster));
     }
 
-    /// Whether it asks for a place that it does not have.
+    /// Whether this node asks for a place that it does not have.
     pub(super) fn is_outside(&self) -> bool {
         let me = self.network.me().voter.0;
         self.wants.is_some() || (self.is_witness() && !self.peers().0.contains_key(&me))
     }
 
-    /// Whether it has nothing of any log, and knows of no group.
+    /// Whether this node has nothing of any log, and knows of no group.
     pub(super) fn is_free(&self) -> bool {
         self.tells_from.is_none() && self.store.has_no_log()
     }
@@ -139,7 +142,7 @@ impl<C: Types> Agent<C> {
         self.wants = Some(me);
     }
 
-    /// Asks whom it knows of.
+    /// Asks the nodes that it knows of for its place, or for news.
     pub(crate) fn hello(&mut self) {
         let is_witness = self.is_witness();
         let me = self.network.me();
@@ -151,7 +154,7 @@ impl<C: Types> Agent<C> {
         };
         let contacts = self.contacts();
         if wants == Wants::News {
-            // One that leads nobody any more has not always noticed.
+            // A leader that no majority follows any more has not always noticed.
             let is_stuck = self.is_leader() && self.asks.is_waiting();
             if self.is_leader() && !is_stuck {
                 return self.look_for_rivals(&contacts);
@@ -172,7 +175,7 @@ impl<C: Types> Agent<C> {
                     contacts.iter().for_each(|contact| self.say_hello(contact, wants));
                 }
             }
-            // One that is not heard may be gone.
+            // A leader that is not heard may be gone.
             Some(leader) if leader.node != me.node && self.hears_leader(self.settings.timing.election.1) => {
                 self.say_hello(&Contact::from(&leader), wants);
             }
@@ -180,8 +183,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Asks all contacts, if they are few; else those who form the group, and others in turns, twice as many each time until somebody
-    /// answers.
+    /// Asks all contacts, if they are few. Of many, it asks the nodes that form the group, and others in turns, twice
+    /// as many each time until a node answers.
     fn ask_around(&mut self, contacts: &[Contact], wants: Wants) {
         let (peers, voters) = self.peers();
         let votes = |node| peers.iter().any(|(voter, peer)| voters.contains(voter) && peer.member.node == node);
@@ -212,7 +215,7 @@ impl<C: Types> Agent<C> {
         self.formation.next += width;
     }
 
-    /// Whether somebody has said a moment ago where the group is, or that it forms.
+    /// Whether a node has said a moment ago where the group is, or that it forms.
     fn is_answered(&self) -> bool {
         self.formation.answered.is_some_and(|at| self.now - at <= self.settings.timing.hello * 10)
     }
@@ -228,7 +231,7 @@ impl<C: Types> Agent<C> {
         self.network.send(to, Body::Hello(Hello { cluster, layout, parameters, list, wants, decided }));
     }
 
-    /// All whom it knows of, but itself.
+    /// All nodes that it knows of, but itself.
     pub(super) fn contacts(&self) -> Vec<Contact> {
         let me = self.network.me().node;
         let mut contacts: Vec<Contact> = self.settings.start.contacts().cloned().collect();
@@ -244,13 +247,13 @@ impl<C: Types> Agent<C> {
         contacts
     }
 
-    /// What keeps a node from being in one group with this one.
+    /// The reason for which a node can't be in one group with this one, if there is one.
     pub(crate) fn mismatch(&self, from: NodeId, hello: &Hello) -> Option<String> {
         if hello.cluster != self.settings.cluster {
             return Some(format!("it is of cluster {:?}, not of {:?}", hello.cluster, self.settings.cluster));
         }
         let decided = self.machine.read(|register| register.cluster().map(|_| register.layout().clone()));
-        // A witness knows of no groups, but by what was decided.
+        // A witness knows of no groups, but by the log's decisions.
         let layout = decided.or_else(|| (!self.is_witness()).then(|| self.settings.layout.clone()));
         let comes_in = matches!(hello.wants, Wants::Found | Wants::Join);
         if comes_in && self.speaks_for_group(hello.wants) {
@@ -275,10 +278,11 @@ impl<C: Types> Agent<C> {
         None
     }
 
-    /// Whether its parameters are the group's: those of a member, or of a node that founds the group with the one that asks.
+    /// Whether its parameters are the group's: those of a member, or of a node that founds the group with the one that
+    /// asks.
     ///
-    /// A node that is no member itself, such as one that was started again, may be the one that is configured wrongly, and one
-    /// that was cut off may be of a group that has begun anew since. A witness has no parameters.
+    /// A node that is no member itself, such as one that was started again, may be the one that is configured wrongly.
+    /// A node that was cut off may be of a group that has begun anew since. A witness has no parameters.
     fn speaks_for_group(&self, wants: Wants) -> bool {
         match self.view() {
             Some(view) => {
@@ -289,7 +293,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Answers a node that does not belong to this one, and says so here, too: once for each of its lives.
+    /// Refuses a node that does not belong to this one's group, and logs it once for each life of that node.
     pub(super) fn turn_away(&mut self, asks: &Member, why: String) -> Here {
         if self.turned_away.len() >= MANY {
             self.turned_away.clear();
@@ -369,7 +373,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Whom a node that comes back has not heard of, of those who vote, while too few of them are there to decide.
+    /// The voters of which a node that comes back has not heard, while too few are there to decide.
     pub(super) fn waits_for(&self) -> Vec<NodeId> {
         if self.wants.is_none() || self.is_free() {
             return Vec::new();
@@ -381,7 +385,7 @@ impl<C: Types> Agent<C> {
         if 2 * (voters.len() - missing.len()) > voters.len() { Vec::new() } else { missing }
     }
 
-    /// A witness hears from founders who they are: if it leads the log, it writes the first view.
+    /// Takes the list of founders at a witness: if it leads the log, it writes the first view.
     pub(super) fn learn_founders(&mut self, from: NodeId, hello: &Hello) {
         if let Some(list) = hello.list.as_ref().filter(|list| list.contains(&from))
             && self.is_witness()
@@ -406,7 +410,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// The nodes that it was configured with and of which it hears nothing.
+    /// The configured nodes of which it hears nothing.
     fn absent(&self) -> Vec<NodeId> {
         let me = self.network.me().node;
         let nodes = self.settings.start.contacts().filter_map(|contact| contact.node);
@@ -418,10 +422,10 @@ impl<C: Types> Agent<C> {
         self.heard.get(&node).is_some_and(|heard| self.now - *heard <= self.settings.timing.hello * 10)
     }
 
-    /// The group that this node asks for is being formed.
+    /// Takes note that the group for which this node asks is being formed.
     fn on_forming(&mut self, from: NodeId, missing: Vec<NodeId>) {
         let joins = matches!(self.settings.start, Start::Join { .. });
-        // Who is one of many hears of most others only through the founder.
+        // One of many founders hears of most others only through the first.
         let is_told = self.settings.start.founder() == Some(from) && self.settings.start.contacts().count() > FEW;
         if !joins && !is_told
             || self.wants.is_none()
@@ -436,8 +440,8 @@ impl<C: Types> Agent<C> {
         self.formation.missing = Some(missing);
     }
 
-    /// The voters whose nodes were started again as other parts in the log, without what they had voted, if so many are that nothing
-    /// can be decided any more.
+    /// The voters whose nodes were started again as other parts in the log, without their earlier votes, if so many are
+    /// that nothing can be decided any more.
     fn forgotten_votes(&self) -> Vec<NodeId> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -458,7 +462,7 @@ impl<C: Types> Agent<C> {
         lost.into_iter().collect()
     }
 
-    /// The nodes whose votes are lost, if nothing can be decided without them, and who says so.
+    /// The nodes whose votes are lost, if nothing can be decided without them, and the node that says so.
     pub(super) fn forgot(&self) -> Option<(NodeId, Vec<NodeId>)> {
         let own = self.forgotten_votes();
         if own.is_empty() {
@@ -467,7 +471,7 @@ impl<C: Types> Agent<C> {
         Some((self.network.me().node, own))
     }
 
-    /// Says it at once if too many of those who vote have forgotten their votes.
+    /// Logs it at once if too many voters have forgotten their votes.
     pub(super) fn check_votes(&mut self) {
         let forgot = self.forgot().map(|(_, nodes)| nodes).unwrap_or_default();
         if forgot != self.formation.named {
@@ -478,8 +482,11 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// A node that comes back with its part of a log waits for the others for as long as it takes: only those who are missing can decide
-    /// with it. All others wait for a first view, or for one that an operator must force, until the time is over.
+    /// Fails once the time to find or form a group is over, and logs the missing nodes.
+    ///
+    /// A node that comes back with its part of a log waits for the others for as long as it takes: only the missing
+    /// nodes can decide with it. All other nodes wait for a first view, or for one that an operator must force, until
+    /// the time is over.
     pub(crate) fn check_formation(&mut self) {
         let Some(patience) = self.settings.timing.formation else { return };
         if self.now < patience || self.wants.is_none() {
@@ -490,7 +497,7 @@ impl<C: Types> Agent<C> {
             self.next_complaint = self.now + patience;
             tracing::warn!(?waits_for, "nothing can be decided: this node waits for more of those who vote");
         }
-        // One that was dropped has its owner's work to end, and goes on asking.
+        // A node that was dropped has its owner's work to end, and goes on asking.
         if self.formation.returns_to_log || self.formation.was_member {
             return;
         }

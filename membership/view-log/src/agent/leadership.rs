@@ -1,7 +1,7 @@
-//! Who leads the log, and whether it is there.
+//! The log's leader, and the signs that it is there.
 //!
-//! Raft's own timers never run: they would wake an idle node some sixteen times a second. A leader's heartbeats are this module's, and
-//! rare while nothing happens.
+//! Raft's own timers never run: they would wake an idle node some sixteen times a second. A leader's heartbeats are
+//! this module's, and rare while nothing happens.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use crate::{
     wire::{Body, Contact},
 };
 
-/// While nothing happens, heartbeats are so many times rarer.
+/// The factor by which heartbeats are rarer while nothing happens.
 const CALM: u32 = 3;
-/// For so long after something happened they are not: who missed it is told soon.
+/// The time after an event in which they are not rarer: a node that missed it is told soon.
 const LIVELY: Duration = Duration::from_secs(2);
-/// A leader that no majority answers for so many heartbeats is cut off.
+/// The number of heartbeats after which a leader that no majority answers is cut off.
 const PATIENCE: u32 = 3;
-/// How long a leader that ends waits for another to take over.
+/// The time for which a leader that ends waits for another to take over.
 const HAND_OVER: Duration = Duration::from_millis(200);
 
-/// What is known of who leads.
+/// A node's knowledge of the leader, and its own beats if it leads.
 #[derive(Default)]
 pub(super) struct Leadership {
-    /// When the leader was last heard.
+    /// The time at which the leader was last heard.
     heard: Option<Duration>,
     lively_until: Duration,
     next_beat: Duration,
     last_beat: Duration,
     /// The first heartbeat that no majority has answered.
     unanswered: Option<Duration>,
-    /// The first entry that was not decided when this node last looked, and since when.
+    /// The first entry that was not decided at the last look, and the time since which that is so.
     undecided: Option<(u64, Duration)>,
-    /// Until when it waits for another to take over, before it ends.
+    /// The time until which it waits for another to take over, before it ends.
     ends_at: Option<Duration>,
 }
 
 impl<C: Types> Agent<C> {
-    /// Who leads the log, as this node knows it.
+    /// The log's leader, as this node knows it.
     pub(super) fn leader(&self) -> Option<Member> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -53,21 +53,21 @@ impl<C: Types> Agent<C> {
         self.raft.server_metrics().borrow_watched().state.is_leader()
     }
 
-    /// The node whose part in the log this is.
+    /// The node that has this part in the log.
     pub(super) fn node_of(&self, voter: u64) -> Option<NodeId> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.get_node(&voter).map(|peer| peer.member.node)
     }
 
-    /// A leader shows that it is there, unless it is one no more.
+    /// Takes note of a sign of the leader, unless that leads no more.
     pub(super) fn on_leader_heard(&mut self, vote: Vote) {
         if vote >= self.raft.server_metrics().borrow_watched().vote {
             self.leadership.heard = Some(self.now);
         }
     }
 
-    /// Another node leads, or this one does anew.
+    /// Takes note that another node leads, or this one does anew.
     pub(super) fn on_vote(&mut self) {
         self.leadership.undecided = None;
     }
@@ -76,23 +76,23 @@ impl<C: Types> Agent<C> {
         self.leadership.heard
     }
 
-    /// Whether another node that leads was heard within a time.
+    /// Whether another node, which leads, was heard within a time.
     pub(super) fn hears_leader(&self, within: Duration) -> bool {
         self.leadership.heard.is_some_and(|heard| self.now - heard < within)
     }
 
-    /// How long a leader that is there may be silent.
+    /// The time for which a leader that is there may be silent.
     pub(crate) fn calm(&self) -> Duration {
         self.settings.timing.heartbeat * CALM
     }
 
-    /// Something has happened, of which the others must be told.
+    /// Notes an event of which the others must be told.
     pub(crate) fn is_lively(&mut self) {
         self.leadership.lively_until = self.now + LIVELY;
         self.leadership.next_beat = self.leadership.next_beat.min(self.now + self.settings.timing.heartbeat);
     }
 
-    /// When this node, if it leads, must next show that it is there, or end.
+    /// The time at which this node, if it leads, must next show that it is there, or end.
     pub(super) fn next_beat(&self) -> Option<Duration> {
         if !self.is_leader() {
             return None;
@@ -123,7 +123,7 @@ impl<C: Types> Agent<C> {
         let _ = self.raft.trigger().heartbeat().await;
     }
 
-    /// When a majority was last asked something that it has answered, of one that leads.
+    /// The last time at which a majority was asked something that it has answered, where this node leads.
     fn acked(&self) -> Duration {
         let metrics = self.raft.data_metrics();
         let acked =
@@ -131,7 +131,7 @@ impl<C: Types> Agent<C> {
         acked.unwrap_or_default().max(self.vote_since())
     }
 
-    /// When this node, which leads, must take itself for cut off, if no majority answers it.
+    /// The time at which this node, which leads, must take itself for cut off, if no majority answers it.
     pub(super) fn unanswered_at(&self) -> Option<Duration> {
         let is_alone = self.raft.server_metrics().borrow_watched().membership_config.voter_ids().count() == 1;
         let first = self.leadership.unanswered.filter(|first| !is_alone && self.acked() < *first);
@@ -159,7 +159,8 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Tells the other voters that this node ends, if it leads: a process that ends in order looks to nobody as if it were gone.
+    /// Tells the other voters that this node ends, if it leads. Another one takes over then, and no node need miss the
+    /// leader.
     pub(super) fn says_farewell(&mut self) -> bool {
         let (peers, voters) = self.peers();
         let me = self.network.me().voter.0;
@@ -174,7 +175,7 @@ impl<C: Types> Agent<C> {
         true
     }
 
-    /// Whether it has ended, and another node leads, or none has taken over in time.
+    /// Whether this node has ended, and another node leads, or none has taken over in time.
     pub(super) fn has_handed_over(&self) -> bool {
         self.leadership.ends_at.is_some_and(|at| self.now >= at || !self.is_leader())
     }

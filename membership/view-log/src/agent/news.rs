@@ -1,4 +1,4 @@
-//! What a node's owner, and its operators, are told of the log.
+//! The news of the log for a node's owner, and for its operators.
 
 use openraft::async_runtime::watch::WatchReceiver;
 use squall_membership::{Applied, Proposal, ViewEvent, VoterId};
@@ -18,7 +18,7 @@ impl<C: Types> Agent<C> {
             return;
         }
         self.leading.on_change();
-        // Before others hear of it, so that who asks then finds it.
+        // Before others hear of it, so that a node that asks then finds it.
         self.publish();
         if let Applied::View(proposal) = applied {
             let voter = self.network.me().voter;
@@ -26,7 +26,7 @@ impl<C: Types> Agent<C> {
                 self.store.was_in_view(me.incarnation);
             }
             if self.is_in(&proposal.view) {
-                // Nobody but this very life can be meant: it has been in contact.
+                // Only this very life can be meant: it has been in contact.
                 self.tells_from.get_or_insert(proposal.view.epoch);
             }
             self.tell(&proposal);
@@ -36,7 +36,8 @@ impl<C: Types> Agent<C> {
         self.lead();
     }
 
-    /// A leader needs nobody to tell it how things stand.
+    /// Tells the last view to this node's owner, if this node leads: a leader needs no other node to tell it how things
+    /// stand.
     pub(super) fn tell_if_leading(&mut self) {
         if self.tells_from.is_none()
             && self.is_leader()
@@ -64,7 +65,8 @@ impl<C: Types> Agent<C> {
         self.decided_until(epoch);
         self.returned_until(epoch);
         self.shared.push(ViewEvent::Committed(proposal.clone()));
-        // A disk that comes back alone, and is forced, must know of a view of its group. Later ones are written when there is time.
+        // A disk that comes back alone, and is forced, must know of a view of its group. Later views are written when
+        // there is time.
         if is_first && let Err(e) = self.store.settle() {
             self.shared.fail(Failure::Storage(e.to_string()));
         }

@@ -1,4 +1,4 @@
-//! The reports of nodes that come back, until they are written; and the news of them, for all.
+//! The reports of nodes that come back, until they are written, and the news of them.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::{
     wire::{Body, Contact},
 };
 
-/// What is not written is said again after this.
+/// The time after which a report that is not written is sent again.
 const RESEND: Duration = Duration::from_millis(100);
 
-/// What this node says, and has told its owner.
+/// This node's own report, and the reports of which it has told its owner.
 #[derive(Default)]
 pub(super) struct Returns {
     back: Option<Back>,
-    /// When it last said what it has to say.
+    /// The time at which it last sent its report.
     said: Option<Duration>,
     told: Vec<Back>,
 }
@@ -28,7 +28,7 @@ impl Returns {
     }
 }
 
-/// Whether it would change nothing.
+/// Whether writing it would change nothing.
 fn is_written(register: &Register, back: &Back) -> bool {
     register.backs().contains(back)
 }
@@ -39,7 +39,7 @@ impl<C: Types> Agent<C> {
         self.say();
     }
 
-    /// Says again what is not written.
+    /// Sends its report again, if that is not written.
     pub(super) fn say_again(&mut self) {
         if self.returns.is_waiting() && self.returns.said.is_none_or(|said| self.now - said >= RESEND) {
             self.say();
@@ -60,7 +60,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// Writes what a node says of itself, if this node leads and it may count.
+    /// Writes a node's report of itself, if this node leads and it may count.
     pub(super) fn take_said(&mut self, back: Back, from: &Member) {
         let Some(view) = self.view() else { return };
         let node = back.member.node;
@@ -68,7 +68,7 @@ impl<C: Types> Agent<C> {
             return;
         }
         if back.epoch != view.epoch {
-            // It comes late: what was decided helps more.
+            // It comes late: the last decision helps more.
             if node != self.network.me().node {
                 self.network.send(&Contact::from(from), Body::Here(self.whereabouts(from)));
             }
@@ -80,7 +80,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// There is a view of this epoch: what was said of the ones before is of no use.
+    /// Takes note of a view of this epoch: reports on earlier ones are of no use.
     pub(super) fn returned_until(&mut self, epoch: Epoch) {
         self.returns.back.take_if(|back| back.epoch < epoch);
     }

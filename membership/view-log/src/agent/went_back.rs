@@ -1,15 +1,16 @@
 //! Storage that went back: an old copy of a node's directory, put in the place of a newer one.
 //!
-//! It lacks what its node has voted for, and acknowledged, since it was copied; a group in which it counts may lose that, or decide
-//! twice. Others can tell:
+//! It lacks the votes and acknowledgements of its node since it was copied. A group in which it counts may lose those,
+//! or decide twice. Others can tell:
 //!
-//! - A store remembers the node's lives, and each is stored before any other node can hear of it. A life that others know, and the
-//!   store does not, was had with a newer store.
-//! - What a node has said that it has, it has: a leader keeps that as long as it leads.
-//! - What was applied was decided. If a leader says otherwise, most of those who decided lack it.
+//! - A store remembers the node's lives, and each is stored before any other node can hear of it. A life that others
+//!   know, and the store does not, was had with a newer store.
+//! - A node still has the entries that it has acknowledged: a leader keeps track of these as long as it leads.
+//! - What was applied was decided. If a leader says otherwise, most of the voters that decided it lack it.
 //!
-//! No message counts of a node whose storage went back. If it is no member yet, it ends. If it is, then most of the voters
-//! went back, and the group has gone on without what they decided: it is told, and the node that knows more of it ends.
+//! No message counts of a node whose storage went back. If it is no member yet, it ends. If it is, then most of the
+//! voters went back, and the group has gone on without what they decided. The group is told, and the node that knows
+//! more of it ends.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,17 +24,17 @@ use crate::{
     wire::{Body, Call, Contact, Here},
 };
 
-/// A node is told no more often that its storage went back.
+/// The shortest time between two messages to a node that its storage went back.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// A node's knowledge of storage that went back.
 #[derive(Debug, Default)]
 pub(super) struct WentBack {
-    /// The life of a node that lacks what it has said before that it has.
+    /// By node, the life that lacks entries that it has acknowledged.
     reverted: BTreeMap<NodeId, Incarnation>,
-    /// When each node was last told.
+    /// The time at which each node was last told.
     told: BTreeMap<NodeId, Duration>,
-    /// By node, what those say that know more than this node's group, in words.
+    /// By node, the words of a node that knows more than this node's group.
     says: BTreeMap<NodeId, String>,
 }
 
@@ -56,7 +57,7 @@ impl<C: Types> Agent<C> {
         true
     }
 
-    /// A life of a part in the log that others know, before the one at hand, and its storage does not.
+    /// A life of a part in the log, before the present one, that others know and its storage does not.
     fn forgotten_life(&self, from: &Member, lives: &[Incarnation]) -> Option<Incarnation> {
         let first = *lives.first()?;
         let is_forgotten = |life: &Incarnation| *life > first && *life < from.incarnation && !lives.contains(life);
@@ -72,14 +73,14 @@ impl<C: Types> Agent<C> {
         in_view.or_else(|| heard.into_iter().chain(in_log).find(is_forgotten))
     }
 
-    /// A part in the log lacks what it has said that it has.
+    /// Takes note that a part in the log lacks entries that it has acknowledged.
     pub(super) fn has_reverted(&mut self, from: &Member) {
         self.went_back.reverted.insert(from.node, from.incarnation);
         drop(self.turn_away(from, "it lacks entries that it has said it has: its storage is an old copy".to_owned()));
         self.say_went_back(&Contact::from(from));
     }
 
-    /// Whether a leader's call contradicts what was decided, as far as this node knows. The leader is told.
+    /// Whether a leader's call contradicts the decisions that this node knows. The leader is told.
     pub(super) fn contradicts(&mut self, from: &Contact, call: &Call) -> bool {
         let mine = self.vote().0;
         let is_other = match call {
@@ -111,12 +112,12 @@ impl<C: Types> Agent<C> {
         self.network.send(to, Body::Here(Here::WentBack { epoch }));
     }
 
-    /// Tells all that their group lacks what this node has.
+    /// Tells all others that their group lacks what this node has.
     pub(super) fn say_went_back_to_all(&mut self) {
         self.contacts().iter().for_each(|contact| self.say_went_back(contact));
     }
 
-    /// Another node knows that this node's storage, or its group, went back.
+    /// Takes another node's word that this node's storage, or its group, went back.
     pub(super) fn on_went_back(&mut self, from: &Member, epoch: Epoch) {
         let view = self.view().filter(|view| self.wants.is_none() && self.is_in(view));
         let Some(view) = view else {
@@ -135,7 +136,7 @@ impl<C: Types> Agent<C> {
         }
     }
 
-    /// A group goes on without what this node knows of it.
+    /// Takes note that a group goes on without what this node knows of it.
     pub(super) fn on_goes_on(&self, with: NodeId, epoch: Epoch) {
         if self.wants.is_none() && !self.misses_leader() {
             return;
@@ -151,7 +152,7 @@ impl<C: Types> Agent<C> {
     }
 }
 
-/// Whether a snapshot that should have what was applied was taken in a term before it.
+/// Whether a snapshot reaches as far as the applied entries, and was taken in an earlier term.
 fn is_before(snapshot: &SnapshotMeta, applied: Option<LogId>) -> bool {
     let Some((snapshot, applied)) = snapshot.last_log_id.zip(applied) else { return false };
     snapshot.index >= applied.index && snapshot < applied

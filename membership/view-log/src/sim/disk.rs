@@ -14,12 +14,12 @@ pub struct SimDisk(Arc<Mutex<Platter>>);
 #[derive(Clone, Debug)]
 struct Platter {
     rng: fastrand::Rng,
-    /// What is there for good.
+    /// The contents that are safe.
     synced: Vec<u8>,
-    /// What is read.
+    /// The contents that are read.
     current: Vec<u8>,
     unsynced: Vec<Write>,
-    /// How many more writes succeed.
+    /// The number of writes that still succeed. None: all do.
     writes_left: Option<u64>,
 }
 
@@ -30,15 +30,15 @@ enum Write {
 }
 
 impl SimDisk {
-    /// An empty disk. What it loses follows from the seed.
+    /// An empty disk. Its losses follow from the seed.
     pub fn new(seed: u64) -> SimDisk {
         let rng = fastrand::Rng::with_seed(seed);
         let platter = Platter { rng, synced: Vec::new(), current: Vec::new(), unsynced: Vec::new(), writes_left: None };
         SimDisk(Arc::new(Mutex::new(platter)))
     }
 
-    /// The power fails: of what was written since the last sync, some is there, some is not, some in part. Call it after the
-    /// node's [`SimLog`](crate::SimLog) was dropped.
+    /// Simulates a power failure: of the writes since the last sync, some are there, some are not, some in part. Call
+    /// it after the node's [`SimLog`](crate::SimLog) was dropped.
     pub fn crash(&self) {
         let mut platter = self.lock();
         let Platter { rng, synced, current, unsynced, .. } = &mut *platter;
@@ -58,7 +58,7 @@ impl SimDisk {
         current.clone_from(synced);
     }
 
-    /// The disk as it is found after a power failure now: what is still written to this one is lost.
+    /// The disk as it is found after a power failure now: later writes to this one don't reach it.
     pub fn crashed(&self) -> SimDisk {
         let disk = SimDisk(Arc::new(Mutex::new(self.lock().clone())));
         disk.crash();
@@ -70,7 +70,7 @@ impl SimDisk {
         SimDisk(Arc::new(Mutex::new(self.lock().clone())))
     }
 
-    /// After so many more writes, all fail, as on a disk that is full.
+    /// Fails all writes after this many more, as on a disk that is full.
     pub fn fail_after(&self, writes: u64) {
         self.lock().writes_left = Some(writes);
     }

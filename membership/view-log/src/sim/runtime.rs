@@ -1,4 +1,5 @@
-//! openraft's simulated runtime, that also says when its next timer is due: so nobody has to look whether one is.
+//! openraft's simulated runtime, extended by the time of its next timer, so that no caller has to look whether one is
+//! due.
 
 use std::{
     cell::RefCell,
@@ -14,7 +15,7 @@ use std::{
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_sim::{SimInstant, SimRuntime, SimSleep};
 
-/// When the timers of a runtime are due that something waits for, each with a number of its own.
+/// The due times of a runtime's timers that something waits for, each with a number of its own.
 #[derive(Debug, Default)]
 struct Timers {
     due: BTreeSet<(SimInstant, u64)>,
@@ -24,7 +25,7 @@ struct Timers {
 type Shared = Arc<Mutex<Timers>>;
 
 thread_local! {
-    /// Of the runtime that runs on this thread.
+    /// The timers of the runtime that runs on this thread.
     static CURRENT: RefCell<Option<Shared>> = const { RefCell::new(None) };
 }
 
@@ -44,7 +45,7 @@ impl Runtime {
         Runtime { inner: SimRuntime::with_seed(seed), timers: Shared::default() }
     }
 
-    /// When its next timer is due. Until then, it does nothing but by what others ask for.
+    /// The time at which its next timer is due. Until then, it only acts when a caller asks for something.
     pub(crate) fn next_timer(&self) -> Option<SimInstant> {
         lock(&self.timers).due.first().map(|&(at, _)| at)
     }
@@ -55,7 +56,7 @@ impl Runtime {
 pub(crate) struct Sleep {
     inner: SimSleep,
     at: SimInstant,
-    /// Once something waits for it: its number, and whose it is.
+    /// Its number and the runtime's timers, once something waits for it.
     waits: Option<(u64, Shared)>,
 }
 
@@ -96,12 +97,12 @@ impl Drop for Sleep {
     }
 }
 
-/// A future took longer than it was given.
+/// The error of a future that took longer than its time.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the time is up")]
 pub(crate) struct TimeUp;
 
-/// A future that is given some time.
+/// A future with a time limit.
 pub(crate) struct Timeout<F> {
     // Boxed, so that this can be polled without unsafe code.
     future: Pin<Box<F>>,

@@ -1,4 +1,4 @@
-//! Whether logs could decide anything, as an observer sees it who knows all of them.
+//! The means to tell whether logs could decide anything, for an observer that knows all of them.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use squall_membership::VoterId;
 
 use crate::types::{LogId, Membership};
 
-/// What Raft looks at when a node wants to lead.
+/// The values at which Raft looks when a node wants to lead.
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub(super) voter: VoterId,
@@ -25,18 +25,19 @@ impl Standing {
         self.last.map_or((0, 0, 0), |last| (last.leader_id.term, last.leader_id.node_id, last.index))
     }
 
-    /// Whether who votes is being changed.
+    /// Whether a change of voters is under way.
     pub fn is_changing(&self) -> bool {
         self.configs.len() > 1
     }
 
-    /// Who must agree to what is decided, if this node leads.
+    /// The voters that decide, if this node leads.
     pub fn voters(&self) -> BTreeSet<VoterId> {
         self.configs.iter().flatten().copied().map(VoterId).collect()
     }
 
-    /// Whether this node could lead, if just these were left, itself among them: a majority of its voters are there, and know
-    /// no more than it does. If nobody can, nothing will ever be decided, unless others come back with what they knew.
+    /// Whether this node could lead, if just these were left, itself among them: a majority of its voters are there,
+    /// and know no more than it does. If none can, nothing will ever be decided, unless others come back with what they
+    /// knew.
     pub fn can_lead<'a>(&self, left: impl Iterator<Item = &'a Standing>) -> bool {
         let agree: BTreeSet<u64> = left.filter(|other| other.last <= self.last).map(|other| other.voter.0).collect();
         let is_majority = |config: &BTreeSet<u64>| 2 * config.intersection(&agree).count() > config.len();

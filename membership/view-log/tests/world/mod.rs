@@ -11,7 +11,7 @@ use squall_view_log::{Contact, Settings, SimDisk, SimLog, Start, Timing};
 
 pub const MS: Duration = Duration::from_millis(1);
 
-/// A node: its log, what it was told of views, and its disk.
+/// A node: its log, the views of which it was told, and its disk.
 pub struct Node {
     pub log: Option<SimLog>,
     pub disk: Option<SimDisk>,
@@ -19,12 +19,12 @@ pub struct Node {
     pub lives: u64,
 }
 
-/// What a network does to messages.
+/// The network's treatment of messages.
 #[derive(Clone, Copy, Default)]
 pub struct Trouble {
-    /// How many of a hundred are lost.
+    /// The number of a hundred that are lost.
     pub loss: u32,
-    /// How many of a hundred arrive twice.
+    /// The number of a hundred that arrive twice.
     pub repeats: u32,
 }
 
@@ -33,23 +33,23 @@ pub struct World {
     pub nodes: BTreeMap<u32, Node>,
     pub trouble: Trouble,
     pub rng: fastrand::Rng,
-    /// The time that messages take longer than usual, at most; half of it at least.
+    /// The longest time that messages take beyond the usual one; they take half of it at least.
     pub delay: Duration,
-    /// Which pairs can't reach each other, in this direction.
+    /// The pairs that can't reach each other, in this direction.
     pub cut: Vec<(u32, u32)>,
     pub list: Vec<u32>,
     pub witnesses: Vec<u32>,
     pub voters: Option<Vec<NodeId>>,
-    /// Of nodes that have any.
+    /// By node, its parameters, if it has any.
     pub parameters: BTreeMap<u32, Parameters>,
     in_flight: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
-    /// How many messages there were.
+    /// The number of messages that were sent.
     pub sent: u64,
-    /// What each epoch's successor was, whoever was told.
+    /// The successor of each epoch, whichever node was told.
     pub decided: BTreeMap<Epoch, Proposal>,
-    /// Operators force two lives, which decide alike epochs each for itself.
+    /// Whether operators force two lives, which decide the same epochs each for itself.
     pub has_two_lives: bool,
-    /// Named when the test fails.
+    /// The seed, which is named when the test fails.
     pub seed: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ impl World {
         candidates.unwrap_or_default()
     }
 
-    /// The successor of the view that a node knows, with these members; those that are new must be candidates.
+    /// The successor of the view that a node knows, with these members; new ones must be candidates.
     pub fn successor(&self, by: u32, members: &[u32]) -> Proposal {
         let last = self.last(by).expect("a view to follow");
         let asking = self.nodes[&by].events.iter().rev().find_map(|event| match event {
@@ -217,7 +217,7 @@ impl World {
         self.now.since(began)
     }
 
-    /// The next thing that happens, if that is before `end`.
+    /// Takes the next step, if that is before `end`.
     fn step(&mut self, end: Time) -> bool {
         let timers = self.nodes.values().filter_map(|node| node.log.as_ref()).map(|log| log.deadline());
         let arrival = self.in_flight.keys().next().map_or(Time::MAX, |(time, _)| *time);
@@ -279,7 +279,7 @@ impl World {
     }
 }
 
-/// A proposal that follows all rules: nobody received anything.
+/// A proposal that follows all rules: no member received anything.
 pub fn successor(current: &Arc<View>, by: u32, nodes: &[u32], candidates: &[Member]) -> Proposal {
     let layout = Layout::of_all(["group".into()]);
     let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
