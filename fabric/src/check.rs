@@ -1,4 +1,4 @@
-//! What makes a post impossible whatever its endpoint, checked before anything of it takes effect.
+//! Checks of a post that hold whatever its endpoint, made before anything of it takes effect.
 
 use crate::{INLINE_BYTES, Op, PostError, RegionKind, Slice, Source};
 
@@ -11,18 +11,18 @@ pub(crate) fn check_source(source: Source<'_>) -> Result<(), PostError> {
     }
 }
 
-/// A range of memory that has bytes.
+/// Checks a range of memory that has bytes.
 #[inline]
 pub(crate) fn check_slice(slice: Slice<'_>) -> Result<(), PostError> {
     let Slice { region, offset, len } = slice;
     if region.kind() == RegionKind::Phantom {
-        // Only the simulator moves them; elsewhere they have no bytes.
+        // Only the simulator moves phantom regions; elsewhere they have no bytes.
         return Err(PostError::LocalBounds { offset, len, region_bytes: 0 });
     }
     check_range(slice)
 }
 
-/// A range of memory, phantoms included.
+/// Checks a range of memory, phantoms included.
 #[inline]
 pub(crate) fn check_range(slice: Slice<'_>) -> Result<(), PostError> {
     let Slice { region, offset, len } = slice;
@@ -32,7 +32,7 @@ pub(crate) fn check_range(slice: Slice<'_>) -> Result<(), PostError> {
     check_words(region.kind() == RegionKind::Polled, offset, len)
 }
 
-/// Polled memory is accessed in whole aligned words.
+/// Checks that polled memory is accessed in whole aligned words.
 #[inline]
 pub(crate) fn check_words(polled: bool, offset: usize, len: usize) -> Result<(), PostError> {
     if polled && !(offset.is_multiple_of(8) && len.is_multiple_of(8)) {
@@ -41,7 +41,7 @@ pub(crate) fn check_words(polled: bool, offset: usize, len: usize) -> Result<(),
     Ok(())
 }
 
-/// A graph's request, before its endpoint is connected.
+/// Checks a graph's request, before its endpoint is connected.
 pub(crate) fn check_request(op: Op<'_>) -> Result<(), PostError> {
     match op {
         Op::Send { source, .. } | Op::Write { source, .. } => check_source(source),

@@ -1,4 +1,4 @@
-//! What a fabric reports.
+//! The reports of a fabric.
 
 use crate::{
     graph::GraphFailure,
@@ -9,8 +9,8 @@ use crate::{
 /// Something that happened, on an endpoint or to a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached. The first that is
-    /// reported of an endpoint, unless it breaks before; the peer's writes may have landed already.
+    /// Both sides have called [`connect`](crate::Fabric::connect): the peer's memory can be reached. This is an
+    /// endpoint's first completion, unless it breaks before; the peer's writes may have landed already.
     Connected {
         /// The endpoint.
         endpoint: EndpointId,
@@ -34,7 +34,7 @@ pub enum Completion {
         endpoint: EndpointId,
         /// The receive's token.
         token: Token,
-        /// How many bytes came into the buffer (none for a write with immediate).
+        /// The number of bytes that came into the buffer (none for a write with immediate).
         bytes: usize,
         /// The immediate, if the sender gave one.
         imm: Option<u32>,
@@ -44,20 +44,20 @@ pub enum Completion {
         /// The endpoint.
         endpoint: EndpointId,
     },
-    /// A [work graph](crate::graph) has ended. Exactly one for each graph that was posted.
+    /// A [work graph](crate::graph) has ended. Each posted graph is reported exactly once.
     GraphDone {
         /// The graph's token.
         token: Token,
         /// Whether all its requests are complete.
         result: Result<(), GraphFailure>,
     },
-    /// The endpoint is no more. The last that is ever reported of it.
+    /// The endpoint is no more. This is an endpoint's last completion.
     Broken {
         /// The endpoint.
         endpoint: EndpointId,
         /// The peer that it led to.
         peer: NodeId,
-        /// Why.
+        /// The reason.
         reason: BreakReason,
     },
 }
@@ -81,7 +81,7 @@ impl Completion {
 #[error("flushed: the endpoint broke while this was outstanding")]
 pub struct Flushed;
 
-/// Why an endpoint broke.
+/// The reason for which an endpoint broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BreakReason {
     /// The peer's process has ended; the kernel vouches for it.
@@ -111,7 +111,7 @@ pub enum BreakReason {
     /// The two sides can't work together; the sentence says why (protocol version, cluster name).
     #[error("refused: {0}")]
     Refused(String),
-    /// The fabric itself failed; the sentence says how.
+    /// The fabric itself failed; the sentence says in which way.
     #[error("the fabric failed: {0}")]
     Failed(String),
 }

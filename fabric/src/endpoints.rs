@@ -2,14 +2,14 @@
 
 use crate::EndpointId;
 
-/// An id is a slot's index, above it how often the slot was used before, and above that the fabric's number: ids never
-/// come twice, nor in two fabrics of one process that are used as one.
+/// The width of a slot's index, the lowest part of an id. Above it stands the number of the slot's earlier uses, and
+/// above that the fabric's number. So an id never comes twice, nor in two fabrics of one process that are used as one.
 const INDEX_BITS: u32 = 32;
 
-/// Where the fabric's number stands.
+/// The position of the fabric's number in an id.
 const SPACE_SHIFT: u32 = 61;
 
-/// A slot that was used so often is not used again.
+/// The number of uses after which a slot is not used again.
 const MAX_USES: u32 = (1 << (SPACE_SHIFT - INDEX_BITS)) - 1;
 
 struct Slot<E> {
@@ -17,7 +17,7 @@ struct Slot<E> {
     endpoint: Option<E>,
 }
 
-/// What is found by its id.
+/// An item that is found by its id.
 pub(crate) trait Identified {
     fn id(&self) -> EndpointId;
 }
@@ -32,7 +32,7 @@ pub(crate) struct Endpoints<E> {
 }
 
 impl<E: Identified> Endpoints<E> {
-    /// None yet; `space` (below 8) tells their ids from those of other fabrics.
+    /// No endpoints yet; `space` (below 8) tells their ids from those of other fabrics.
     pub(crate) fn new(space: u8) -> Endpoints<E> {
         assert!(space < 8, "an id has room for 8 fabrics");
         Endpoints { space: u64::from(space) << SPACE_SHIFT, slots: Vec::new(), free: Vec::new() }
@@ -49,7 +49,7 @@ impl<E: Identified> Endpoints<E> {
         EndpointId(self.space | u64::from(slot.uses) << INDEX_BITS | u64::from(index))
     }
 
-    /// Takes an endpoint in, under the id that was reserved for it.
+    /// Stores an endpoint under the id that was reserved for it.
     pub(crate) fn put(&mut self, endpoint: E) {
         let slot = &mut self.slots[index_of(endpoint.id())];
         debug_assert!(slot.endpoint.is_none());

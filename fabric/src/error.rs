@@ -2,7 +2,7 @@
 
 use crate::op::INLINE_BYTES;
 
-/// Why memory could not be registered.
+/// The reason for which memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// A region has at least one byte; a polled region is a multiple of 8 bytes.
@@ -10,7 +10,7 @@ pub enum RegisterError {
         "a region of {bytes} bytes can't be registered: a polled region is a positive multiple of 8 bytes, any other at least 1 byte"
     )]
     Size {
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: usize,
     },
     /// Phantom regions move in the simulator only.
@@ -21,17 +21,18 @@ pub enum RegisterError {
         "registering {bytes} bytes of memory failed: {cause}; free memory, or raise the limit that the cause names"
     )]
     System {
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: usize,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
 }
 
-/// Why work was not posted. Nothing of it takes effect.
+/// The reason for which work was not posted. Nothing of it takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The queue has as much outstanding work as its depth allows. [`Completion::Room`](crate::Completion::Room) follows.
+    /// The queue has as much outstanding work as its depth allows. [`Completion::Room`](crate::Completion::Room)
+    /// follows.
     #[error("the endpoint's queue is full: post again after its Room completion")]
     Full,
     /// The endpoint broke, or was closed, or never existed.
@@ -58,16 +59,16 @@ pub enum PostError {
         /// The region's size, in bytes.
         region_bytes: usize,
     },
-    /// The token is the fabric's.
+    /// The token is one of the fabric's own.
     #[error("work can't be posted with the token {token:#x}: those from 2^63 up are the fabric's, take a lower one")]
     ReservedToken {
-        /// What was given.
+        /// The token that was given.
         token: u64,
     },
     /// Inline bytes beyond the limit.
     #[error("{len} bytes can't be posted inline: at most {INLINE_BYTES} can; put them into a region")]
     InlineTooLong {
-        /// What was given, in bytes.
+        /// The length that was given, in bytes.
         len: usize,
     },
 }

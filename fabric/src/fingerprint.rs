@@ -1,8 +1,8 @@
-//! One number for what members must agree on.
+//! A single number for settings that members must agree on.
 
-/// Takes texts and numbers in order, and makes one number of them, alike on every build and machine (64-bit FNV-1a).
+/// A hash of texts and numbers in order, alike on every build and machine (64-bit FNV-1a).
 ///
-/// It tells honest mistakes apart; it is no defence against who looks for a collision.
+/// It finds honest mistakes; it is no defence against an adversary that looks for a collision.
 #[derive(Clone, Debug)]
 pub struct Fingerprint(u64);
 
@@ -25,7 +25,7 @@ impl Fingerprint {
         self
     }
 
-    /// The number for all that was taken.
+    /// The number for all that was taken so far.
     pub fn value(&self) -> u64 {
         self.0
     }

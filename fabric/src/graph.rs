@@ -1,26 +1,29 @@
 //! Work graphs: requests that wait for one another in the fabric, not in the process.
 //!
-//! A relay that hands on what it receives need not run for it: it posts the receive, and a send that waits for that
-//! receive, and the NIC does the rest (CORE-Direct's cross-channel wait; RDMC, DSN 2018, §2 and §5.2.3). A [`WorkGraph`] is
-//! a list of such requests. Each may wait for requests before it in the list, so there are no cycles.
+//! A relay that hands on what it receives need not run for it. It posts the receive, and a send that waits for that
+//! receive, and the NIC does the rest (CORE-Direct's cross-channel wait; RDMC, DSN 2018, §2 and §5.2.3). A
+//! [`WorkGraph`] is a list of such requests. Each may wait for requests before it in the list, so there are no cycles.
 //!
 //! # What holds of a graph
 //!
-//! - A request is handed over once all that it waits for is complete, and the graph's earlier requests of the same queue
-//!   (an endpoint's sends and writes, or its receives) were handed over: a queue keeps the order of the list.
+//! - A request is handed over once all that it waits for is complete, and the graph's earlier requests of the same
+//!   queue (an endpoint's sends and writes, or its receives) were handed over: a queue keeps the order of the list.
 //! - Receives that wait for nothing are in place when [`Fabric::post_graph`](crate::Fabric::post_graph) returns, if no
 //!   other receive precedes them. That may be before the endpoint is connected: a graph that is posted between
 //!   [`connect`](crate::Fabric::connect) and the next poll is ready for whatever the peer sends (G3). Sends and writes
 //!   wait for the connection, and for room in the queue.
-//! - A send or write is complete locally (G4), a receive once all its bytes are in place (G3). A receive takes a message
-//!   of exactly its length.
-//! - Work that was posted to an endpoint before the graph goes ahead of it. Work that is posted while the graph runs may
-//!   go ahead of requests that still wait, or behind them; so may another graph's. They take turns at no queue: after
-//!   [`Room`](crate::Completion::Room), a graph may have filled it again before the process posts.
-//! - None of its requests is reported. The whole is, once: [`Completion::GraphDone`](crate::Completion::GraphDone), when
-//!   the last is complete, or as soon as one can't be any more, because its endpoint broke (before
-//!   [`Broken`](crate::Completion::Broken) is reported) or was closed. Nothing more of a failed graph is handed over; what
-//!   was, stays in force: before its memory is used again, its endpoints are to be closed.
+//! - A send or write is complete locally (G4), a receive once all its bytes are in place (G3). A receive takes a
+//!   message of exactly its length.
+//! - Work that was posted to an endpoint before the graph goes ahead of it. Work that is posted while the graph runs
+//!   may go ahead of requests that still wait, or behind them; so may another graph's. The process and its graphs take
+//!   no turns at a queue: after [`Room`](crate::Completion::Room), a graph may have filled it again before the process
+//!   posts.
+//! - None of its requests is reported. The whole is reported once, as
+//!   [`Completion::GraphDone`](crate::Completion::GraphDone): when the last request is complete, or as soon as one
+//!   can't be any more. The latter is so when its endpoint was closed, or broke; the report precedes
+//!   [`Broken`](crate::Completion::Broken).
+//! - Nothing more of a failed graph is handed over. Requests that were handed over stay in force: before the graph's
+//!   memory is used again, its endpoints are to be closed.
 //! - A NIC carries the graph out whatever its process does; a software engine does within
 //!   [`poll`](crate::Fabric::poll), without a call to the layer above.
 
@@ -58,16 +61,16 @@ pub struct RequestId(pub(crate) u32);
 #[derive(Clone, Debug, Default)]
 pub struct WorkGraph {
     requests: Vec<Request>,
-    /// What each request waits for, one after the other.
+    /// The indices of the requests that each request waits for, one request's after the other's.
     after: Vec<u32>,
 }
 
-/// One piece of work, and what must be complete before it is handed over.
+/// A piece of work, and the requests that must be complete before it is handed over.
 #[derive(Clone, Debug)]
 struct Request {
     endpoint: EndpointId,
     work: Work,
-    /// Where its dependencies end in `WorkGraph::after`; they begin where the previous request's end.
+    /// The end of its dependencies in `WorkGraph::after`; they begin where the previous request's end.
     after_end: usize,
 }
 
@@ -95,12 +98,12 @@ pub(crate) struct Place {
 /// The two queues of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Queue {
-    /// First, so that receives go first where both may go.
+    /// The first variant, so that receives go first where both may go.
     Recv,
     Send,
 }
 
-/// Why a graph was not built, or not posted. Nothing of it takes effect.
+/// The reason for which a graph was not built, or not posted. Nothing of it takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// A request can wait for earlier ones of its graph only.
@@ -111,7 +114,7 @@ pub enum GraphError {
         /// The index that it was to wait for.
         after: usize,
     },
-    /// Only sends, receives, and writes of inline words.
+    /// A graph takes only sends, receives, and writes of inline words.
     #[error("request {request} can't be part of a graph: only sends, receives and inline writes of whole words can")]
     Operation {
         /// The request's index.
@@ -122,21 +125,21 @@ pub enum GraphError {
     Request {
         /// The request's index.
         request: usize,
-        /// What is wrong with it.
+        /// The request's fault.
         cause: PostError,
     },
-    /// Receives that wait for nothing are posted at once.
+    /// Receives that wait for nothing are posted at once, and the endpoint's queue lacks room for them.
     #[error(
         "the graph posts {receives} receives at once on an endpoint that takes {room} more: send fewer, longer messages, \
          or let later receives wait for earlier ones"
     )]
     Receives {
-        /// How many it posts.
+        /// The number of receives that the graph posts at once.
         receives: usize,
-        /// How many the endpoint's queue takes.
+        /// The number that the endpoint's queue takes.
         room: usize,
     },
-    /// The token is the fabric's.
+    /// The token is one of the fabric's own.
     #[error("a graph can't be posted with the token {0:#x}: tokens from 2^63 up are the fabric's, take a lower one")]
     Token(u64),
     /// This fabric runs no graphs.
@@ -144,7 +147,7 @@ pub enum GraphError {
     Unsupported,
 }
 
-/// Why a graph will never be done.
+/// The reason for which a graph will never be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphFailure {
     /// An endpoint of its requests broke, or was closed.
@@ -153,9 +156,9 @@ pub enum GraphFailure {
     /// A receive took a message of another length than its own.
     #[error("a receive of {wanted} bytes took a message of {bytes} bytes: the two sides' graphs differ")]
     Length {
-        /// Where.
+        /// The receive's endpoint.
         endpoint: EndpointId,
-        /// What came.
+        /// The message's length.
         bytes: usize,
         /// The receive's length.
         wanted: usize,
@@ -168,8 +171,10 @@ impl WorkGraph {
         WorkGraph::default()
     }
 
-    /// Adds a request that waits for those in `after`: a send, a receive, or a write of whole inline words (a multiple of
-    /// 8 bytes, offset likewise). Inline bytes are captured now, a region's are fetched once it is handed over.
+    /// Adds a request that waits for the requests in `after`.
+    ///
+    /// It is a send, a receive, or a write of whole inline words (a multiple of 8 bytes, offset likewise). Inline bytes
+    /// are captured now; a region's are fetched once the request is handed over.
     pub fn add(&mut self, endpoint: EndpointId, op: Op<'_>, after: &[RequestId]) -> Result<RequestId, GraphError> {
         let request = self.requests.len();
         let id = u32::try_from(request).map_err(|_| GraphError::Operation { request })?;
@@ -182,23 +187,23 @@ impl WorkGraph {
         Ok(RequestId(id))
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// What a request waits for.
+    /// The requests that a request waits for.
     fn after(&self, request: usize) -> &[u32] {
         let begin = request.checked_sub(1).map_or(0, |before| self.requests[before].after_end);
         &self.after[begin..self.requests[request].after_end]
     }
 
-    /// Has a backend look at each request before any is posted.
+    /// Calls a backend's check for each request before any is posted.
     pub(crate) fn check(
         &self,
         mut check: impl FnMut(EndpointId, Op<'_>) -> Result<(), PostError>,
@@ -208,7 +213,7 @@ impl WorkGraph {
         })
     }
 
-    /// For showing that a check bites: the same requests, none of which waits.
+    /// The same requests, none of which waits: for showing that a check bites.
     pub(crate) fn without_dependencies(mut self) -> WorkGraph {
         self.after.clear();
         self.requests.iter_mut().for_each(|request| request.after_end = 0);

@@ -15,12 +15,14 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One side of a reliable connection, within one fabric. Never used again for another connection.
+/// One side of a reliable connection, within one fabric. An id is never used again for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u64);
 
-/// The name under which two nodes meet: both derive it from the layer, its group and its epoch, so each view and each
-/// RDMC group has endpoints of its own (G6). The fabric only compares it.
+/// The name under which two nodes meet.
+///
+/// Both derive it from the layer, its group and its epoch, so each view and each RDMC group has endpoints of its own
+/// (G6). The fabric only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupTag {
     /// The layer that owns the connection, by a number that the layers agree on.
@@ -31,17 +33,17 @@ pub struct GroupTag {
     pub epoch: u64,
 }
 
-/// What the poster of work recognises its completion by.
+/// The mark by which the poster of work recognises its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 impl Token {
-    /// Work whose end nobody waits for: no completion is reported when it succeeds, nor when it is flushed. (Receives are
-    /// always reported, whatever their token.)
+    /// The token of work whose end is of no interest: no completion is reported when it succeeds, nor when it is
+    /// flushed. (Receives are always reported, whatever their token.)
     pub const UNSIGNALED: Token = Token(u64::MAX);
 
-    /// Tokens from this one up are the fabric's own, for requests of [work graphs](crate::graph); only
-    /// [`UNSIGNALED`](Token::UNSIGNALED) among them can be posted.
+    /// The first token that is the fabric's own, for requests of [work graphs](crate::graph). From it up, only
+    /// [`UNSIGNALED`](Token::UNSIGNALED) can be posted.
     pub const RESERVED: Token = Token(1 << 63);
 
     /// Whether work with this token is a graph's.

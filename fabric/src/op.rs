@@ -10,13 +10,13 @@ pub const INLINE_BYTES: usize = 256;
 pub struct Slice<'a> {
     /// The memory.
     pub region: &'a Region,
-    /// Where the range begins, in bytes from the region's start.
+    /// The range's beginning, in bytes from the region's start.
     pub offset: usize,
-    /// How long it is, in bytes.
+    /// The range's length, in bytes.
     pub len: usize,
 }
 
-/// Where the bytes of a write or send come from.
+/// The origin of the bytes of a write or send.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Registered memory, fetched at any time until the local completion: it must not change until then, or the peer
@@ -35,7 +35,7 @@ impl Source<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -46,7 +46,7 @@ impl Source<'_> {
 pub struct Target {
     /// The key that came with [`Completion::Connected`](crate::Completion::Connected).
     pub region: RegionKey,
-    /// Bytes from the region's start.
+    /// The offset, in bytes from the region's start.
     pub offset: usize,
 }
 
@@ -60,42 +60,42 @@ pub enum Op<'a> {
     Write {
         /// The bytes.
         source: Source<'a>,
-        /// Where they go.
+        /// The bytes' destination.
         target: Target,
     },
     /// Writes, then consumes a receive that the peer posted, and completes it with `imm` (no bytes go into its buffer).
     WriteWithImm {
         /// The bytes; may be none.
         source: Source<'a>,
-        /// Where they go.
+        /// The bytes' destination.
         target: Target,
-        /// What the peer's receive completion says.
+        /// The immediate of the peer's receive completion.
         imm: u32,
     },
-    /// Writes, then stores a word that announces the bytes: who reads the word sees them all.
+    /// Writes, then stores a word that announces the bytes: a reader that sees the word sees them all.
     WriteThenWord {
         /// The bytes.
         source: Source<'a>,
-        /// Where they go.
+        /// The bytes' destination.
         target: Target,
         /// The announcement, captured by the post.
         word: u64,
-        /// Where it goes: an aligned place in a polled region. (In a region of another kind, as a place that the endpoint may
-        /// not reach, it breaks the endpoint: G7.)
+        /// The word's destination: an aligned place in a polled region. (In a region of another kind, it breaks the
+        /// endpoint as a place does that the endpoint may not reach: G7.)
         word_target: Target,
     },
     /// Fetches from the peer's memory.
     Read {
-        /// Where the bytes come from.
+        /// The bytes' origin.
         from: Target,
-        /// Where they go.
+        /// The bytes' destination.
         into: Slice<'a>,
     },
     /// Sends a message into the receive that the peer posted first.
     Send {
         /// The bytes; at most the length of that receive.
         source: Source<'a>,
-        /// What the peer's receive completion says besides.
+        /// The immediate of the peer's receive completion, if any.
         imm: Option<u32>,
     },
     /// Posts a buffer for one send or write with immediate of the peer. Buffers are used in the order of their posts.

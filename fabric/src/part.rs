@@ -1,4 +1,4 @@
-//! What a fabric offers beyond the contract, so that several of one process can be used as one.
+//! A fabric's interface beyond the contract, so that several of one process can be used as one.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,12 +6,13 @@ use crate::{Fabric, Wait, graph::Host};
 
 /// A fabric that may be a part of a [`MixedFabric`](crate::mixed::MixedFabric).
 pub(crate) trait Part: Fabric + Wait + Host + Send {
-    /// How many receives an endpoint may have outstanding.
+    /// The number of receives that an endpoint may have outstanding.
     fn depth(&self) -> usize;
 
-    /// Readable once something has come for a thread that is armed; a `wait` that has no time takes the signal.
+    /// A descriptor that is readable once something has come for a thread that is armed. A `wait` that has no time
+    /// takes the signal.
     fn signal(&self) -> BorrowedFd<'_>;
 
-    /// Whether the fabric is armed, and has nothing to do that nobody would signal.
+    /// Whether the fabric is armed, and has no work left that would come without a signal.
     fn may_sleep(&self) -> bool;
 }

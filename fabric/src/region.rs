@@ -14,7 +14,7 @@ use std::{
 
 use crate::window::{Window, read_words, write_words};
 
-/// How a region's memory is used, which decides how bytes are placed there.
+/// A region's use, which decides how bytes are placed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionKind {
     /// Tables, rings and counters: read by their owner while peers write. Aligned words are stored atomically.
@@ -26,7 +26,7 @@ pub enum RegionKind {
     Phantom,
 }
 
-/// What a peer must present to reach a region. Random, so it can't be guessed.
+/// The key that a peer must present to reach a region. It is random, so it can't be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionKey(pub u64);
 
@@ -39,7 +39,7 @@ impl fmt::Debug for RegionKey {
 /// A region of a peer that an endpoint may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// Names it in an [`Op`](crate::Op).
+    /// The key by which an [`Op`](crate::Op) names the region.
     pub key: RegionKey,
     /// Its kind.
     pub kind: RegionKind,
@@ -51,13 +51,13 @@ pub struct RemoteRegion {
 ///
 /// # Panics
 ///
-/// All accessors panic when the range lies outside the region, and in polled regions when the offset is not a multiple of
-/// 8: such an offset is a bug of the caller, who checks what came from a peer first.
+/// All accessors panic when the range lies outside the region, and in polled regions when the offset is not a multiple
+/// of 8. Such an offset is a bug of the caller, which checks numbers from a peer first.
 #[derive(Clone)]
 pub struct Region(Arc<Memory>);
 
 struct Memory {
-    /// Aligned to 8 bytes at least; dangling for `Phantom`.
+    /// The memory's beginning, aligned to 8 bytes at least; dangling for `Phantom`.
     base: NonNull<u8>,
     bytes: usize,
     kind: RegionKind,
@@ -91,22 +91,24 @@ impl Region {
         Region(Arc::new(Memory { base, bytes, kind, key, owner }))
     }
 
-    /// A region of this process's own zeroed memory, that no peer in another process can reach; `Phantom` takes none.
+    /// A region of this process's own zeroed memory that no peer in another process can reach; `Phantom` takes none.
     ///
-    /// For backends and for tests of what lives in a region.
+    /// For backends, and for tests of data structures that live in a region.
     pub fn heap(kind: RegionKind, key: RegionKey, bytes: usize) -> Region {
         const LINE: usize = 64;
         let words = if kind == RegionKind::Phantom { 0 } else { (bytes.next_multiple_of(8) + LINE) / 8 };
-        // From the allocator as zeros, of which pages that are never used take no memory; those of aligned types are written.
+        // Zeros from the allocator: its pages take no memory until they are used. Vectors of aligned types would be
+        // written.
         let memory = Box::<[u64]>::new_zeroed_slice(words);
-        // SAFETY: zeros are valid words. A Vec, since a Box that is moved claims its memory for itself, and pointers from
-        // before are void.
+        // SAFETY: zeros are valid words. A Vec, since a Box that is moved claims its memory for itself, and pointers
+        // from before are void.
         let mut memory = unsafe { memory.assume_init() }.into_vec();
         let first = memory.as_mut_ptr().cast::<u8>();
         let base = first.wrapping_add(first.align_offset(LINE) * usize::from(words > 0));
         let base = NonNull::new(base).expect("a Vec's pointer is not null");
-        // SAFETY: `base` points into the Vec's memory, less than a line behind its beginning, so that `bytes` rounded up to whole
-        // words follow. The memory does not move when the Vec does, and is only dropped with `owner`. Nobody else has the Vec.
+        // SAFETY: `base` points into the Vec's memory, less than a line behind its beginning, so that `bytes` rounded
+        // up to whole words follow. The memory does not move when the Vec does, and is only dropped with `owner`.
+        // Nothing else has the Vec.
         unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) }
     }
 
@@ -125,33 +127,33 @@ impl Region {
         self.0.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.bytes == 0
     }
 
-    /// What a peer learns of it.
+    /// The region's description, as a peer learns it.
     pub fn describe(&self) -> RemoteRegion {
         RemoteRegion { key: self.key(), kind: self.kind(), bytes: self.len() }
     }
 
-    /// What keeps the memory alive, as the backend gave it.
+    /// The owner that keeps the memory alive, as the backend gave it.
     pub(crate) fn owner(&self) -> &(dyn Any + Send + Sync) {
         &*self.0.owner
     }
 
-    /// What keeps the memory alive, if this is the only handle to it.
+    /// The owner that keeps the memory alive, if this is the only handle to the region.
     pub(crate) fn into_owner(self) -> Result<Box<dyn Any + Send + Sync>, Region> {
         Arc::try_unwrap(self.0).map(|memory| memory.owner).map_err(Region)
     }
 
-    /// Whether there are other handles to it.
+    /// Whether there are other handles to the region.
     #[cfg_attr(not(feature = "verbs"), expect(dead_code))]
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Where the memory begins.
+    /// The memory's beginning.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.0.base
     }
@@ -167,7 +169,7 @@ impl Region {
         }
     }
 
-    /// Apart from what is called for every word, which so becomes part of its callers.
+    /// Panics for a range that is out of bounds. It is cold and apart, so that the check of every word can be inlined.
     #[cold]
     #[inline(never)]
     fn refuse(&self, offset: usize, len: usize) -> ! {
@@ -208,7 +210,7 @@ impl Region {
         self.words(offset, 8)[0].store(word, Ordering::Release);
     }
 
-    /// A part of a polled region, for who reads and writes many of its words.
+    /// A part of a polled region, for a caller that reads and writes many of its words.
     ///
     /// # Panics
     ///
@@ -220,7 +222,7 @@ impl Region {
 
     /// Copies out `into.len()` bytes from `offset`; in a polled region word by word.
     ///
-    /// There, each word is whole; the range as a whole is not: it may change meanwhile if a peer writes it.
+    /// There, each word is whole; the range is not: it may change meanwhile if a peer writes it.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         match self.0.kind {
@@ -232,7 +234,7 @@ impl Region {
             RegionKind::Bulk => {
                 self.check(offset, into.len());
                 // SAFETY: the range was checked, `into` is this process's own memory and no part of any region. By the
-                // rule of bulk regions nobody writes the range until the reader is done with it.
+                // rule of bulk regions nothing writes the range until the reader is done with it.
                 return unsafe {
                     std::ptr::copy_nonoverlapping(self.0.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
                 };
@@ -244,7 +246,7 @@ impl Region {
 
     /// Copies `from` in at `offset`; in a polled region word by word, and a last partial word is filled up with zeros.
     ///
-    /// What was written before is visible to who reads (acquire) any word of it.
+    /// Earlier writes are visible to a reader (acquire) of any word of it.
     #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) {
         match self.0.kind {
@@ -252,7 +254,7 @@ impl Region {
             RegionKind::Phantom => return self.check(offset, from.len()),
             RegionKind::Bulk => {
                 self.check(offset, from.len());
-                // SAFETY: the range was checked, `from` is no part of any region. By the rule of bulk regions nobody
+                // SAFETY: the range was checked, `from` is no part of any region. By the rule of bulk regions nothing
                 // else reads or writes the range until its completion.
                 return unsafe {
                     std::ptr::copy_nonoverlapping(from.as_ptr(), self.0.base.as_ptr().add(offset), from.len());
@@ -263,7 +265,8 @@ impl Region {
         write_words(self.words(offset, from.len()), from);
     }
 
-    /// Copies `len` bytes to another bulk region, or to a place of this one that does not overlap. Phantoms move nothing.
+    /// Copies `len` bytes to another bulk region, or to a place of this one that does not overlap. Phantoms move
+    /// nothing.
     ///
     /// # Panics
     ///
@@ -278,12 +281,12 @@ impl Region {
         if self.is_phantom() || to.is_phantom() {
             return;
         }
-        // SAFETY: both ranges were checked. By the rule of bulk regions nobody writes either until their user is done with
-        // it; `copy` itself permits an overlap.
+        // SAFETY: both ranges were checked. By the rule of bulk regions nothing writes either until their user is done
+        // with it; `copy` itself permits an overlap.
         unsafe { std::ptr::copy(self.0.base.as_ptr().add(offset), to.0.base.as_ptr().add(to_offset), len) };
     }
 
-    /// Where `len` bytes at `offset` lie; dangling in a phantom, which has none.
+    /// The address of `len` bytes at `offset`; dangling in a phantom, which has none.
     pub fn address(&self, offset: usize, len: usize) -> NonNull<u8> {
         self.check(offset, len);
         if self.is_phantom() {
@@ -295,7 +298,7 @@ impl Region {
 
     /// Copies `len` bytes (a multiple of 8, as are both offsets) to another region, word by word.
     ///
-    /// What was written before is visible to who reads (acquire) any word of it.
+    /// Earlier writes are visible to a reader (acquire) of any word of it.
     #[inline]
     pub fn copy_words(&self, offset: usize, to: &Region, to_offset: usize, len: usize) {
         assert!(len.is_multiple_of(8), "length {len} is not a multiple of 8");

@@ -1,11 +1,11 @@
-//! The inputs that the fuzz targets begin with, in `fuzz/seeds`: run as tests, too.
+//! The inputs that the fuzz targets begin with, in `fuzz/seeds`; they are run as tests, too.
 
 use std::{fs, path::Path};
 
-/// Set, the files are written instead of compared.
+/// The environment variable that has the files written instead of compared.
 const WRITE: &str = "SQUALL_WRITE_SEEDS";
 
-/// Runs all inputs of a target. Those of `made` must be what the encoders write today; others are findings.
+/// Runs all inputs of a target. Inputs of `made` must be as the encoders write them today; the others are findings.
 pub(crate) fn replay(target: &str, made: &[(&str, Vec<u8>)], run: impl Fn(&[u8])) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
     if std::env::var_os(WRITE).is_some() {
@@ -21,7 +21,7 @@ pub(crate) fn replay(target: &str, made: &[(&str, Vec<u8>)], run: impl Fn(&[u8])
     }
     for entry in fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
-        // If it panics, this is shown.
+        // Names the input on the output of a test that panics.
         eprintln!("{}", path.display());
         run(&fs::read(&path).unwrap());
     }

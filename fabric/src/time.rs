@@ -9,7 +9,7 @@ pub struct Time(u64);
 impl Time {
     /// The clock's origin.
     pub const ZERO: Time = Time(0);
-    /// Later than every deadline: what a timer that is not set shows.
+    /// A time later than every deadline, shown by a timer that is not set.
     pub const MAX: Time = Time(u64::MAX);
 
     /// The time `nanos` nanoseconds after the origin.
@@ -27,7 +27,8 @@ impl Time {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Now, on this host's `CLOCK_BOOTTIME`: monotonic, and goes on while the host sleeps (leases need that).
+    /// The present time on this host's `CLOCK_BOOTTIME`, which is monotonic and goes on while the host sleeps (leases
+    /// need that).
     ///
     /// For runtimes and backends only: protocol code takes time as an argument.
     pub fn boot_clock() -> Time {

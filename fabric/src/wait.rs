@@ -1,4 +1,4 @@
-//! How a thread sleeps until the fabric has something for it. Only runtimes see this.
+//! The sleep of a thread until the fabric has something for it. Only runtimes see this.
 
 use std::{fmt, sync::Arc};
 
@@ -7,17 +7,17 @@ use crate::time::Time;
 /// A fabric that a thread can wait on.
 ///
 /// Peers and [`Waker`]s do not signal a thread that is awake, so falling asleep takes three steps, in this order:
-/// [`arm`](Wait::arm); look once more for work (poll, and read the memory that peers write); then
-/// [`wait`](Wait::wait) if there was none, or [`disarm`](Wait::disarm). Whatever was written, posted or woken after `arm`
-/// ends the wait.
+/// [`arm`](Wait::arm); look once more for work (poll, and read the memory that peers write); then [`wait`](Wait::wait)
+/// if there was none, or [`disarm`](Wait::disarm). Anything that was written, posted or woken after `arm` ends the
+/// wait.
 pub trait Wait {
-    /// Announces that this thread is about to sleep: from now on, who gives it work signals it.
+    /// Announces that this thread is about to sleep: from now on, a process that gives it work signals it.
     fn arm(&mut self);
 
     /// Takes the announcement back.
     fn disarm(&mut self);
 
-    /// Sleeps until signaled or until `until` (on [`Time::boot_clock`]; [`Time::MAX`] for no limit). Disarms.
+    /// Sleeps until signaled or until `until` (on [`Time::boot_clock`]; [`Time::MAX`] for no limit), and disarms.
     fn wait(&mut self, until: Time);
 
     /// A handle with which any thread ends the wait.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::Region;
 
-/// A part of a polled [`Region`], which was checked once: for who reads and writes many of its words.
+/// A part of a polled [`Region`], checked once, for a caller that reads and writes many of its words.
 #[derive(Clone)]
 pub struct Window {
     /// Keeps the memory alive and mapped.
@@ -16,13 +16,13 @@ pub struct Window {
     words: NonNull<[AtomicU64]>,
 }
 
-// SAFETY: it is what `Region::words` gives, which may be shared between threads, with the region that it belongs to.
+// SAFETY: the words are those of `Region::words`, which threads may share, with the region that they belong to.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// `words` belong to the region.
+    /// A window of `words`, which belong to the region.
     pub(crate) fn new(region: Region, words: NonNull<[AtomicU64]>) -> Window {
         Window { region, words }
     }
@@ -33,14 +33,14 @@ impl Window {
         &self.region
     }
 
-    /// Its words. Those that a peer wrote before a word that was [loaded](Region::load) are there.
+    /// The words. Those that a peer wrote before a word that was [loaded](Region::load) are there.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the region's memory, which does not move, stays as long as the window.
         unsafe { self.words.as_ref() }
     }
 
-    /// Hints that a word will be read soon, so that it comes nearer meanwhile. Does nothing if there is no such word.
+    /// Hints that a word will be read soon, so that it is fetched meanwhile. Does nothing if there is no such word.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -60,7 +60,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Words that are copied in one go.
+/// The number of words that are copied in one go.
 const BLOCK: usize = 8;
 
 /// Copies bytes out of the words that cover them, each word by itself.

@@ -2,7 +2,7 @@
 
 use std::str;
 
-/// Longer texts are cut when they are written, and refused when they are read.
+/// The length beyond which texts are cut when they are written, and refused when they are read.
 pub(crate) const TEXT_BYTES: usize = 512;
 
 /// A frame that no node of this version sends.
@@ -31,7 +31,7 @@ impl Writer {
         self.bytes(&n.to_le_bytes())
     }
 
-    /// At most 65,535 bytes, behind their number.
+    /// Appends at most 65,535 bytes, behind their number.
     pub(crate) fn sized(&mut self, bytes: &[u8]) -> &mut Writer {
         self.bytes(&(bytes.len() as u16).to_le_bytes()).bytes(bytes)
     }
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// Nothing may be left behind the last field.
+    /// Checks that nothing is left behind the last field.
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("it is longer than its fields")) }
     }

@@ -1,4 +1,4 @@
-//! What TCP fabrics of several hosts see of cut links and stopped processes: each node is a process of a network namespace.
+//! TCP fabrics of several hosts, with cut links and stopped processes: each node is a process of a network namespace.
 
 #[path = "../../tests/hosts/mod.rs"]
 mod hosts;
@@ -21,19 +21,19 @@ use squall_fabric::{
     tcp::{TcpConfig, TcpFabric},
 };
 
-/// The default, which the nodes have.
+/// The default timeout, which the nodes have.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a busy machine may add before a line of a node's has been read.
+/// The time that a busy machine may add before a line of a node's has been read.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// How long anything may take that has no bound of its own.
+/// The longest time of any wait that has no bound of its own.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const NODE: &str = "SQUALL_CUTS_TEST_NODE";
 
-/// A node with an endpoint to the other one, on the host that has its number. It says a line when it is connected, and one
-/// with the reason when that breaks.
+/// A node with an endpoint to the other one, on the host that has its number. It prints a line when it is connected,
+/// and one with the reason when that breaks.
 struct Node {
     process: Child,
     lines: Receiver<String>,
@@ -51,7 +51,7 @@ impl Node {
         let output = BufReader::new(process.stdout.take().unwrap());
         let (said, lines) = channel();
         thread::spawn(move || {
-            // The harness speaks as well.
+            // The harness prints lines as well.
             let mine =
                 output.lines().map_while(Result::ok).filter_map(|line| Some(line.strip_prefix("node: ")?.to_owned()));
             mine.for_each(|line| drop(said.send(line)));
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// Nothing more within `time`.
+    /// Checks that the node prints nothing more within `time`.
     #[track_caller]
     fn is_silent(&self, time: Duration) {
         assert_eq!(self.lines.recv_timeout(time), Err(RecvTimeoutError::Timeout));
@@ -81,13 +81,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Not a test of its own: what each process runs.
+/// Runs the node of each process; it is no test of its own.
 #[test]
 fn node() {
     let Ok(id) = env::var(NODE) else { return };
@@ -110,7 +110,7 @@ fn node() {
                 Completion::Broken { reason, .. } => reason.to_string(),
                 _ => continue,
             };
-            // On a line of its own, past the harness, which keeps what tests print to itself.
+            // The line goes past the harness, which keeps the tests' output to itself.
             writeln!(std::io::stdout(), "\nnode: {text}").unwrap();
         }
         fabric.wait(Time::MAX);
@@ -124,7 +124,7 @@ fn pair() -> Option<(Hosts, [Node; 2])> {
     Some((hosts, nodes))
 }
 
-/// Beyond the failure timeout, so that heartbeats are all that keeps the endpoint.
+/// An endpoint idles beyond the failure timeout, so that only heartbeats keep it.
 #[test]
 fn an_idle_endpoint_outlives_the_failure_timeout() {
     let Some((_hosts, nodes)) = pair() else { return };

@@ -1,4 +1,4 @@
-//! What only several fabrics as one can show: a wait that spans them, and endpoints without a fabric.
+//! Tests that need several fabrics as one: a wait that spans them, and endpoints without a fabric.
 
 use std::{
     thread,
@@ -40,7 +40,7 @@ fn nodes(name: &str) -> [MixedFabric; 3] {
     [middle, beside, remote]
 }
 
-/// Polls all until the first has `count` connections; returns what node 0 may reach at each peer.
+/// Polls all until the first has `count` connections; returns the places that node 0 may reach at each peer.
 fn connect(nodes: &mut [MixedFabric; 3], regions: &[Region; 3]) -> Vec<(EndpointId, Target)> {
     for peer in [1, 2] {
         nodes[0].connect(NodeId(peer), TAG, std::slice::from_ref(&regions[0]), b"");
@@ -102,7 +102,7 @@ fn one_wait_spans_all_fabrics_and_the_waker() {
 #[test]
 fn memory_of_one_fabric_is_reached_through_another() {
     let mut nodes = nodes("mixed-memory");
-    // Of shared memory's making at nodes 0 and 1, of TCP's at node 2.
+    // Shared memory makes the regions of nodes 0 and 1, TCP that of node 2.
     let regions = [0, 1, 2].map(|node: usize| nodes[node].register(RegionKind::Bulk, 1 << 20).expect("memory"));
     let theirs = connect(&mut nodes, &regions);
     for (from, (on, target)) in [(1, theirs[0]), (2, theirs[1])] {
@@ -147,7 +147,7 @@ fn who_joins_is_reached_where_its_addresses_say() {
             MixedFabric::new(NodeId(id), Transport::Network).with_shm(shm(&cluster, id)).with_tcp(tcp)
         })
         .collect();
-    // Nobody dials node 0.
+    // No node dials node 0.
     addresses[0] = vec!["192.0.2.1:1".to_owned()];
     addresses[1].push("192.0.2.1:2".to_owned());
     let mut ends = Vec::new();

@@ -1,4 +1,4 @@
-//! What only the shared-memory backend can show: real processes, sockets and descriptors.
+//! Tests that only the shared-memory backend permits: real processes, sockets and descriptors.
 
 #[path = "shm/basics.rs"]
 mod basics;

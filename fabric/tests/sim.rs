@@ -1,4 +1,4 @@
-//! The simulated network itself: that it is as weak as it claims to be, and as fast as its rates say.
+//! The simulated network itself: it is as weak as it claims to be, and as fast as its rates say.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -14,7 +14,7 @@ const TAG: GroupTag = GroupTag { layer: 1, group: 1, epoch: 1 };
 struct Cluster {
     net: SimNet,
     nodes: Vec<SimFabric>,
-    /// Of each node, to each other.
+    /// The endpoints of each node, to each other.
     ends: Vec<Vec<EndpointId>>,
     regions: Vec<Vec<Region>>,
     seen: Vec<Vec<Completion>>,
@@ -52,7 +52,7 @@ impl Cluster {
         self.nodes[node].poll(self.net.now(), &mut self.seen[node]);
     }
 
-    /// Steps once; false when nothing is left to happen.
+    /// Steps once; returns false when nothing is left to happen.
     fn step(&mut self) -> bool {
         let mut ready = Vec::new();
         self.net.advance(Time::MAX, &mut ready);
@@ -94,7 +94,7 @@ fn polled(words: usize) -> (RegionKind, usize) {
     (RegionKind::Polled, 8 * words)
 }
 
-/// From some seed, `what` happens.
+/// Checks that `what` happens from at least one seed.
 fn happens(what: &str, mut run: impl FnMut(u64) -> bool) {
     assert!((0..300).any(&mut run), "{what}: from none of 300 seeds");
 }
@@ -267,7 +267,7 @@ fn one_way_cuts_break_both_sides() {
     }
 }
 
-/// Bytes that a phantom transfer moves per second of virtual time, `count` posts of `len` bytes each.
+/// The bytes that a phantom transfer moves per second of virtual time, with `count` posts of `len` bytes each.
 fn rate(c: &mut Cluster, pairs: &[(usize, usize)], len: usize, count: u64) -> f64 {
     c.seen.iter_mut().for_each(Vec::clear);
     let since = c.net.now();
@@ -302,7 +302,7 @@ fn rates_are_shared(rate_of_each: u64, config: SimConfig) {
     near(share(&config, &[(0, 1), (1, 2), (2, 3), (3, 0)]), 4.0);
     near(share(&config, &[(0, 2), (1, 2)]), 1.0);
     near(share(&config, &[(0, 1), (2, 3)]), 2.0);
-    // Two racks of two nodes, whose uplink carries half of what one node sends.
+    // There are two racks of two nodes, whose uplink carries half of the rate of one node.
     let racks = Some(Racks { nodes_per_rack: 2, uplink_bytes_per_s: rate_of_each / 2 });
     let racked = SimConfig { racks, ..config };
     near(share(&racked, &[(0, 1), (2, 3)]), 2.0);
@@ -332,7 +332,7 @@ fn endpoints_of_one_node_take_turns() {
     assert!(ahead <= 4, "{ahead} blocks to one peer went before 3 to the other");
 }
 
-/// Two blocks that meet at a target's interface: how long each takes, in block times.
+/// The times that two blocks that meet at a target's interface take, in block times.
 fn meeting(segment_bytes: usize) -> [f64; 2] {
     const RATE: u64 = 1_000_000_000;
     const BLOCK: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! What only the TCP backend can show: sockets and their buffers, sleep, real processes.
+//! Tests that only the TCP backend permits: sockets and their buffers, sleep, real processes.
 
 #[path = "tcp/basics.rs"]
 mod basics;

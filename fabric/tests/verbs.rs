@@ -1,7 +1,7 @@
-//! What the verbs backend does beyond the contract, on an RDMA device.
+//! Tests of the verbs backend beyond the contract, on an RDMA device.
 //!
-//! Without a device these tests are skipped, unless `SQUALL_VERBS=1` says that there must be one. `tests/verbs-lab/fabric`
-//! runs them in a virtual machine with software RDMA.
+//! Without a device these tests are skipped, unless `SQUALL_VERBS=1` says that there must be one.
+//! `tests/verbs-lab/fabric` runs them in a virtual machine with software RDMA.
 
 #![cfg(feature = "verbs")]
 

@@ -1,4 +1,4 @@
-//! What anyone may send to a node's port, or answer at another's address, where there is TLS.
+//! The bytes that any process may send to a node's port, or answer at another's address, where there is TLS.
 #![no_main]
 
 use std::sync::LazyLock;

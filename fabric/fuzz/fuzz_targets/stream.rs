@@ -1,4 +1,4 @@
-//! What a peer sends over an endpoint's connection.
+//! The bytes that a peer sends over an endpoint's connection.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| squall_fabric::tcp::fuzz::stream(bytes));

@@ -1,4 +1,4 @@
-//! What may happen to the bytes between two nodes, where there is TLS.
+//! Changes to the bytes between two nodes, where there is TLS.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Which request of which graph goes next. Pure: a backend feeds it completions, asks for requests, and posts them.
+//! The order of the requests of all graphs. Pure: a backend feeds it completions, asks for requests, and posts them.
 
 use std::{collections::BTreeMap, mem};
 
@@ -11,11 +11,11 @@ pub(crate) struct Executor {
     /// A slot is used again when nothing of its graph is outstanding, so a token never means two requests.
     slots: Vec<Option<Run>>,
     free: Vec<usize>,
-    /// Lanes whose first request may go, as far as the graph is concerned.
+    /// Lanes whose first request may go as far as its graph is concerned.
     stirred: Vec<LaneId>,
     /// Lanes whose first request waits for room, or for the connection.
     stalled: Vec<LaneId>,
-    /// Ends that no completion brought about.
+    /// Ends of graphs that no completion brought about.
     ended: Vec<Completion>,
 }
 
@@ -30,7 +30,7 @@ struct LaneId {
 struct Run {
     token: Token,
     requests: Vec<Running>,
-    /// Who waits for whom, as ranges by `Running::followers_end`.
+    /// The requests that wait for each request, in ranges by `Running::followers_end`.
     followers: Vec<u32>,
     lanes: Vec<Lane>,
     /// Requests that are not complete.
@@ -50,7 +50,7 @@ struct Running {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// For so many others.
+    /// The request waits for so many others.
     Waits(u32),
     Outstanding,
     Complete,
@@ -62,13 +62,13 @@ struct Lane {
     endpoint: EndpointId,
     queue: Queue,
     requests: Vec<u32>,
-    /// How many were handed over.
+    /// The number of requests that were handed over.
     next: usize,
-    /// How many are complete.
+    /// The number of requests that are complete.
     complete: usize,
 }
 
-/// What a backend is to do.
+/// A backend's next step.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Post this, with this token.
@@ -78,7 +78,7 @@ pub(crate) enum Next {
 }
 
 impl Executor {
-    /// Whether it has nothing to do, and nothing that is reported concerns it.
+    /// Whether there is nothing to do, and no report concerns a graph.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len() && self.ended.is_empty()
@@ -110,13 +110,13 @@ impl Executor {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        // The last is asked for first: receives, which come first among lanes, go ahead of sends.
+        // The last of `stirred` goes first. Receives are first among lanes, so the reversal has them go ahead of sends.
         self.stirred.extend((0..run.lanes.len()).rev().map(|lane| LaneId { slot, lane }));
         self.slots[slot] = Some(run);
         Ok(())
     }
 
-    /// The next thing to do, or none for now. `takes` says whether a queue takes another request.
+    /// The next step, or none for now. `takes` says whether a queue takes another request.
     pub(crate) fn next(&mut self, takes: impl FnOnce(EndpointId, Queue) -> bool) -> Option<Next> {
         loop {
             let id = *self.stirred.last()?;
@@ -141,12 +141,12 @@ impl Executor {
         }
     }
 
-    /// Lets those that waited for room, or for a connection, try again.
+    /// Has lanes that waited for room, or for a connection, try again.
     pub(crate) fn retry(&mut self) {
         self.stirred.append(&mut self.stalled);
     }
 
-    /// Takes what concerns graphs out of what is reported, and adds how they end.
+    /// Takes the completions of graphs' requests out of a report, and adds the ends of graphs.
     pub(crate) fn report(&mut self, completion: Completion, out: &mut Vec<Completion>) {
         match completion {
             Completion::Done { endpoint, token, result } if token.is_reserved() => {
@@ -174,7 +174,7 @@ impl Executor {
         !self.stirred.is_empty()
     }
 
-    /// For showing that a check bites: the end of a graph that is all but done, which then is not reported any more.
+    /// Ends a graph that is all but done, which then is not reported any more: for showing that a check bites.
     pub(crate) fn almost_done(&mut self) -> Option<Completion> {
         let run = self.slots.iter_mut().flatten().find(|run| run.left == 1 && !run.failed)?;
         run.failed = true;
@@ -186,13 +186,13 @@ impl Executor {
         out.append(&mut self.ended);
     }
 
-    /// A request could not be posted: its endpoint is gone, and so is its graph.
+    /// Ends the graph of a request that could not be posted because its endpoint is gone.
     pub(crate) fn refused(&mut self, endpoint: EndpointId, token: Token) {
         let end = self.complete(token, Some(GraphFailure::Endpoint(endpoint)));
         self.ended.extend(end);
     }
 
-    /// An endpoint broke or was closed: nothing more is reported of it.
+    /// Ends the graphs of an endpoint that broke or was closed: nothing more is reported of it.
     pub(crate) fn endpoint_gone(&mut self, endpoint: EndpointId) {
         for slot in 0..self.slots.len() {
             let Some(run) = &mut self.slots[slot] else { continue };
@@ -223,7 +223,7 @@ impl Executor {
         }
     }
 
-    /// A request is complete, or has failed. Returns the graph's end, if this is it.
+    /// Takes a request that is complete, or has failed. Returns the graph's end, if this is it.
     fn complete(&mut self, token: Token, failure: Option<GraphFailure>) -> Option<Completion> {
         let (slot, request) = place_of(token);
         let run = self.slots.get_mut(slot)?.as_mut()?;
@@ -281,7 +281,8 @@ impl Run {
             lanes.push(Lane { endpoint, queue, requests: Vec::new(), next: 0, complete: 0 });
         }
 
-        // Followers, by counting: how many each request has, where each one's end, and then who they are.
+        // Followers are counted first: the number for each request gives the ends of their ranges, which are then
+        // filled.
         let mut ends = vec![0; graph.requests.len()];
         for &before in &graph.after {
             ends[before as usize] += 1;
@@ -323,7 +324,7 @@ impl Lane {
     }
 }
 
-/// Reserved tokens name a slot and a request.
+/// The reserved token that names a slot and a request.
 fn token_of(slot: usize, request: usize) -> Token {
     Token(Token::RESERVED.0 | (slot as u64) << 32 | request as u64)
 }

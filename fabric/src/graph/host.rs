@@ -1,18 +1,18 @@
-//! Running graphs on a fabric: what a completion lets go is handed over before the poll that brought it returns.
+//! The work of a poll for graphs: requests that a completion lets go are handed over before the poll returns.
 
 use super::{Executor, Next, Queue, Work, WorkGraph};
 use crate::{Completion, EndpointId, GraphError, Op, PostError, Token};
 
-/// What a fabric does for the graphs that run on it.
+/// A fabric's side of the graphs that run on it.
 pub(crate) trait Host {
-    /// What a post of this would be refused for whenever it is made.
+    /// The errors that a post of this meets whenever it is made.
     fn check(&mut self, on: EndpointId, op: Op<'_>) -> Result<(), PostError>;
 
     /// Whether a queue takes another request now. (A post that it does not take would promise the caller `Room`.) An
     /// endpoint that is gone takes all, to refuse them.
     fn takes(&mut self, on: EndpointId, queue: Queue) -> bool;
 
-    /// How many receives an endpoint takes now.
+    /// The number of receives that an endpoint takes now.
     fn recv_room(&mut self, on: EndpointId) -> usize;
 
     /// Posts a request of a graph, whose token is reserved.
@@ -20,7 +20,7 @@ pub(crate) trait Host {
 }
 
 impl Executor {
-    /// Takes a graph whose requests the host accepts, and hands over what can go.
+    /// Takes a graph whose requests the host accepts, and hands over the requests that can go.
     pub(crate) fn begin(
         &mut self,
         host: &mut (impl Host + ?Sized),
@@ -33,7 +33,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes what concerns graphs out of what a poll has to report, from `begin` on, and goes on with them.
+    /// Takes the completions of graphs' requests out of a poll's report, from `begin` on, and goes on with the graphs.
     pub(crate) fn go_on(&mut self, host: &mut (impl Host + ?Sized), begin: usize, out: &mut Vec<Completion>) {
         self.ended(out);
         for completion in out.split_off(begin) {

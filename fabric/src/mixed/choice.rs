@@ -1,4 +1,4 @@
-//! Which network two nodes have in common: each says what it can, once, when they first meet.
+//! The network that two nodes have in common: each tells the other its abilities once, when they first meet.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,21 +9,21 @@ use crate::{
     net::{Command, Connect, Control, Event, Events, Net, Plane},
 };
 
-/// Under which nodes ask each other. No layer has this number.
+/// The tag under which nodes ask each other. No layer has this number.
 const TAG: GroupTag = GroupTag { layer: u32::MAX, group: 0, epoch: 0 };
 
-/// What stands in the ids of questions.
+/// The fabric number in the ids of questions.
 const QUESTIONS: u8 = 4;
 
-/// What a node can, a bit each.
+/// The abilities of a node, a bit each.
 const TCP: u8 = 1;
 const VERBS: u8 = 2;
 
-/// What became known.
+/// An outcome of a question.
 pub(super) enum News {
-    /// Both nodes reach each other this way.
+    /// Both nodes reach each other by this transport.
     Chosen(NodeId, Transport),
-    /// They don't.
+    /// They do not reach each other.
     Failed(NodeId, BreakReason),
 }
 
@@ -53,7 +53,7 @@ impl Choice {
         Choice { control, events, questions: Endpoints::new(QUESTIONS), by_peer: BTreeMap::new() }
     }
 
-    /// How a peer is reached, if that is known.
+    /// The transport to a peer, if it is known.
     pub(super) fn chosen(&mut self, peer: NodeId) -> Option<Transport> {
         let question = *self.by_peer.get(&peer)?;
         self.questions.get_mut(question)?.answer
@@ -71,13 +71,13 @@ impl Choice {
         self.control.send([Command::Connect(Connect { endpoint: id, peer, tag: TAG, set_up: vec![can] })]);
     }
 
-    /// Takes note of what peers have said.
+    /// Takes note of the peers' answers.
     pub(super) fn take_news(&mut self, has_verbs: bool, news: &mut Vec<News>) {
         if !self.events.are_pending() {
             return;
         }
         self.events.begin();
-        // Should the control thread have ended, the fabrics say so.
+        // If the control thread has ended, the fabrics report it.
         while let Ok(Some(event)) = self.events.next() {
             match event {
                 Event::Paired(paired) => {
@@ -101,7 +101,7 @@ impl Choice {
     }
 }
 
-/// What both can; nobody is without TCP.
+/// The best transport that both nodes have; every node has TCP.
 fn common(has_verbs: bool, theirs: &[u8]) -> Transport {
     match theirs.first() {
         #[cfg(feature = "verbs")]

@@ -1,4 +1,4 @@
-//! The routes, and what goes which way.
+//! The fabric made of others, and its routes.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -21,10 +21,10 @@ use crate::{
     tcp::TcpFabric,
 };
 
-/// What stands in the ids of endpoints that have no fabric.
+/// The fabric number in the ids of endpoints that have no fabric.
 const NO_FABRIC: u8 = 7;
 
-/// How a peer is reached.
+/// The way by which a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
     /// Shared memory: its process is one of this user on this host.
@@ -66,18 +66,18 @@ impl fmt::Display for Transport {
 
 /// A [`Fabric`] made of others. See the [module](super).
 ///
-/// At least one must have been added before it is used; the first in the order of [`Transport`] registers memory, which the
-/// others use by its address.
+/// At least one must have been added before it is used. The first in the order of [`Transport`] registers memory, which
+/// the others use by its address.
 pub struct MixedFabric {
     node: NodeId,
     pub(super) parts: Parts,
     routes: BTreeMap<NodeId, Transport>,
     otherwise: Transport,
-    /// Where this node listens, as it has learned.
+    /// The addresses of this node, as it has learned them.
     addresses: Vec<String>,
     /// Endpoints to peers whose fabric is not there, for the next poll to report.
     stillborn: Endpoints<Stillborn>,
-    /// Where there is a network.
+    /// The choice between networks, where there is a network.
     choice: Option<Choice>,
     graphs: Executor,
 }
@@ -155,9 +155,11 @@ impl MixedFabric {
         self.parts.fabrics.verbs.as_ref()
     }
 
-    /// Says where a node listens, for endpoints that are connected from now on; of this node itself too, and first: others that
-    /// [share its host](shares_host) are reached by shared memory, if it was added, the rest in the way that nodes are which
-    /// nothing is said of. All nodes must say the same.
+    /// Says at which addresses a node listens, for endpoints that are connected from now on.
+    ///
+    /// It is to be called for this node itself too, and first. Other nodes that [share its host](shares_host) are then
+    /// reached by shared memory, if it was added; the rest as nodes are of which nothing is said. All nodes must say
+    /// the same.
     pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         #[cfg(feature = "verbs")]
         if let Some(verbs) = &mut self.parts.fabrics.verbs {
@@ -178,13 +180,13 @@ impl MixedFabric {
         }
     }
 
-    /// How many bytes have come into bulk memory over shared memory and TCP.
+    /// The number of bytes that have come into bulk memory over shared memory and TCP.
     pub fn bytes_received(&self) -> u64 {
         let shm = self.shm().map_or(0, |shm| shm.stats().bytes_pulled);
         shm + self.tcp().map_or(0, |tcp| tcp.stats().bulk_received)
     }
 
-    /// From now on, endpoints to `peer` are connected this way. Both nodes must say the same.
+    /// Sets the transport of endpoints to `peer` that are connected from now on. Both nodes must say the same.
     pub fn route(&mut self, peer: NodeId, transport: Transport) {
         self.routes.insert(peer, transport);
     }
@@ -226,7 +228,7 @@ impl Fabric for MixedFabric {
         if let Some((part, inner)) = self.parts.of(on) {
             part.disconnect(inner);
         }
-        // At most one of them knows it.
+        // At most one of the two knows the endpoint.
         self.parts.held.remove(on);
         self.stillborn.remove(on);
     }
@@ -276,7 +278,7 @@ impl MixedFabric {
         id
     }
 
-    /// Asks those peers that endpoints wait for, and goes on with those that have answered.
+    /// Asks the peers that endpoints wait for, and goes on with those that have answered.
     fn choose(&mut self, out: &mut Vec<Completion>) {
         let Some(choice) = &mut self.choice else { return };
         let has_verbs = self.parts.fabrics.has_verbs();

@@ -1,4 +1,4 @@
-//! Endpoints whose network is not chosen yet: what was asked of them is kept until it is.
+//! Endpoints whose network is not chosen yet: their requests are kept until it is.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,9 +18,9 @@ pub(super) struct Held {
     expose: Vec<Region>,
     hello: Vec<u8>,
     recvs: VecDeque<(Region, usize, usize, Token)>,
-    /// A receive found no room: `Room` is owed.
+    /// Whether a receive found no room, so that `Room` is owed.
     was_full: bool,
-    /// What it has become.
+    /// The endpoint of a fabric that it has become.
     pub(super) inner: Option<EndpointId>,
 }
 
@@ -33,13 +33,13 @@ impl Identified for Held {
 /// All such endpoints, until they end.
 pub(super) struct HeldEndpoints {
     endpoints: Endpoints<Held>,
-    /// By what they have become.
+    /// Their ids by the endpoints that they have become.
     outer: HashMap<EndpointId, EndpointId>,
     /// Peers of endpoints that are new.
     new: Vec<NodeId>,
 }
 
-/// What stands in their ids.
+/// The fabric number in their ids.
 pub(super) const HELD: u8 = 3;
 
 impl HeldEndpoints {
@@ -47,12 +47,12 @@ impl HeldEndpoints {
         HeldEndpoints { endpoints: Endpoints::new(HELD), outer: HashMap::new(), new: Vec::new() }
     }
 
-    /// Whether another that waits has the tag.
+    /// Whether another endpoint that waits has the tag.
     pub(super) fn has(&self, peer: NodeId, tag: GroupTag) -> bool {
         self.endpoints.all().any(|held| held.inner.is_none() && (held.peer, held.tag) == (peer, tag))
     }
 
-    /// Whom endpoints wait for, that were held since this was asked.
+    /// The peers of endpoints that were held since the last call.
     pub(super) fn waits(&mut self) -> std::vec::Drain<'_, NodeId> {
         self.new.drain(..)
     }
@@ -119,14 +119,14 @@ impl Held {
         Ok(())
     }
 
-    /// How many more receives it takes.
+    /// The number of further receives that it takes.
     pub(super) fn recv_room(&self, depth: usize) -> usize {
         depth.saturating_sub(self.recvs.len())
     }
 }
 
 impl Parts {
-    /// A network was chosen: endpoints that waited for that connect, and what was asked of them is posted.
+    /// Connects the endpoints that waited for a peer's network, now chosen, and posts their requests.
     pub(super) fn resolve(&mut self, peer: NodeId, space: u8, out: &mut Vec<Completion>) {
         let Parts { fabrics, held: endpoints } = self;
         for id in endpoints.waiting_for(peer) {
@@ -151,7 +151,7 @@ impl Parts {
         }
     }
 
-    /// No network will be chosen.
+    /// Ends the endpoints of a peer for which no network will be chosen.
     pub(super) fn abandon(&mut self, peer: NodeId, reason: &BreakReason, out: &mut Vec<Completion>) {
         for id in self.held.waiting_for(peer) {
             let Some(held) = self.held.remove(id) else { continue };

@@ -1,9 +1,9 @@
-//! Which nodes are on one host, by the spelling of their addresses: all nodes come to the same.
+//! The host of each node, by the spelling of their addresses: all nodes come to the same result.
 
 use std::net::IpAddr;
 
-/// Whether two addresses, each `host:port` or `[IPv6 address]:port`, are of one host, as far as their spelling says. All loopback
-/// addresses are (RFC 6761, §6.3, for names).
+/// Whether two addresses, each `host:port` or `[IPv6 address]:port`, are of one host, as far as their spelling says.
+/// All loopback addresses are (RFC 6761, §6.3, for names).
 pub fn shares_host(one: &str, other: &str) -> bool {
     let (one, other) = (Host::of(one), Host::of(other));
     one == other || one.is_loopback() && other.is_loopback()

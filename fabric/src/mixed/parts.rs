@@ -1,4 +1,4 @@
-//! The fabrics there are, and which of them an endpoint belongs to.
+//! The fabrics of a node, and the assignment of endpoints to them.
 
 use super::held::{HELD, HeldEndpoints};
 #[cfg(feature = "verbs")]
@@ -19,7 +19,7 @@ pub(crate) const TCP: u8 = 1;
 #[cfg(feature = "verbs")]
 pub(crate) const VERBS: u8 = 2;
 
-/// The fabrics there are.
+/// The fabrics that were added.
 #[derive(Default)]
 pub(super) struct Fabrics {
     pub(super) shm: Option<ShmFabric>,
@@ -55,7 +55,7 @@ impl Fabrics {
         shm.into_iter().chain(tcp)
     }
 
-    /// Whether there is a device.
+    /// Whether there is an RDMA device.
     pub(super) fn has_verbs(&self) -> bool {
         #[cfg(feature = "verbs")]
         return self.verbs.is_some();
@@ -81,12 +81,13 @@ impl Parts {
         Some((self.fabrics.get_mut(space_of(inner))?, inner))
     }
 
-    /// How many receives an endpoint may have outstanding, whatever network is chosen for it.
+    /// The number of receives that an endpoint may have outstanding, whatever network is chosen for it.
     pub(super) fn recv_depth(&self) -> usize {
         self.fabrics.all().map(Part::depth).min().unwrap_or(0)
     }
 
-    /// Posts to an endpoint that is in no fabric yet, which takes receives only. None: it is no such endpoint.
+    /// Posts to an endpoint that is in no fabric yet, which takes receives only. Returns none if there is no such
+    /// endpoint.
     #[cold]
     pub(super) fn post_held(&mut self, on: EndpointId, op: Op<'_>, token: Token) -> Option<Result<(), PostError>> {
         let depth = self.recv_depth();

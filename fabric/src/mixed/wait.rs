@@ -1,4 +1,4 @@
-//! Sleeping until any of the fabrics has something.
+//! The sleep until any of the fabrics has something.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -31,11 +31,11 @@ impl Wait for MixedFabric {
                 Err(error) => tracing::error!(%error, "waiting failed"),
             }
         }
-        // Each takes what signaled it, and is disarmed.
+        // Each takes the signal that it was given, and is disarmed.
         self.parts.fabrics.all_mut().for_each(|part| part.wait(Time::ZERO));
     }
 
-    /// The first fabric's: whatever signals one of them ends the wait for all.
+    /// The first fabric's waker: a signal to one of them ends the wait for all.
     fn waker(&self) -> Waker {
         match self.parts.fabrics.all().next() {
             Some(part) => part.waker(),

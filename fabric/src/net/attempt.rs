@@ -1,4 +1,4 @@
-//! What becomes of a connection that was dialed, until the other end bids it welcome.
+//! The course of a connection that was dialed, until the other end bids it welcome.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, NodeId};
 
-/// What a connection is dialed for.
+/// The purpose of a dialed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     Link,
@@ -37,23 +37,23 @@ pub(super) struct Attempt {
     pub(super) channel: Channel,
     pub(super) connecting: bool,
     nonce: Nonce,
-    /// What the other end asked to repeat.
+    /// The challenge that the other end asked to repeat.
     challenge: Option<Nonce>,
-    /// When it last came a step further.
+    /// The time of its last step.
     stepped: Instant,
     pub(super) deadline: Instant,
 }
 
-/// An attempt that has come no further for so long leaves its place to others: the peer may not be there.
+/// The time after which an attempt without progress leaves its place to others: the peer may not be there.
 const STUCK_AFTER: Duration = Duration::from_millis(250);
 
 impl Attempt {
-    /// The steps that it has taken: connected, protected, asked who this node is.
+    /// The steps that it has taken: connected, protected, challenged.
     fn step(&self) -> (bool, bool, bool) {
         (!self.connecting, !self.channel.pipe.is_shaking(), self.challenge.is_some())
     }
 
-    /// Until when it is taken for one that goes on.
+    /// The time until which it is taken for one that goes on.
     pub(super) fn goes_on_until(&self) -> Instant {
         self.stepped + STUCK_AFTER
     }
@@ -103,7 +103,7 @@ impl Thread {
         }
     }
 
-    /// An attempt has come to nothing; there will be others.
+    /// Ends an attempt that has come to nothing; there will be others.
     pub(super) fn attempt_failed(&mut self, id: u64, text: &str) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         tracing::debug!(peer = %attempt.peer, address = %attempt.address, "dialing did not succeed: {text}");
@@ -112,8 +112,10 @@ impl Thread {
         }
     }
 
-    /// Hears what a dialed node answers. One that comes a step further has the time for the next: there are three, so a peer can't
-    /// keep an attempt for long.
+    /// Reads the answer of a dialed node.
+    ///
+    /// An attempt that comes a step further has the time for the next: there are three steps, so a peer can't keep an
+    /// attempt for long.
     pub(super) fn hear_attempt(&mut self, id: u64) {
         let before = self.attempts.get(&id).map(Attempt::step);
         self.take_answer(id);
@@ -134,7 +136,7 @@ impl Thread {
         }
         let heard = attempt.channel.read();
         if let Err(error) = heard {
-            // Also what an error leaves to be said.
+            // After an error, too, there may be an alert to send.
             let _ = attempt.channel.flush();
             return self.attempt_error(id, &error);
         }
@@ -169,7 +171,7 @@ impl Thread {
         self.attempt_failed(id, &error.to_string());
     }
 
-    /// A node says that it can't work with this one.
+    /// Ends an attempt at a node that says that it can't work with this one.
     fn refused(&mut self, id: u64, sentence: String) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let reason = BreakReason::Refused(sentence.clone());
@@ -230,7 +232,7 @@ impl Thread {
                         }
                         match self.hand_over(attempt.channel, address) {
                             Some(stream) => self.pair(endpoint, Some(stream)),
-                            // Its counterpart believes that it has the connection.
+                            // The counterpart believes that it has the connection.
                             None => self.break_both(endpoint, BreakReason::Lost("its greeting was malformed".into())),
                         }
                     }
@@ -262,7 +264,7 @@ impl Thread {
     }
 }
 
-/// What the user can do about an error of `connect`.
+/// The user's remedy for an error of `connect`.
 fn hint(error: Errno) -> String {
     match error {
         Errno::MFILE | Errno::NFILE => format!("{error}; raise the limit of open files (`ulimit -n`)"),

@@ -1,17 +1,18 @@
-//! How a node's port is opened, and why it may not be.
+//! The settings of a node's port, and the errors of opening one.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use super::identity::Identity;
 use crate::NodeId;
 
-/// What protects a node's port.
+/// The protection of a node's port.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
     /// Nothing, and so the node listens on loopback addresses only, and dials no others.
     #[default]
     LoopbackOnly,
-    /// Nothing, on any address: whoever reaches the port can join, read and write. For networks that nobody else is on.
+    /// Nothing, on any address: any process that reaches the port can join, read and write. For networks without other
+    /// users.
     None,
     /// TLS 1.3; both sides show a certificate of the cluster's CA that names their node.
     Tls(Identity),
@@ -24,7 +25,7 @@ impl Security {
     }
 }
 
-/// Why an address is not dialed that the node's protection does not permit.
+/// The reason for which an address is not dialed that the node's protection does not permit.
 pub(super) const UNPROTECTED: &str = "it is not dialed without protection: configure a CA, or write `security = \"none\"` if nobody else is on that network";
 
 /// The settings of a node's port.
@@ -35,17 +36,18 @@ pub struct NetConfig {
     pub cluster: String,
     /// This node's id, unique in its cluster.
     pub node: NodeId,
-    /// Where to listen, as `host:port`; port 0 takes a free one. None: this node dials all others and nobody can dial it.
+    /// The addresses to listen at, as `host:port`; port 0 takes a free one. None: this node dials all others, and no
+    /// node can dial it.
     pub listen: Vec<String>,
-    /// Where the peers listen, as `host:port`, in the order in which they are tried.
+    /// The addresses of the peers, as `host:port`, in the order in which they are tried.
     pub peers: BTreeMap<NodeId, Vec<String>>,
-    /// What protects the port.
+    /// The protection of the port.
     pub security: Security,
-    /// A peer that nothing was heard of for so long is given up; heartbeats go four times as often.
+    /// The time after which a peer that nothing was heard of is given up; heartbeats go four times as often.
     pub failure_timeout: Duration,
-    /// How long a connection may take to say who it is.
+    /// The time within which a connection's other end must say which node it is.
     pub handshake_timeout: Duration,
-    /// How many connections may be in that state; one more closes the oldest from where most come.
+    /// The number of connections that may be in that state; one more closes the oldest of the address with the most.
     pub max_strangers: usize,
     /// The version of the protocol that is spoken, for tests.
     #[doc(hidden)]
@@ -59,7 +61,7 @@ const PROTOCOL: u32 = 1;
 pub const CLUSTER_BYTES: usize = 64;
 
 impl NetConfig {
-    /// The defaults, for a node of a cluster: it listens nowhere, knows nobody, and has no protection.
+    /// The defaults, for a node of a cluster: it listens nowhere, knows no peers, and has no protection.
     pub fn new(cluster: impl Into<String>, node: NodeId) -> NetConfig {
         NetConfig {
             cluster: cluster.into(),
@@ -90,10 +92,10 @@ impl NetConfig {
     }
 }
 
-/// Shorter ones would be over before a busy machine has looked once.
+/// The shortest timeout: a shorter one would be over before a busy machine has looked once.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Times in so far a future are still known to the clocks.
+/// The longest timeout: times in so far a future are still known to the clocks.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_hours(24);
 
 pub(super) fn check_cluster(cluster: &str) -> Result<(), NetError> {
@@ -113,17 +115,17 @@ pub(super) fn check_identity(identity: &Identity, cluster: &str, node: NodeId) -
     Ok(())
 }
 
-/// Why a node's port could not be opened.
+/// The reason for which a node's port could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
     /// The cluster's name is empty or too long.
     #[error("a cluster name of {bytes} bytes can't be used: take 1 to {CLUSTER_BYTES}")]
     ClusterName {
-        /// Its length.
+        /// The name's length.
         bytes: usize,
     },
-    /// The node's id stands for something else.
+    /// The number is reserved, and can't be a node's id.
     #[error("{} can't be a node's id: take a smaller number", u32::MAX)]
     NodeId,
     /// A timeout is too short or too long.
@@ -132,9 +134,9 @@ pub enum NetError {
     /// The address is not one, or can't be listened at.
     #[error("it is not possible to listen at {address:?}: {cause}; write `host:port` or `[IPv6 address]:port`")]
     ListenAddress {
-        /// What was asked for.
+        /// The address that was asked for.
         address: String,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
     /// Another socket has the address.
@@ -149,7 +151,7 @@ pub enum NetError {
         /// The address.
         address: SocketAddr,
     },
-    /// Without protection, only loopback addresses are listened at.
+    /// Without protection, a node listens at loopback addresses only.
     #[error(
         "listening at {address} without protection is refused, for whoever reaches it could join, read and write: \
          configure a CA (`squall keys init` makes one), or write `security = \"none\"` if nobody else is on that network"
@@ -174,12 +176,12 @@ pub enum NetError {
         /// This node's cluster.
         cluster: String,
     },
-    /// The system refused something that can't be done without.
+    /// The system refused something that the port can't do without.
     #[error("the node's port could not be opened: it was not possible to {attempt}: {cause}")]
     System {
-        /// What was attempted.
+        /// The attempt that failed.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
 }

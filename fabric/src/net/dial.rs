@@ -1,4 +1,4 @@
-//! Whom this node dials, and when: the addresses of peers that endpoints wait for, and the data connections of a link.
+//! The dialing of peers that endpoints wait for, with their addresses and times, and of the data connections of a link.
 
 use std::{
     collections::VecDeque,
@@ -13,42 +13,43 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, NodeId};
 
-/// How soon a peer that is not there is dialed again, at first.
+/// The time after which a peer that is not there is dialed again, at first.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 
-/// How soon at most.
+/// The longest such time.
 const LAST_BACKOFF: Duration = Duration::from_millis(200);
 
-/// How long an address may be mute before the next one is tried as well (RFC 8305, §5).
+/// The time for which an address may be mute before the next one is tried as well (RFC 8305, §5).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// The most addresses of a node that are tried.
 const MAX_ADDRESSES: usize = 16;
 
-/// How many data connections with one peer are dialed at a time, so that it does not take them for strangers' work.
+/// The number of data connections with one peer that are dialed at a time, so that it does not take them for strangers'
+/// work.
 const DATA_DIALS: usize = 4;
 
-/// The number of connections that are set up at a time. All at once would wait for each other at their ends until some are given up, and what
-/// was done for those was in vain.
+/// The number of connections that are set up at a time. All at once would wait for each other at their ends until some
+/// are given up, after work in vain.
 const DIALS: usize = 16;
 
 /// The time that an address may take to accept a connection. Beyond that the system would try again too seldom.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long what a name stands for is taken for granted, while nobody answers there.
+/// The time for which a name's addresses are taken for granted while none of them answers.
 const NAME_AGE: Duration = Duration::from_secs(5);
 
-/// Where a peer can be reached, and the attempts to.
+/// The addresses of a peer, and the attempts to reach it.
 pub(super) struct Peer {
-    /// As they were given.
+    /// The addresses as they were given.
     texts: Vec<String>,
-    /// What they stand for, and since when this is known.
+    /// The resolved addresses, and the time of their resolution.
     addresses: Option<(Vec<SocketAddr>, Instant)>,
     resolving: bool,
-    /// When to begin again.
+    /// The time to begin again.
     next: Instant,
     backoff: Duration,
-    /// Addresses that were not tried in this round, and when the next one is.
+    /// Addresses that were not tried in this round, and the time of the next try.
     round: Option<(VecDeque<SocketAddr>, Instant)>,
 }
 
@@ -69,14 +70,14 @@ impl Peer {
 pub(super) struct DataDial {
     next: Instant,
     backoff: Duration,
-    /// Until when the peer may say that it has no such endpoint. It says so where it closed it, which the link tells, too; or where it has
-    /// bid an earlier connection welcome that this side has given up.
+    /// The time until which the peer may say that it has no such endpoint. It says so where it closed the endpoint,
+    /// which the link tells, too; or where it has bid an earlier connection welcome that this side has given up.
     until: Option<Instant>,
     attempt: Option<u64>,
 }
 
 impl Thread {
-    /// Where a node can be reached from now on.
+    /// Sets the addresses at which a node can be reached from now on.
     pub(super) fn set_peer(&mut self, node: NodeId, texts: Vec<String>) {
         let is_known = self.peers.get(&node).is_some_and(|peer| peer.texts == texts);
         if is_known && (self.by_node.contains_key(&node) || self.is_dialing(node)) {
@@ -93,7 +94,7 @@ impl Thread {
         self.attempts.values().any(|attempt| attempt.peer == node && attempt.goal == Goal::Link)
     }
 
-    /// What a peer's names stand for.
+    /// Takes the addresses that a peer's names stand for.
     pub(super) fn resolved(&mut self, node: NodeId, texts: &[String], addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.resolving = false;
@@ -103,7 +104,7 @@ impl Thread {
         }
     }
 
-    /// A peer is linked, or shall be looked for elsewhere.
+    /// Forgets the attempts at a peer that is linked, or shall be looked for elsewhere.
     pub(super) fn forget_dial(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.rest();
@@ -111,7 +112,7 @@ impl Thread {
         self.attempts.retain(|_, attempt| attempt.peer != node || attempt.goal != Goal::Link);
     }
 
-    /// Gives up on who does not answer.
+    /// Gives up on peers that do not answer.
     pub(super) fn expire_attempts(&mut self, now: Instant) {
         let late: Vec<u64> =
             self.attempts.iter().filter(|(_, attempt)| attempt.deadline <= now).map(|(id, _)| *id).collect();
@@ -120,11 +121,11 @@ impl Thread {
         }
     }
 
-    /// Dials who is due.
+    /// Dials the peers that are due.
     pub(super) fn dial_due(&mut self, now: Instant) {
         self.dial_at = None;
         let mut wanted = self.unlinked_peers();
-        // The smaller id dials, and who can't be dialed.
+        // The node with the smaller id dials, and so does a node that can't be dialed.
         wanted.retain(|peer| *peer > self.config.node || self.listeners.is_empty());
         self.attempts.retain(|_, attempt| attempt.goal != Goal::Link || wanted.contains(&attempt.peer));
         for node in wanted {
@@ -142,19 +143,20 @@ impl Thread {
         self.dial_at = Some(self.dial_at.map_or(at, |other| other.min(at)));
     }
 
-    /// When another connection may be set up, if not now.
+    /// The time at which another connection may be set up, if not now.
     fn room_at(&self, now: Instant) -> Option<Instant> {
         let going = self.attempts.values().map(Attempt::goes_on_until).filter(|until| *until > now);
-        // One that ends earlier makes room, too.
+        // An attempt that ends earlier makes room, too.
         if going.clone().count() < DIALS { None } else { going.min() }
     }
 
-    /// The pause behind an attempt that came to nothing: at random, so that those who wait for the same don't come again together.
+    /// The pause behind an attempt that came to nothing: at random, so that nodes that wait for the same peer don't
+    /// come again together.
     fn pause(&mut self, backoff: Duration) -> Duration {
         backoff.mul_f64(self.rng.f64().mul_add(0.5, 0.5))
     }
 
-    /// Goes on to look for a peer, and says when that is to be done next.
+    /// Goes on to look for a peer, and returns the time at which that is to be done next.
     fn dial_peer(&mut self, node: NodeId, now: Instant) -> Option<Instant> {
         loop {
             let (trying, room_at) = (self.is_dialing(node), self.room_at(now));
@@ -255,7 +257,7 @@ impl Thread {
         }
     }
 
-    /// The peer says that it has no such endpoint as a data connection is for.
+    /// Takes note that the peer has no such endpoint as a data connection is for.
     pub(super) fn doubt_data_dial(&mut self, endpoint: EndpointId) {
         let until = Instant::now() + self.config.failure_timeout.max(CONNECTS_WITHIN);
         if let Some(dial) = self.data_dials.get_mut(&endpoint) {
@@ -263,12 +265,12 @@ impl Thread {
         }
     }
 
-    /// Until when a connection may take to be accepted.
+    /// The time until which a connection may take to be accepted.
     pub(super) fn connects_until(&self, now: Instant) -> Instant {
         now + self.config.handshake_timeout.min(CONNECTS_WITHIN)
     }
 
-    /// An attempt has failed.
+    /// Has a data connection dialed again after a failed attempt.
     pub(super) fn retry_data_dial(&mut self, endpoint: EndpointId) {
         let Some(backoff) = self.data_dials.get(&endpoint).map(|dial| dial.backoff) else { return };
         let next = Instant::now() + self.pause(backoff);
@@ -277,7 +279,7 @@ impl Thread {
         }
     }
 
-    /// An endpoint needs no data connection any more.
+    /// Ends the dialing for an endpoint that needs no data connection any more.
     pub(super) fn stop_data_dial(&mut self, endpoint: EndpointId) {
         if let Some(dial) = self.data_dials.remove(&endpoint)
             && let Some(attempt) = dial.attempt
@@ -286,11 +288,11 @@ impl Thread {
         }
     }
 
-    /// When something is to be dialed, or given up.
+    /// The time at which something is to be dialed, or given up.
     pub(super) fn dials_due(&self) -> Option<Instant> {
         let attempts = self.attempts.values().map(|attempt| attempt.deadline);
         let now = Instant::now();
-        // One that is due and waits for others to be done goes on when those are.
+        // A dial that is due and waits for others to be done goes on when those are.
         let data = self.data_dials.values().flat_map(|dial| [Some(dial.next).filter(|next| *next > now), dial.until]);
         attempts.chain(data.flatten()).chain(self.dial_at).min()
     }

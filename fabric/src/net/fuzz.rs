@@ -1,4 +1,5 @@
-//! What strangers' bytes reach first, for fuzzing: without sockets, and with what must hold whatever they are.
+//! The code that strangers' bytes reach first, for fuzzing: without sockets, and with checks that hold whatever the
+//! bytes are.
 
 use super::{
     handshake::Handshake,
@@ -44,7 +45,7 @@ pub fn handshake(identity: &Identity, bytes: &[u8]) {
     }
 }
 
-/// Hands bytes over in pieces, whose sizes they say themselves.
+/// Hands bytes over in pieces, whose sizes the bytes themselves give.
 fn drain(mut pipe: Pipe, bytes: &[u8], most: usize) {
     let mut rest = bytes;
     while let Some(first) = rest.first() {
@@ -67,9 +68,9 @@ fn drain(mut pipe: Pipe, bytes: &[u8], most: usize) {
 /// One end of an encrypted connection.
 struct End {
     pipe: Pipe,
-    /// On their way to it.
+    /// Bytes that are on their way to it.
     incoming: Vec<u8>,
-    /// What the other end was asked to send to it, and how much of that came.
+    /// The frames that the other end was asked to send to it; `came` counts those that have come.
     expected: Vec<Vec<u8>>,
     came: usize,
     failed: bool,
@@ -80,7 +81,7 @@ impl End {
         End { pipe, incoming: Vec::new(), expected: Vec::new(), came: 0, failed: false }
     }
 
-    /// Takes some of what is on its way: no more at once than a socket is asked for.
+    /// Takes some of the bytes on their way: no more at once than a socket is asked for.
     fn take(&mut self, bytes: usize) {
         let now = bytes.min(self.incoming.len()).min(16 << 10);
         let some: Vec<u8> = self.incoming.drain(..now).collect();
@@ -100,8 +101,9 @@ impl End {
 
 /// Carries bytes between two nodes as a script says, three bytes for each step.
 ///
-/// The first byte's lowest bit says at whose side it is, the others what is done; the other two are a number. Whatever is
-/// done to bytes on their way, no frame comes that was not sent, nor in another order; and if nothing is, all come.
+/// The first byte's lowest bit names the side, its other bits the action; the other two bytes are a number. Whatever is
+/// done to bytes on their way, no frame comes that was not sent, nor in another order; and if nothing is done, all
+/// come.
 pub fn tls([dialer, acceptor]: [&Identity; 2], script: &[u8]) {
     let mut hello = Vec::new();
     let Ok(dialing) = Handshake::dial(dialer, CLUSTER, acceptor.node(), &mut hello) else { return };
@@ -134,13 +136,14 @@ pub fn tls([dialer, acceptor]: [&Identity; 2], script: &[u8]) {
                 clean &= here.incoming.is_empty();
                 here.incoming.truncate(at);
             }
-            // Not again and again.
+            // The limit keeps steps from doubling the bytes without end.
             6 if here.incoming.len() < 1 << 20 => {
                 clean &= here.incoming.is_empty();
                 here.incoming.extend_from_within(at..);
             }
             6 => {}
-            // Who has said that takes nothing more: rustls asserts, in debug builds, that no alert of its own follows.
+            // A side that has said that takes nothing more: rustls asserts, in debug builds, that no alert of its own
+            // follows.
             _ => {
                 here.pipe.farewell();
                 here.failed = true;
@@ -157,7 +160,7 @@ pub fn tls([dialer, acceptor]: [&Identity; 2], script: &[u8]) {
     assert!(!clean || ends.iter().all(|end| !end.failed && end.came == end.expected.len()), "a frame got lost");
 }
 
-/// What either has to send is on its way to the other.
+/// Puts the bytes that either side has to send on their way to the other.
 fn carry([dialer, acceptor]: &mut [End; 2]) {
     acceptor.incoming.append(&mut dialer.pipe.out);
     dialer.incoming.append(&mut acceptor.pipe.out);
@@ -220,7 +223,7 @@ mod tests {
         replay("link", &seeds, link);
     }
 
-    /// Lets all that is on its way arrive, some rounds long.
+    /// A script that lets all bytes arrive, some rounds long.
     const CARRY: [u8; 24] =
         [1, 255, 255, 0, 255, 255, 1, 255, 255, 0, 255, 255, 1, 255, 255, 0, 255, 255, 1, 255, 255, 0, 255, 255];
 
@@ -249,7 +252,7 @@ mod tests {
         Handshake::dial(&identity, CLUSTER, identity.node(), &mut hello).unwrap();
         let mut answer = Vec::new();
         Handshake::accept(&identity).unwrap().advance(&hello, &mut answer).unwrap();
-        // Two such, since no two are alike.
+        // No seeds are made, since no two handshakes are alike.
         replay("handshake", &[], |bytes| handshake(&identity, bytes));
         let mut rng = fastrand::Rng::with_seed(3);
         for _ in 0..2000 {

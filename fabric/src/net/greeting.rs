@@ -1,4 +1,5 @@
-//! How who has connected becomes a peer: both say who they are, and whether they can work together.
+//! The greeting that makes a peer of a connection: both ends say which node they are, and whether they can work
+//! together.
 
 use std::{
     cmp::Reverse,
@@ -24,19 +25,19 @@ use super::{
 };
 use crate::{BreakReason, NodeId};
 
-/// When the system refuses to accept, it is asked again after this time.
+/// The time after which the system is asked again when it has refused to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// How many connections are accepted before others have their turn.
+/// The number of connections that are accepted before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a node that was refused is remembered, for endpoints that are connected to it a little later.
+/// The time for which a node that was refused is remembered, for endpoints that are connected to it a little later.
 const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
 
-/// How many refused nodes are remembered.
+/// The number of refused nodes that are remembered.
 const MAX_REFUSALS: usize = 64;
 
-/// A connection whose other end has not said who it is.
+/// A connection whose other end has not said which node it is.
 pub(super) struct Guest {
     pub(super) id: u64,
     pub(super) channel: Channel,
@@ -45,7 +46,7 @@ pub(super) struct Guest {
     pub(super) deadline: Instant,
 }
 
-/// Nodes that this one can't work with, and why.
+/// Nodes that this one can't work with, and the reasons.
 #[derive(Default)]
 pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
 
@@ -61,13 +62,13 @@ impl Refusals {
         self.0.remove(&node);
     }
 
-    /// Why a node was refused a moment ago, if it was.
+    /// The reason for which a node was refused a moment ago, if it was.
     pub(super) fn get(&self, node: NodeId) -> Option<String> {
         self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
     }
 }
 
-/// Why a node can't work with another (called `peer` in the sentence) of that version and cluster.
+/// The reason for which a node can't work with another (called `peer` in the sentence) of that version and cluster.
 pub(super) fn mismatch(own: &NetConfig, peer: &str, version: u32, cluster: Option<&str>) -> Option<(Refusal, String)> {
     if version != own.protocol {
         let sentence = format!(
@@ -84,7 +85,7 @@ pub(super) fn mismatch(own: &NetConfig, peer: &str, version: u32, cluster: Optio
     Some((Refusal::Cluster, sentence))
 }
 
-/// Who an error makes of a connection.
+/// The kind under which a connection with an error is counted.
 fn stranger_of(error: &ChannelError) -> Stranger {
     match error {
         ChannelError::End | ChannelError::System(_) => Stranger::Left,
@@ -112,7 +113,7 @@ impl Thread {
                             };
                             tracing::error!("a connection could not be accepted: {error}{hint}{}", and_more(more));
                         }
-                        // It would be reported again at once.
+                        // The error would be reported again at once.
                         self.accept_again = Some(now + ACCEPT_AGAIN);
                         return;
                     }
@@ -145,8 +146,8 @@ impl Thread {
         self.guests.push(Guest { id, channel, from, challenge, deadline: now + self.config.handshake_timeout });
     }
 
-    /// The oldest guest of the address that most come from: a node says who it is at once, and a stranger who keeps coming
-    /// leaves nodes elsewhere their places.
+    /// The oldest guest of the address that most guests come from: a node introduces itself at once, and a stranger
+    /// that keeps coming leaves nodes elsewhere their places.
     fn least_welcome(&self) -> usize {
         let mut from = BTreeMap::<IpAddr, (usize, Reverse<usize>)>::new();
         for (index, guest) in self.guests.iter().enumerate() {
@@ -171,18 +172,18 @@ impl Thread {
         }
     }
 
-    /// Hears who has connected.
+    /// Reads the greeting of a connection's other end.
     pub(super) fn hear_guest(&mut self, id: u64) {
         let Some(index) = self.guests.iter().position(|guest| guest.id == id) else { return };
         let channel = &mut self.guests[index].channel;
         let was_shaking = channel.pipe.is_shaking();
         let heard = channel.read().map(|_| channel.pipe.next_frame(GREETING_BYTES).map_err(ChannelError::Pipe));
-        // Also what an error leaves to be said.
+        // After an error, too, there may be an alert to send.
         let flushed = channel.flush();
         let frame = match heard.and_then(|frame| frame) {
             Ok(None) if flushed.is_ok() => {
                 if was_shaking && !channel.pipe.is_shaking() {
-                    // A node of the cluster, that has the time for its next step.
+                    // It is a node of the cluster, which has the time for its next step.
                     self.guests[index].deadline = Instant::now() + self.config.handshake_timeout;
                 }
                 return;
@@ -219,7 +220,7 @@ impl Thread {
         let _ = guest.channel.flush();
     }
 
-    /// Decides about who has said who it is.
+    /// Decides about a connection whose other end has introduced itself.
     fn judge(&mut self, guest: Guest, hello: Hello) {
         let from = guest.from;
         let peer = hello.from;
@@ -233,7 +234,7 @@ impl Thread {
             let kind = if why == Refusal::Version { Stranger::OtherVersion } else { Stranger::OtherCluster };
             let authenticated = guest.channel.pipe.session().is_some();
             self.refuse(guest, kind, why, &sentence);
-            // Else anybody could say so in the peer's name.
+            // Otherwise any process could say so in the peer's name.
             if authenticated {
                 self.refusals.note(peer, &sentence);
                 self.fail_waiting(peer, &BreakReason::Refused(sentence));
@@ -254,7 +255,7 @@ impl Thread {
                     return self.refuse(guest, Stranger::OtherNode, Refusal::Order, &format!("{peer} should not dial"));
                 }
                 if let Some(id) = self.by_node.get(&peer).copied() {
-                    // Its end may have come already.
+                    // The end of the old link may have come already.
                     self.read_link(id);
                     self.replace_link(peer, rest.incarnation);
                 }
@@ -287,7 +288,7 @@ impl Thread {
                 let Some(channel) = self.admit(guest, peer, self.incarnation, rest.nonce) else { return };
                 let Some(DataStream { socket, tls, early }) = self.hand_over(channel, from) else { return };
                 match ServiceStream::new(peer, socket, tls, early) {
-                    // Only this thread fills it, and whoever took it before may be gone: the peer reads an end.
+                    // Only this thread fills it. If the receiver is gone, the peer reads an end.
                     Ok(stream) => drop(taker.try_send(stream)),
                     Err(error) => self.refuse_stranger(from, Stranger::Left, &error.to_string()),
                 }
@@ -300,7 +301,7 @@ impl Thread {
         let version = self.config.protocol;
         let welcome = Greeting::Welcome { version, from: self.config.node, incarnation: self.incarnation, nonce };
         match guest.channel.send(&welcome.encode()) {
-            // A socket that has room for nothing yet is none that a node waits at.
+            // A socket that has room for nothing yet is none at whose other end a node waits.
             Ok(()) if !guest.channel.is_stuffed() => {
                 tracing::debug!(%peer, incarnation, "welcome");
                 Some(guest.channel)

@@ -1,7 +1,7 @@
 //! TLS up to the point where both sides have shown their certificates, without sockets.
 //!
-//! A [`Handshake`] takes the bytes that a peer sent and says what to send it, until it becomes a [`Session`]. Both are
-//! driven by whoever owns the socket.
+//! A [`Handshake`] takes the bytes that a peer sent and gives the bytes to send to it, until it becomes a [`Session`].
+//! Both are driven by the owner of the socket.
 
 use std::sync::Arc;
 
@@ -16,15 +16,16 @@ use super::{
 };
 use crate::NodeId;
 
-/// A handshake whose messages are longer is none.
+/// The length of a handshake's messages beyond which it is refused.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// A connection before both sides have shown their certificates.
 pub(crate) struct Handshake {
     connection: Connection,
-    /// What came and was not used up.
+    /// Bytes that came and were not used up.
     incoming: Vec<u8>,
-    /// How much of `incoming` the connection has seen: whole records, so that it never opens what follows the handshake.
+    /// The number of bytes of `incoming` that the connection has seen: whole records, so that it never opens those
+    /// behind the handshake.
     fed: usize,
     failed: bool,
 }
@@ -42,7 +43,7 @@ impl Handshake {
         Self::dial_name(identity.client(), name, out)
     }
 
-    /// As [`dial`](Handshake::dial), but any node of the cluster will do.
+    /// As [`dial`](Handshake::dial), for any node of the cluster.
     pub(crate) fn dial_any(identity: &Identity, out: &mut Vec<u8>) -> Result<Handshake, TlsError> {
         let name = ServerName::try_from("any.squall").map_err(|error| TlsError::Protocol(error.to_string()))?;
         Self::dial_name(identity.any_client(), name, out)
@@ -71,8 +72,8 @@ impl Handshake {
         Handshake { connection, incoming: Vec::new(), fed: 0, failed: false }
     }
 
-    /// Takes what the peer sent, and appends to `out` what it shall be sent, also when this fails (an alert). True: both
-    /// sides are known, and [`into_session`](Handshake::into_session) is next.
+    /// Takes bytes that the peer sent, and appends to `out` the bytes for the peer, also when this fails (an alert).
+    /// Returns true once both sides are known, and [`into_session`](Handshake::into_session) is next.
     pub(crate) fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, TlsError> {
         if self.failed || self.incoming.len() + input.len() > HANDSHAKE_BYTES {
             self.failed = true;
@@ -95,7 +96,7 @@ impl Handshake {
                 Ok(Step::Blocked) => {
                     let rest = &self.incoming[self.fed..];
                     match record_len(rest) {
-                        // What is no record is not waited for.
+                        // Bytes that are no record are not waited for.
                         _ if !may_be_record(rest) => self.fed += rest.len(),
                         Some(len) if len <= rest.len() => self.fed += len,
                         _ => return Ok(false),
@@ -114,7 +115,8 @@ impl Handshake {
         }
     }
 
-    /// The session, and what was read behind the handshake. To be called once [`advance`](Handshake::advance) said so.
+    /// The session, and the bytes that were read behind the handshake. It may be called once
+    /// [`advance`](Handshake::advance) returned true.
     pub(crate) fn into_session(self) -> (Session, Vec<u8>) {
         debug_assert!(!self.failed && !self.connection.is_handshaking());
         (Session::new(self.connection), self.incoming)

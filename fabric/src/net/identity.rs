@@ -1,4 +1,4 @@
-//! What a node shows to prove who it is.
+//! The certificate and key by which a node proves its identity.
 
 use std::{
     fmt, fs,
@@ -23,8 +23,10 @@ use webpki::{EndEntityCert, KeyUsage};
 use super::tls;
 use crate::{Fingerprint, NodeId};
 
-/// The DNS name that the certificate of a cluster's node carries: `node-<id>.c<cluster>.squall`, where `<cluster>` is the
-/// [`Fingerprint`] of the cluster's name in 16 hexadecimal digits.
+/// The DNS name that the certificate of a cluster's node carries.
+///
+/// It is `node-<id>.c<cluster>.squall`, where `<cluster>` is the [`Fingerprint`] of the cluster's name in 16
+/// hexadecimal digits.
 pub fn certificate_name(cluster: &str, node: NodeId) -> String {
     format!("node-{}.{}.squall", node.0, cluster_label(cluster))
 }
@@ -49,7 +51,7 @@ struct Parts {
     node: NodeId,
     label: String,
     client: Arc<ClientConfig>,
-    /// As `client`, where it does not matter which node of the cluster answers.
+    /// As `client`, where any node of the cluster may answer.
     any_client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -86,7 +88,7 @@ impl Identity {
         Identity::from_pem_at(ca, certificate, key, UnixTime::now())
     }
 
-    /// As of a time.
+    /// As [`from_pem`](Identity::from_pem), at a given time.
     pub(super) fn from_pem_at(
         ca: &str,
         certificate: &str,
@@ -97,7 +99,7 @@ impl Identity {
         Identity::parse(ca.as_bytes(), certificate.as_bytes(), key.as_bytes(), &names, now)
     }
 
-    /// `names` says what the three are called in errors.
+    /// Parses the three; `names` are their names in errors.
     fn parse(
         ca: &[u8],
         certificate: &[u8],
@@ -141,7 +143,7 @@ impl Identity {
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(refused)?;
-        // Each connection shows its certificates: a node that was thrown out shall not come back with a ticket.
+        // Each connection shows its certificates: a node that was thrown out must not come back with a ticket.
         client.resumption = Resumption::disabled();
         let unusable = |error: rustls::client::VerifierBuilderError| IdentityError::Malformed {
             what: ca_name.clone(),
@@ -195,7 +197,7 @@ impl Identity {
 }
 
 impl fmt::Debug for Identity {
-    /// Without the key.
+    /// Shows the identity without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("node", &self.0.node).field("cluster", &self.0.label).finish_non_exhaustive()
     }
@@ -209,7 +211,7 @@ struct AnyNode {
 }
 
 impl ServerCertVerifier for AnyNode {
-    /// The name to verify is the one in the certificate, if a node of the cluster has it.
+    /// Verifies against the name in the certificate, if a node of the cluster has it.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -288,7 +290,7 @@ fn verify(
     Ok(())
 }
 
-/// A time that people read.
+/// A span of time in words, for error messages.
 fn days(seconds: u64) -> String {
     match seconds {
         0..7200 => format!("{} minutes", seconds / 60),
@@ -297,7 +299,7 @@ fn days(seconds: u64) -> String {
     }
 }
 
-/// Why a node can't prove who it is.
+/// The reason for which a node can't prove its identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -308,7 +310,7 @@ pub enum IdentityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
     /// Other users can read the key.
@@ -319,20 +321,20 @@ pub enum IdentityError {
         /// Its permissions.
         mode: u32,
     },
-    /// There is no certificate in it, or none that can be used.
+    /// The certificate file holds no certificate, or none that can be used.
     #[error("{what} is not a certificate that can be used: {cause}")]
     Malformed {
         /// The file, or which of the three it is.
         what: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         cause: String,
     },
-    /// There is no private key in it, or none that can be used.
+    /// The key file holds no private key, or none that can be used.
     #[error("{what} is not a private key that can be used: {cause}; `squall keys add` makes one that can")]
     NoKey {
         /// The file, or which of the three it is.
         what: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         cause: String,
     },
     /// The key belongs to another certificate.
@@ -362,7 +364,7 @@ pub enum IdentityError {
     Expired {
         /// The certificate.
         what: String,
-        /// How long ago.
+        /// The time since then.
         ago: String,
     },
     /// The certificate is too young.
@@ -370,7 +372,7 @@ pub enum IdentityError {
     NotYetValid {
         /// The certificate.
         what: String,
-        /// How long it takes.
+        /// The time until then.
         left: String,
     },
 }

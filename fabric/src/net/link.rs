@@ -1,4 +1,4 @@
-//! A connection with a node that has said who it is.
+//! A connection with a node that has said which node it is.
 
 use std::{
     collections::BTreeMap,
@@ -17,19 +17,19 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, GroupTag, NodeId};
 
-/// How many offers of endpoints a peer may have waiting here.
+/// The number of offers of endpoints that a peer may have waiting here.
 pub(super) const MAX_OFFERS: usize = 4096;
 
-/// How many bytes the set-ups of those offers may take.
+/// The number of bytes that the set-ups of those offers may take.
 pub(super) const MAX_OFFERED_BYTES: usize = 16 << 20;
 
-/// How many bytes may wait for a peer that does not read.
+/// The number of bytes that may wait for a peer that does not read.
 const MAX_OUTBOX: usize = 32 << 20;
 
-/// How many heartbeats go in a failure timeout.
+/// The number of heartbeats in a failure timeout.
 const BEATS: u32 = 4;
 
-/// The name of a link within this process. Never used again.
+/// The name of a link within this process. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkId(pub(super) u64);
 
@@ -39,21 +39,21 @@ pub(super) struct Link {
     pub(super) node: NodeId,
     pub(super) incarnation: u64,
     pub(super) channel: Channel,
-    /// What data connections name it by.
+    /// The number by which data connections name it.
     pub(super) nonce: Nonce,
     /// The peer's address.
     pub(super) address: SocketAddr,
-    /// This side dialed, and so it matches offers, and dials data connections.
+    /// Whether this side dialed, and so matches offers and dials data connections.
     pub(super) dialed: bool,
-    /// When something came last.
+    /// The time at which something came last.
     pub(super) heard: Instant,
-    /// When the next heartbeat is due.
+    /// The time at which the next heartbeat is due.
     pub(super) beat_at: Instant,
     /// The peer's endpoints that have no counterpart here yet (at the side that dialed).
     pub(super) offers: Vec<Offer>,
-    /// The endpoints here whose counterparts are these.
+    /// The endpoints of this side, by their counterparts.
     pub(super) by_theirs: BTreeMap<u64, EndpointId>,
-    /// Why nothing can be sent any more.
+    /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
 }
 
@@ -102,20 +102,21 @@ impl Link {
             return;
         }
         match self.channel.send(&frame.encode()) {
-            // A socket that has failed is also read to its end, and tells why behind what the peer sent before.
+            // A socket that has failed is also read to its end, and tells the reason behind the bytes that the peer
+            // sent before.
             Ok(()) | Err(ChannelError::System(_) | ChannelError::End) => {}
             Err(ChannelError::Pipe(error)) => self.failed = Some(error.to_string()),
         }
     }
 }
 
-/// When a silent peer is given up: a little early, so that it is noticed within the failure timeout.
+/// The silence after which a peer is given up: a little early, so that it is noticed within the failure timeout.
 pub(super) fn patience(failure_timeout: Duration) -> Duration {
     failure_timeout - failure_timeout / 16
 }
 
 impl Thread {
-    /// A connection's other end is a node of this cluster.
+    /// Takes a connection whose other end is a node of this cluster.
     pub(super) fn link_up(&mut self, link: Link) {
         let (id, peer) = (link.id, link.node);
         tracing::debug!(%peer, incarnation = link.incarnation, dialed = link.dialed, "linked");
@@ -126,11 +127,11 @@ impl Thread {
         self.links.insert(id, link);
         self.by_node.insert(peer, id);
         self.advance_all(peer);
-        // What came behind the greeting.
+        // Frames may have come behind the greeting.
         self.take_frames(id);
     }
 
-    /// Reads what a peer has sent.
+    /// Reads the bytes that a peer has sent.
     pub(super) fn read_link(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         match link.channel.read() {
@@ -146,7 +147,7 @@ impl Thread {
             }
             Err(ChannelError::System(error)) => {
                 let reason = match error.kind() {
-                    // The second and third are what routers and neighbors said while it timed out.
+                    // Routers and neighbors cause the second and third, while the connection timed out.
                     ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
                         BreakReason::Unreachable
                     }
@@ -157,7 +158,7 @@ impl Thread {
         }
     }
 
-    /// Does what the frames that have come ask for.
+    /// Carries out the frames that have come.
     fn take_frames(&mut self, id: LinkId) {
         loop {
             let Some(link) = self.links.get_mut(&id) else { return };
@@ -173,15 +174,15 @@ impl Thread {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends the bytes that there is room for.
     pub(super) fn flush_link(&mut self, id: LinkId) {
         if let Some(link) = self.links.get_mut(&id) {
-            // The read says what is wrong.
+            // The next read reports an error.
             let _ = link.channel.flush();
         }
     }
 
-    /// A link is no more, and with it all that was connected over it.
+    /// Ends a link, and with it all that was connected over it.
     pub(super) fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
@@ -190,7 +191,7 @@ impl Thread {
         self.part(id, reason);
     }
 
-    /// Lets a node's new process take the place of the one before, if that is not known to be gone.
+    /// Lets a node's new process take the place of the earlier one, if that is not known to be gone.
     pub(super) fn replace_link(&mut self, peer: NodeId, incarnation: u64) {
         let Some(id) = self.by_node.get(&peer).copied() else { return };
         if self.links.get(&id).is_some_and(|link| link.incarnation != incarnation) {
@@ -210,7 +211,7 @@ impl Thread {
         link.channel.pipe.farewell();
         let _ = link.channel.flush();
         self.link_down(id, &reason);
-        // Trying again would most likely come to the same end.
+        // Another try would most likely come to the same end.
         self.fail_waiting(peer, &reason);
     }
 
@@ -236,7 +237,8 @@ impl Thread {
             }
         }
         for id in silent {
-            // If this process was stopped, what came meanwhile has to be heard before anybody is called silent.
+            // If this process was stopped, the bytes that came meanwhile have to be read before a peer is called
+            // silent.
             self.read_link(id);
             let Some(link) = self.links.get_mut(&id).filter(|link| is_silent(link)) else { continue };
             tracing::warn!(peer = %link.node, "nothing was heard of it for the failure timeout");
@@ -245,7 +247,7 @@ impl Thread {
         }
     }
 
-    /// When the next heartbeat or judgement is due.
+    /// The time at which the next heartbeat or judgement is due.
     pub(super) fn links_due(&self) -> Option<Instant> {
         let limit = patience(self.config.failure_timeout);
         self.links.values().map(|link| link.beat_at.min(link.heard + limit)).min()

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// How many lines are logged in [`SPELL`] at most.
+/// The number of lines that are logged in [`SPELL`] at most.
 const LINES: u32 = 10;
 
-/// See [`LINES`].
+/// The spell of [`LINES`].
 const SPELL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Whether one more line may be logged; and after how many that were not.
+    /// The number of lines that were suppressed before this one, if one more line may be logged.
     pub(super) fn permits(&mut self, now: Instant) -> Option<u64> {
         if self.began.is_none_or(|began| now.saturating_duration_since(began) > SPELL) {
             self.began = Some(now);
@@ -31,7 +31,7 @@ impl LogLimit {
     }
 }
 
-/// What is put behind a line.
+/// The addition to a line that tells of suppressed ones.
 pub(super) fn and_more(suppressed: u64) -> String {
     if suppressed == 0 { String::new() } else { format!(" (and {suppressed} more before it)") }
 }

@@ -1,9 +1,10 @@
-//! How nodes on a network find and trust each other: one port per node, and what is agreed there before any data moves.
+//! The meeting of nodes on a network: one port per node, and the agreement and trust there before any data moves.
 //!
 //! The fabrics for networks (`tcp`, `verbs`) share this. Between two nodes there is one *link*, a connection over which
-//! endpoints meet and heartbeats go; an endpoint of the `tcp` fabric then gets a connection of its own. All of them come in
-//! by the node's one port, pass the same handshake (TLS where the cluster has a CA, then a greeting), and are sorted by
-//! what they are for. A thread of its own does all this, so that whoever polls a fabric never waits for a socket.
+//! endpoints meet and heartbeats go; an endpoint of the `tcp` fabric then gets a connection of its own. All of them
+//! come in by the node's one port, pass the same handshake (TLS where the cluster has a CA, then a greeting), and are
+//! sorted by their purpose. A thread of its own does all this, so that a thread that polls a fabric never waits for a
+//! socket.
 //!
 //! ```text
 //!   polling thread                         control thread
@@ -62,19 +63,19 @@ pub(crate) use tls::Session;
 
 use crate::NodeId;
 
-/// How many streams of one service may wait to be taken; one more is refused.
+/// The number of streams of one service that may wait to be taken; one more is refused.
 const WAITING_STREAMS: usize = 64;
 
-/// What the control thread is told.
+/// An order to the control thread.
 enum Order {
     Command(Plane, Command),
-    /// Where a node can be reached from now on.
+    /// The addresses at which a node can be reached from now on.
     SetPeer(NodeId, Vec<String>),
     /// A fabric takes its events.
     Plane(Plane, EventSender),
-    /// Someone takes a service's streams.
+    /// A thread takes a service's streams.
     Service(ServiceId, Sender<ServiceStream>),
-    /// What a peer's host names stand for.
+    /// The addresses that a peer's host names stand for.
     Resolved {
         node: NodeId,
         texts: Vec<String>,
@@ -91,7 +92,7 @@ struct Orders {
 }
 
 impl Orders {
-    /// After the thread's end they go nowhere, since there is nobody left to be told.
+    /// Sends orders. After the thread's end they go nowhere, since no peer is left to be told.
     fn send(&self, orders: impl IntoIterator<Item = Order>) {
         let mut any = false;
         for order in orders {
@@ -106,7 +107,7 @@ impl Orders {
 
 /// A fabric's way to the control thread, for any thread.
 ///
-/// The channel has no bound, so that nobody waits; each command is about an endpoint that this process holds.
+/// The channel has no bound, so that no thread waits; each command is about an endpoint that this process holds.
 #[derive(Clone)]
 pub(crate) struct Control {
     plane: Plane,
@@ -120,7 +121,7 @@ impl Control {
     }
 }
 
-/// Where a fabric's polling thread finds events.
+/// A polling thread's end of a fabric's events.
 pub(crate) struct Events {
     events: Receiver<Event>,
     pending: Arc<AtomicBool>,
@@ -136,7 +137,7 @@ impl Events {
 
     /// Takes note of all events that there are so far; they are the next ones of [`next`](Events::next).
     pub(crate) fn begin(&self) {
-        // What is sent after this sets the flag again.
+        // An event that is sent after this sets the flag again.
         self.pending.swap(false, Ordering::Acquire);
     }
 
@@ -162,8 +163,8 @@ impl Events {
 
 /// The control thread's end.
 ///
-/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. What
-/// peers can put into it is bounded by the endpoints of this side, and `told` counts what they may put in any number.
+/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. The
+/// events that peers cause are bounded by the endpoints of this side, except `Told` events: `told` counts those.
 struct EventSender {
     events: Option<Sender<Event>>,
     pending: Arc<AtomicBool>,
@@ -178,18 +179,18 @@ impl EventSender {
             if matches!(event, Event::Told { .. }) {
                 self.told.fetch_add(1, Ordering::Relaxed);
             }
-            // The receiver goes with the fabric, after which nobody waits for events.
+            // The receiver goes with the fabric, after which no thread waits for events.
             let _ = events.send(event);
             self.unflushed = true;
         }
     }
 
-    /// How much that peers told was not taken yet.
+    /// The number of `Told` events that were not taken yet.
     fn untaken(&self) -> usize {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// Lets the polling thread know.
+    /// Tells the polling thread of events.
     fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed) {
             self.pending.store(true, Ordering::Release);
@@ -199,7 +200,7 @@ impl EventSender {
 }
 
 impl Drop for EventSender {
-    /// However the thread ends, the polling thread looks, and finds out.
+    /// Has the polling thread look and find the end, for whatever reason this thread ends.
     fn drop(&mut self) {
         self.events = None;
         self.unflushed = true;
@@ -245,18 +246,20 @@ impl Net {
         Ok(Net { orders, local_addrs, counters, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Where this node listens, ports filled in.
+    /// The addresses at which this node listens, ports filled in.
     pub(crate) fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
 
-    /// Says where a peer listens, as [`NetConfig::peers`] does. Links that are up stay up.
+    /// Sets the addresses at which a peer listens, as [`NetConfig::peers`] does. Links that are up stay up.
     pub(crate) fn set_peer(&self, node: NodeId, addresses: Vec<String>) {
         self.orders.send([Order::SetPeer(node, addresses)]);
     }
 
-    /// Attaches a fabric: `bell` ends its wait, and is rung on the control thread after events were sent. A later call for
-    /// the same plane takes its place.
+    /// Attaches a fabric.
+    ///
+    /// `bell` ends its wait, and is rung on the control thread after events were sent. A later call for the same plane
+    /// takes its place.
     pub(crate) fn plane(&self, plane: Plane, bell: impl Fn() + Send + Sync + 'static) -> (Control, Events) {
         let (to_fabric, events) = unbounded();
         let (pending, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -271,14 +274,14 @@ impl Net {
         (Control { plane, orders: self.orders.clone() }, Events { events, pending, told })
     }
 
-    /// Takes the streams that peers open for a service, from now on and in place of who took them before.
+    /// Takes the streams that peers open for a service, from now on and in place of an earlier receiver.
     pub(crate) fn take_service(&self, service: ServiceId) -> Receiver<ServiceStream> {
         let (sender, streams) = bounded(WAITING_STREAMS);
         self.orders.send([Order::Service(service, sender)]);
         streams
     }
 
-    /// What happened so far.
+    /// The counts since the port was opened.
     pub(crate) fn stats(&self) -> NetStats {
         self.counters.read()
     }
@@ -297,7 +300,7 @@ impl Drop for Net {
     }
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that can't be guessed.
 fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     let mut filled = 0;

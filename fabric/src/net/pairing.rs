@@ -1,6 +1,6 @@
-//! How endpoints meet their counterparts, and how they part.
+//! The meeting of endpoints with their counterparts, and their parting.
 //!
-//! The side that accepted the link *offers* its endpoints; the one that dialed it *accepts* an offer once it has an
+//! The side that accepted the link *offers* its endpoints. The one that dialed it *accepts* an offer once it has an
 //! endpoint of that tag itself, and the offering side *confirms*. In the `tcp` plane the dialer then dials the data
 //! connection, which it can't do before: so data never come for an endpoint that does not wait for them.
 //!
@@ -13,9 +13,9 @@
 //!   │═══ Welcome ══════▶│         and so is a
 //! ```
 //!
-//! One side decides who meets whom, so a tag that is closed and connected again never meets what it was before. If `b`
-//! was closed in the meantime, its `Close` comes instead, and `a` waits for another offer. `a` can't have been used by
-//! then, so it is as new.
+//! One side decides which endpoints meet, so a tag that is closed and connected again never meets its earlier
+//! counterpart. If `b` was closed in the meantime, its `Close` comes instead, and `a` waits for another offer. `a`
+//! can't have been used by then, so it is as new.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,10 +30,10 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, GroupTag, NodeId, wire::Malformed};
 
-/// How much a peer may tell before a polling thread takes it.
+/// The number of `Tell`s that may wait before a polling thread takes them.
 const MAX_UNTAKEN: usize = 4096;
 
-/// How much it may tell an endpoint that is not connected on this side yet.
+/// The number of `Tell`s for an endpoint that is not connected on this side yet.
 const MAX_EARLY: usize = 16;
 
 /// An endpoint of this node.
@@ -112,7 +112,7 @@ impl Locals {
 }
 
 impl Thread {
-    /// Carries out what a polling thread asks for.
+    /// Carries out a command of a polling thread.
     pub(super) fn carry_out(&mut self, plane: Plane, command: Command) {
         match command {
             Command::Connect(connect) => self.connect(plane, connect),
@@ -250,7 +250,7 @@ impl Thread {
         }
     }
 
-    /// What a data connection for an endpoint has to name: the link, and the counterpart.
+    /// The link and the counterpart that a data connection for an endpoint has to name.
     pub(super) fn data_of(&self, endpoint: EndpointId) -> Option<(&Link, u64)> {
         match &self.locals.endpoints.get(&endpoint)?.state {
             State::Opening { link, theirs, .. } => Some((self.links.get(link)?, *theirs)),
@@ -258,7 +258,7 @@ impl Thread {
         }
     }
 
-    /// An endpoint has all that it needs.
+    /// Reports an endpoint that has all that it needs.
     pub(super) fn pair(&mut self, endpoint: EndpointId, stream: Option<DataStream>) {
         let Some(local) = self.locals.endpoints.get_mut(&endpoint) else { return };
         let State::Opening { link, theirs, set_up, told } = std::mem::replace(&mut local.state, State::Waiting) else {
@@ -274,7 +274,7 @@ impl Thread {
         }
     }
 
-    /// Does what a peer's frame asks for.
+    /// Carries out a peer's frame.
     pub(super) fn on_frame(&mut self, id: LinkId, frame: LinkFrame) -> Result<(), Malformed> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let (peer, dialed) = (link.node, link.dialed);
@@ -337,7 +337,7 @@ impl Thread {
                         }
                         self.send_event(plane, Event::Told { endpoint, bytes });
                     }
-                    // Its side of the connection stands a moment earlier.
+                    // The peer's side of the connection stands a moment earlier.
                     State::Opening { link, told, .. } if *link == id && told.len() < MAX_EARLY => told.push(bytes),
                     _ => return Err(Malformed("it tells an endpoint that it is not connected with")),
                 }
@@ -353,7 +353,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The peer's endpoint is no more.
+    /// Takes note that the peer's endpoint is no more.
     fn on_close(&mut self, id: LinkId, theirs: u64, reason: BreakReason) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.offers.retain(|offer| offer.theirs != theirs);

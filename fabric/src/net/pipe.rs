@@ -7,7 +7,7 @@ use super::{
 };
 use crate::wire::Malformed;
 
-/// Why a connection can't go on.
+/// The reason for which a connection can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PipeError {
     #[error(transparent)]
@@ -22,17 +22,17 @@ enum Protection {
     Sealed(Session),
 }
 
-/// Takes the bytes that come, and gives frames; takes frames, and gives the bytes that go.
+/// A converter: it takes the bytes that come, and gives frames; it takes frames, and gives the bytes that go.
 pub(super) struct Pipe {
     protection: Protection,
-    /// Came, not opened yet (without protection, it never has to be).
+    /// Bytes that came and are not opened yet (without protection, they never have to be).
     raw: Vec<u8>,
-    /// Opened.
+    /// Opened bytes.
     plain: Vec<u8>,
-    /// How much of `plain` (without protection, of `raw`) was given away in frames since the rest was moved to its beginning:
-    /// moving it behind each of many short frames would take its time.
+    /// The number of bytes of `plain` (without protection, of `raw`) that were given away in frames since the rest was
+    /// moved to its beginning. Moving the rest behind each of many short frames would take its time.
     given: usize,
-    /// To be sent.
+    /// Bytes to be sent.
     pub(super) out: Vec<u8>,
     /// Frames that wait for the end of the handshake.
     held: Vec<u8>,
@@ -50,7 +50,7 @@ impl Pipe {
         }
     }
 
-    /// `out` is what the handshake has to send already.
+    /// A pipe in its handshake, which has `out` to send already.
     pub(super) fn shaking(handshake: Handshake, out: Vec<u8>) -> Pipe {
         Pipe { protection: Protection::Shaking(Box::new(handshake)), out, ..Pipe::plain() }
     }
@@ -67,7 +67,7 @@ impl Pipe {
         }
     }
 
-    /// Takes bytes that came. Also on an error there may be something to send.
+    /// Takes bytes that came. After an error, too, there may be something to send.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), PipeError> {
         let Protection::Shaking(handshake) = &mut self.protection else {
             self.raw.extend_from_slice(bytes);
@@ -114,7 +114,7 @@ impl Pipe {
             self.given = 0;
             let Protection::Sealed(session) = &mut self.protection else { return Ok(None) };
             let plain = &mut self.plain;
-            // One at a time: what is behind the last greeting goes to others as it came.
+            // Records are opened one at a time: bytes behind the last greeting are handed on as they came.
             match session.open_record(&mut self.raw, &mut |bytes| plain.extend_from_slice(bytes)) {
                 Ok(0) => return Ok(None),
                 Ok(used) => drop(self.raw.drain(..used)),
@@ -133,7 +133,7 @@ impl Pipe {
         }
     }
 
-    /// The session, and what came behind the last frame, as it came.
+    /// The session, and the bytes behind the last frame, as they came.
     pub(super) fn into_parts(mut self) -> Result<(Option<Session>, Vec<u8>), Malformed> {
         match self.protection {
             Protection::None => {

@@ -11,25 +11,26 @@ pub(crate) const SET_UP_BYTES: usize = 128 << 10;
 /// The most that one [`Command::Tell`] carries.
 pub(crate) const TELL_BYTES: usize = 4 << 10;
 
-/// Which fabric an endpoint belongs to. Both sides of a connection are of the same.
+/// The fabric that an endpoint belongs to. Both sides of a connection are of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Plane {
     /// Each pair of endpoints gets a stream.
     Tcp = 0,
     /// The set-ups are all that is exchanged.
     Verbs = 1,
-    /// As that; for nodes that have several fabrics to choose from.
+    /// As `Verbs`; for nodes that have several fabrics to choose from.
     Choice = 2,
 }
 
-/// What a polling thread asks for.
+/// A request of a polling thread.
 pub(crate) enum Command {
-    /// Let an endpoint meet its counterpart.
+    /// Has an endpoint meet its counterpart.
     Connect(Connect),
-    /// Give the counterpart of a paired endpoint these bytes (at most [`TELL_BYTES`]), in order, before a later `Close`.
+    /// Gives the counterpart of a paired endpoint these bytes (at most [`TELL_BYTES`]), in order, before a later
+    /// `Close`.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Tell { endpoint: EndpointId, bytes: Vec<u8> },
-    /// An endpoint is no more; its counterpart shall learn why. `PeerClosed` for a plain disconnect.
+    /// An endpoint is no more; its counterpart shall learn the reason: `PeerClosed` for a plain disconnect.
     Close { endpoint: EndpointId, reason: BreakReason },
 }
 
@@ -38,27 +39,27 @@ pub(crate) struct Connect {
     pub(crate) endpoint: EndpointId,
     pub(crate) peer: NodeId,
     pub(crate) tag: GroupTag,
-    /// For the counterpart: what the fabric has to say, at most [`SET_UP_BYTES`].
+    /// The fabric's message to the counterpart, at most [`SET_UP_BYTES`].
     pub(crate) set_up: Vec<u8>,
 }
 
-/// What a polling thread learns.
+/// News for a polling thread.
 pub(crate) enum Event {
     /// Both sides have asked for the connection.
     Paired(Box<Paired>),
-    /// What the counterpart has told.
+    /// Bytes that the counterpart has told.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only the verbs plane has something to tell"))]
     Told { endpoint: EndpointId, bytes: Vec<u8> },
-    /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except what was on its way.
+    /// The endpoint is no more. Nothing follows for it, nor for one that was closed here, except events on their way.
     Broken { endpoint: EndpointId, reason: BreakReason },
 }
 
 /// A connection that has come about.
 pub(crate) struct Paired {
     pub(crate) endpoint: EndpointId,
-    /// What the counterpart's fabric said.
+    /// The message of the counterpart's fabric.
     pub(crate) set_up: Vec<u8>,
-    /// In the `tcp` plane.
+    /// The connection of its own, in the `tcp` plane.
     pub(crate) stream: Option<DataStream>,
 }
 

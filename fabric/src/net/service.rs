@@ -17,10 +17,10 @@ use super::{
 };
 use crate::NodeId;
 
-/// How many plain bytes are sealed at once.
+/// The number of plain bytes that are sealed at once.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// How long the end of a stream waits for a peer that does not read.
+/// The time for which the end of a stream waits for a peer that does not read.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The number of a service that nodes offer over their port.
@@ -41,7 +41,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Neither half leaves a session behind that the other can't use: one that failed says so.
+    /// The session, even if the other half panicked: neither half leaves it unusable, and a session that failed says
+    /// so.
     fn session(&self) -> Option<MutexGuard<'_, Session>> {
         self.tls.as_ref().map(|session| session.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -57,28 +58,28 @@ impl std::fmt::Debug for Shared {
 #[derive(Debug)]
 pub struct ServiceReader {
     shared: Arc<Shared>,
-    /// Came, not opened yet.
+    /// Bytes that came and are not opened yet.
     raw: Vec<u8>,
-    /// Opened, from `at` on not taken yet.
+    /// Opened bytes, from `at` on not taken yet.
     plain: Vec<u8>,
     at: usize,
 }
 
-/// The half of a [`ServiceStream`] to which this side's bytes go. At its drop the peer reads the end.
+/// The half of a [`ServiceStream`] to which this side's bytes go. When it is dropped, the peer reads the end.
 #[derive(Debug)]
 pub struct ServiceWriter {
     shared: Arc<Shared>,
     sealed: Vec<u8>,
-    /// A part of what was sealed is gone: nothing can follow.
+    /// Whether a part of the sealed bytes is lost, so that nothing can follow.
     failed: bool,
 }
 
-/// Ends a [`ServiceStream`] whose halves are elsewhere. Keeps its socket open.
+/// A handle that ends a [`ServiceStream`] whose halves are elsewhere. It keeps the socket open.
 #[derive(Clone, Debug)]
 pub struct ServiceHangUp(Arc<Shared>);
 
 impl ServiceStream {
-    /// Waits for its peer when it is read, though the socket did not before.
+    /// A stream whose reads wait for its peer, though the socket did not before.
     pub(super) fn new(
         peer: NodeId,
         socket: TcpStream,
@@ -97,8 +98,10 @@ impl ServiceStream {
         self.peer
     }
 
-    /// How long a read and a write wait at most, before they fail with [`ErrorKind::WouldBlock`]; None: for ever. A read may
-    /// be tried again; a write that was cut short has ended the stream.
+    /// Sets the longest time that a read or a write waits before it fails with [`ErrorKind::WouldBlock`]; None: for
+    /// ever.
+    ///
+    /// A read may be tried again; a write that was cut short has ended the stream.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.reader.shared.socket.set_read_timeout(timeout)?;
         self.reader.shared.socket.set_write_timeout(timeout)
@@ -127,8 +130,8 @@ impl Write for ServiceStream {
 }
 
 impl Read for ServiceReader {
-    /// The end (0) is read only if the peer has said so, where there is TLS; a connection that was cut is
-    /// [`ErrorKind::UnexpectedEof`].
+    /// Reads the peer's bytes. The end (0) is read only if the peer has said so, where there is TLS; a connection that
+    /// was cut is [`ErrorKind::UnexpectedEof`].
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.at < self.plain.len() {
@@ -165,25 +168,25 @@ impl Read for ServiceReader {
 }
 
 impl ServiceReader {
-    /// How long a read waits at most, as in [`ServiceStream::set_timeout`].
+    /// Sets the longest time that a read waits, as in [`ServiceStream::set_timeout`].
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.socket.set_read_timeout(timeout)
     }
 }
 
 impl ServiceWriter {
-    /// How long a write waits at most, as in [`ServiceStream::set_timeout`].
+    /// Sets the longest time that a write waits, as in [`ServiceStream::set_timeout`].
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.socket.set_write_timeout(timeout)
     }
 
     /// Ends both halves at once, here and at the peer, whichever threads wait at them.
     pub fn hang_up(&self) {
-        // It may have ended by itself.
+        // The stream may have ended by itself.
         let _ = self.shared.socket.shutdown(Shutdown::Both);
     }
 
-    /// What does the same wherever the halves are.
+    /// A handle that hangs up wherever the halves are.
     pub fn hang_up_handle(&self) -> ServiceHangUp {
         ServiceHangUp(Arc::clone(&self.shared))
     }
@@ -192,7 +195,7 @@ impl ServiceWriter {
 impl ServiceHangUp {
     /// Ends both halves: see [`ServiceWriter::hang_up`].
     pub fn now(&self) {
-        // It may have ended by itself.
+        // The stream may have ended by itself.
         let _ = self.0.socket.shutdown(Shutdown::Both);
     }
 }
@@ -227,7 +230,7 @@ impl Drop for ServiceWriter {
         if let Some(mut session) = self.shared.session() {
             session.farewell(&mut self.sealed);
         }
-        // Who has left already needs no word, and who does not read is not waited for any longer.
+        // A peer that has left already needs no notice, and one that does not read is not waited for any longer.
         if !self.failed && !self.sealed.is_empty() {
             let _ = self.shared.socket.set_write_timeout(Some(FAREWELL));
             let _ = (&self.shared.socket).write_all(&self.sealed);
@@ -236,48 +239,48 @@ impl Drop for ServiceWriter {
     }
 }
 
-/// Whom to dial for a service, and as whom.
+/// The address of a service, and the identity of the dialer.
 #[derive(Clone, Debug)]
 pub struct ServiceDial<'a> {
-    /// Where the node listens, as `host:port`, in the order in which they are tried.
+    /// The addresses of the node, as `host:port`, in the order in which they are tried.
     pub addresses: &'a [String],
-    /// The node; None for whoever of the cluster listens there.
+    /// The node; None for any node of the cluster that listens there.
     pub peer: Option<NodeId>,
     /// The cluster's name.
     pub cluster: &'a str,
-    /// As whom this process introduces itself. With TLS it is what its certificate says.
+    /// The id under which this process introduces itself. With TLS it is that of its certificate.
     pub node: NodeId,
-    /// What protects the connection.
+    /// The protection of the connection.
     pub security: &'a Security,
     /// The service.
     pub service: ServiceId,
     /// The part of `timeout` that an address may take to accept a connection.
     pub connect_timeout: Duration,
-    /// How long it may take, handshakes included. (Looking up a name takes as long as the system's resolver does.)
+    /// The longest time for all, handshakes included. (Looking up a name takes as long as the system's resolver does.)
     pub timeout: Duration,
 }
 
-/// Why a service was not reached.
+/// The reason for which a service was not reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// What this process shows can't be right.
+    /// This process's own settings are wrong.
     #[error(transparent)]
     Config(#[from] NetError),
     /// The node refused.
     #[error("{address} refused service {service}: {why}")]
     Refused {
-        /// Where.
+        /// The address of the node.
         address: SocketAddr,
         /// The service's number.
         service: u32,
-        /// A sentence.
+        /// The reason, a sentence.
         why: String,
     },
     /// The node would talk to this one, and has no such service, or no room for another stream of it.
     #[error("{address} does not offer service {service}, or too many wait for it")]
     NoService {
-        /// Where.
+        /// The address of the node.
         address: SocketAddr,
         /// The service's number.
         service: u32,
@@ -423,7 +426,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         socket.set_write_timeout(Some(left))?;
         let mut buffer = [0; 4096];
         let len = match socket.read(&mut buffer) {
-            // A signal ends a read that has a timeout, even if it is only to go on.
+            // A signal ends a read that has a timeout, even if the process then goes on.
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             result => result?,
         };
@@ -432,7 +435,7 @@ fn dial_address(dial: &ServiceDial<'_>, address: SocketAddr, timeout: Duration) 
         }
         let received = pipe.receive(&buffer[..len]);
         if received.is_err() {
-            // The alert.
+            // The alert is sent.
             let _ = socket.write_all(&pipe.out);
         }
         received?;

@@ -1,4 +1,4 @@
-//! TCP sockets that nobody waits for.
+//! TCP sockets that no thread waits for.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -16,7 +16,7 @@ use super::{
     pipe::{Pipe, PipeError},
 };
 
-/// How many bytes of one connection are read before others have their turn.
+/// The number of bytes of one connection that are read before others have their turn.
 const TURN_BYTES: usize = 64 << 10;
 
 /// Opens the listeners of a configuration.
@@ -62,17 +62,18 @@ pub(super) fn dial(address: SocketAddr) -> Result<TcpStream, Errno> {
     }
 }
 
-/// How an attempt to connect ended.
+/// The outcome of an attempt to connect.
 pub(super) fn dialed(socket: &TcpStream) -> Result<(), Errno> {
     sockopt::socket_error(socket)??;
-    // Where nobody listens, the system may choose the dialed port for the dialer too, and connect the socket with itself.
+    // Where no process listens, the system may choose the dialed port for the dialer too, and connect the socket with
+    // itself.
     if socket.local_addr().is_ok_and(|own| socket.peer_addr().is_ok_and(|peer| peer == own)) {
         return Err(Errno::CONNREFUSED);
     }
     Ok(())
 }
 
-/// Sent bytes that the peer's kernel does not acknowledge end the connection after this time.
+/// Sets the time after which sent bytes that the peer's kernel does not acknowledge end the connection.
 pub(super) fn limit_silence(socket: &TcpStream, timeout: Duration) {
     let millis = timeout.as_millis().clamp(1, u128::from(u32::MAX)) as u32;
     if let Err(error) = sockopt::set_tcp_user_timeout(socket, millis) {
@@ -86,7 +87,7 @@ pub(super) struct Channel {
     pub(super) pipe: Pipe,
 }
 
-/// Why a connection ended.
+/// The reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
     #[error("it closed the connection")]
@@ -104,7 +105,8 @@ impl Channel {
         Channel { socket, pipe }
     }
 
-    /// Reads what has come, up to a limit. Says whether there was something; an end, only after all that came before it.
+    /// Reads the bytes that have come, up to a limit. Returns whether there were any; reports an end only after all
+    /// bytes that came before it.
     pub(super) fn read(&mut self) -> Result<bool, ChannelError> {
         let mut buffer = [0; 16 << 10];
         let mut count = 0;
@@ -132,7 +134,7 @@ impl Channel {
         !self.pipe.out.is_empty()
     }
 
-    /// Sends what there is room for.
+    /// Sends the bytes that there is room for.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         let out = &mut self.pipe.out;
@@ -151,7 +153,7 @@ impl Channel {
         result
     }
 
-    /// Sends a frame, and what there is room for.
+    /// Sends a frame, as far as there is room.
     pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), ChannelError> {
         self.pipe.send(frame).map_err(PipeError::from)?;
         Ok(self.flush()?)

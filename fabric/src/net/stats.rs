@@ -1,8 +1,8 @@
-//! What happened at a node's port.
+//! The counters of a node's port.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a connection was refused before it was known to be a node's, or a node's request was.
+/// The reason for which a connection was refused before it was known to be a node's, or a node's request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
     TooMany,
@@ -18,15 +18,15 @@ pub(super) enum Stranger {
     NoService,
 }
 
-/// Connections that were refused, by why.
+/// Connections that were refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StrangerStats {
-    /// Closed for one more, while [`max_strangers`](super::NetConfig::max_strangers) had not said who they are.
+    /// Closed for one more, while [`max_strangers`](super::NetConfig::max_strangers) had not introduced themselves.
     pub too_many: u64,
-    /// Did not say who they are within the [`handshake_timeout`](super::NetConfig::handshake_timeout).
+    /// Did not introduce themselves within the [`handshake_timeout`](super::NetConfig::handshake_timeout).
     pub too_slow: u64,
-    /// Left before.
+    /// Left before they introduced themselves.
     pub left: u64,
     /// Sent something else than a node would.
     pub malformed: u64,
@@ -47,7 +47,7 @@ pub struct StrangerStats {
 }
 
 impl StrangerStats {
-    /// All of them.
+    /// The sum of all.
     pub fn total(&self) -> u64 {
         self.too_many
             + self.too_slow

@@ -37,7 +37,7 @@ impl Ca {
         Identity::from_pem(&self.pem(), &certificate, &key).unwrap()
     }
 
-    /// One that was good in the year 2001.
+    /// An identity that was good in the year 2001.
     pub(super) fn expired(&self, node: u32) -> Identity {
         let (certificate, key) = self.issue(&[certificate_name(CLUSTER, NodeId(node))], [2001, 2002]);
         let then = UnixTime::since_unix_epoch(Duration::from_secs(1_000_000_000));

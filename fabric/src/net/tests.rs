@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, GroupTag};
 
-/// How long a test waits for what must come.
+/// The time that a test waits for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A node and what it hears.
+/// A node and the events that it has heard.
 struct Node {
     net: Net,
     control: Control,
@@ -182,7 +182,7 @@ impl Bare {
         Bare { socket, pipe: Pipe::plain() }
     }
 
-    /// From another address of this host.
+    /// Connects from another address of this host.
     fn dial_from(node: &Node, address: [u8; 4]) -> Bare {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -208,7 +208,7 @@ impl Bare {
     /// The next frame; None at the end.
     fn frame(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
         loop {
-            // It may be closed by now.
+            // The socket may be closed by now.
             let _ = self.socket.write_all(&std::mem::take(&mut self.pipe.out));
             if let Some(frame) = self.pipe.next_frame(LINK_FRAME_BYTES)? {
                 return Ok(Some(frame));

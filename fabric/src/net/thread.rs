@@ -30,14 +30,14 @@ use super::{
 };
 use crate::{EndpointId, NodeId};
 
-/// How long peers that do not read hold up the end.
+/// The time for which peers that do not read hold up the end.
 const FAREWELL: Duration = Duration::from_millis(50);
 
-/// How many orders are carried out before sockets have their turn.
+/// The number of orders that are carried out before sockets have their turn.
 const ORDERS_PER_TURN: usize = 1024;
 
-/// The number of connections whose ends don't know each other yet that are heard before links have their turn again, of those that were dialed and
-/// of those that came. Each may cost some signatures, and heartbeats must not wait for those of many.
+/// The number of connections in their handshake that are heard before links have their turn again, of those that were
+/// dialed and of those that came. Each may cost some signatures, and heartbeats must not wait for those of many.
 const HANDSHAKES_PER_TURN: usize = 4;
 
 /// The ends of the channels with other threads.
@@ -57,15 +57,15 @@ pub(super) struct Thread {
     planes: BTreeMap<Plane, EventSender>,
     pub(super) services: BTreeMap<ServiceId, Sender<ServiceStream>>,
     pub(super) listeners: Vec<TcpListener>,
-    /// When to accept again, after the system has refused to.
+    /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
     pub(super) log: LogLimit,
-    /// The oldest first.
+    /// The connections that have not introduced themselves, the oldest first.
     pub(super) guests: Vec<Guest>,
     pub(super) peers: BTreeMap<NodeId, Peer>,
     pub(super) attempts: BTreeMap<u64, Attempt>,
     pub(super) data_dials: BTreeMap<EndpointId, DataDial>,
-    /// When a peer is to be dialed.
+    /// The time at which a peer is to be dialed.
     pub(super) dial_at: Option<Instant>,
     pub(super) refusals: Refusals,
     pub(super) links: BTreeMap<LinkId, Link>,
@@ -73,12 +73,12 @@ pub(super) struct Thread {
     pub(super) locals: Locals,
     next_id: u64,
     pub(super) rng: fastrand::Rng,
-    /// There may be orders left from the turn before.
+    /// Whether orders may be left from the turn before.
     backlog: bool,
     stopping: bool,
 }
 
-/// What is ready.
+/// A descriptor that may be ready.
 #[derive(Clone, Copy)]
 enum Ready {
     Orders,
@@ -88,7 +88,7 @@ enum Ready {
     Guest(u64),
 }
 
-/// Descriptors to wait for, and what each of them means.
+/// Descriptors to wait for, and the meaning of each.
 #[derive(Default)]
 struct Watched<'a> {
     what: Vec<Ready>,
@@ -152,7 +152,7 @@ impl Thread {
                     Ready::Orders | Ready::Listener(_) | Ready::Link(_) => &mut 0,
                 };
                 *count += 1;
-                // Those that are left over are ready in the next turn.
+                // The connections that are left over are ready in the next turn.
                 if *count <= HANDSHAKES_PER_TURN {
                     self.serve(ready, flags);
                 }
@@ -160,7 +160,8 @@ impl Thread {
             self.take_orders();
             let now = Instant::now();
             self.accept_again = self.accept_again.filter(|at| *at > now);
-            // Nobody is late who was not heard; but strangers who always have something to say must not keep their places by that.
+            // A connection that was not heard is not late; but strangers that always have something to say must not
+            // keep their places by that.
             let late = |ready| {
                 let spared = if ready > HANDSHAKES_PER_TURN { self.config.handshake_timeout } else { Duration::ZERO };
                 now.checked_sub(spared)
@@ -208,7 +209,7 @@ impl Thread {
         }
     }
 
-    /// How much that was told to a plane was not taken yet.
+    /// The number of a plane's `Told` events that were not taken yet.
     pub(super) fn untaken(&self, plane: Plane) -> usize {
         self.planes.get(&plane).map_or(0, EventSender::untaken)
     }
@@ -243,7 +244,7 @@ impl Thread {
             Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
             Err(error) => {
                 tracing::error!(%error, "polling sockets failed");
-                // Out of memory, perhaps: not again at once.
+                // The system may be out of memory, so the next try waits.
                 std::thread::sleep(Duration::from_millis(50));
                 return Vec::new();
             }
@@ -252,7 +253,7 @@ impl Thread {
         what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
-    /// When something is due even if nothing becomes ready.
+    /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
         if self.backlog {
             return Some(Instant::now());

@@ -17,13 +17,13 @@ use crate::NodeId;
 /// The most plain bytes that a record holds.
 pub(crate) const RECORD_BYTES: usize = 16 << 10;
 
-/// What a record adds to them.
+/// The number of bytes that a record adds to its plain bytes.
 const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 
 /// The longest record that the standard allows, with its header.
 pub(super) const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 
-/// Why an encrypted connection can't go on.
+/// The reason for which an encrypted connection can't go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TlsError {
     /// The peer's certificate is not one that this node accepts, or it showed none.
@@ -32,7 +32,7 @@ pub(crate) enum TlsError {
     /// A peer whose certificate is good does not accept this node's.
     #[error("it refuses this node's certificate: {0}")]
     OwnCertificate(String),
-    /// The bytes are not what the protocol says.
+    /// The bytes violate the protocol.
     #[error("{0}")]
     Protocol(String),
 }
@@ -54,7 +54,7 @@ pub(super) enum Connection {
     Server(UnbufferedServerConnection),
 }
 
-/// How far the records have brought a connection.
+/// The state that the records have brought a connection to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// There may be more in the records that it was given.
@@ -110,7 +110,7 @@ fn step_of<Data>(
             Step::More
         }
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Step::Closed,
-        // Early data is never offered, and what is new in a later rustls was not asked for.
+        // Early data is never offered, and states that a later rustls adds were not asked for.
         Ok(_) => Step::Blocked,
     };
     (discard, Ok(step))
@@ -137,8 +137,8 @@ fn encrypt<Data>(mut traffic: WriteTraffic<'_, Data>, plain: &[u8], out: &mut Ve
 }
 
 impl Connection {
-    /// Takes the next step in `input`, appends what is to be sent, and gives away what was opened. Also says how much of
-    /// `input` is used up: the rest has to come again, as it is now.
+    /// Takes the next step in `input`, appends bytes to send, and gives away opened bytes. Also returns the number of
+    /// bytes of `input` that are used up: the rest has to come again, as it is now.
     pub(super) fn step(
         &mut self,
         input: &mut [u8],
@@ -172,7 +172,8 @@ impl Connection {
         }
     }
 
-    /// Appends the alert that an error has left. `input` is what the failed step was given, without what it used up.
+    /// Appends the alert that an error has left. `input` is the input of the failed step, without the bytes that it
+    /// used up.
     pub(super) fn flush_alert(&mut self, mut input: &mut [u8], out: &mut Vec<u8>) {
         // A step that has nothing to send looks at the input again, and must not.
         while self.has_unsent() {
@@ -182,7 +183,7 @@ impl Connection {
     }
 }
 
-/// What an error means for those who look at the connection from outside.
+/// The meaning of an error for code outside the connection.
 pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
     use rustls::AlertDescription as Alert;
     match error {
@@ -197,14 +198,14 @@ pub(super) fn explain(error: &Error, authenticated: bool) -> TlsError {
             | Alert::UnknownCA
             | Alert::CertificateRequired
             | Alert::AccessDenied
-            // Signed by a CA of the same name, with another key.
+            // It was signed by a CA of the same name, with another key.
             | Alert::DecryptError),
         ) if authenticated => TlsError::OwnCertificate(format!("{alert:?}")),
         _ => TlsError::Protocol(error.to_string()),
     }
 }
 
-/// How long the record at the beginning of `bytes` is, header included, as far as one can tell.
+/// The length of the record at the beginning of `bytes`, header included, once its header is there.
 pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..5)?;
     Some(5 + usize::from(u16::from_be_bytes([header[3], header[4]])))
@@ -213,7 +214,7 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
 /// One side of an encrypted connection that passed the handshake.
 pub(crate) struct Session {
     connection: Box<Connection>,
-    /// What the peer shall be told of an error.
+    /// The alert by which the peer learns of an error.
     alert: Vec<u8>,
     closed: bool,
     failed: Option<TlsError>,
@@ -224,7 +225,7 @@ impl Session {
         Session { connection: Box::new(connection), alert: Vec::new(), closed: false, failed: None }
     }
 
-    /// Appends `plain` to `out`, in records of at most [`RECORD_BYTES`]. Nothing for no bytes.
+    /// Appends `plain` to `out`, in records of at most [`RECORD_BYTES`]; appends nothing for no bytes.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -243,8 +244,8 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypts the whole records at the beginning of `input` in place, gives their bytes to `take`, and returns how long
-    /// they were: what is behind is a record's beginning.
+    /// Decrypts the whole records at the beginning of `input` in place, and gives their bytes to `take`. Returns their
+    /// length: the bytes behind are a record's beginning.
     pub(crate) fn open(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
         let mut used = 0;
         while let Some((len, _)) = self.open_next(&mut input[used..], take)? {
@@ -253,7 +254,7 @@ impl Session {
         Ok(used)
     }
 
-    /// As [`open`](Session::open), but leaves what is behind the first record with bytes in it.
+    /// As [`open`](Session::open), but leaves the bytes behind the first record with bytes in it.
     pub(crate) fn open_record(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<usize, TlsError> {
         let mut used = 0;
         while let Some((len, opened)) = self.open_next(&mut input[used..], take)? {
@@ -265,14 +266,14 @@ impl Session {
         Ok(used)
     }
 
-    /// How long the record at the beginning of `input` was, if it is whole, and whether it had bytes in it.
+    /// The length of the record at the beginning of `input`, if it was whole, and whether it had bytes in it.
     #[inline]
     fn open_next(&mut self, input: &mut [u8], take: &mut dyn FnMut(&[u8])) -> Result<Option<(usize, bool)>, TlsError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         if self.closed {
-            // What a peer sends behind its end is nothing.
+            // Bytes that a peer sends behind its end are ignored.
             return Ok((!input.is_empty()).then_some((input.len(), false)));
         }
         let Some(len) = record_len(input) else { return Ok(None) };
@@ -316,7 +317,7 @@ impl Session {
         self.closed
     }
 
-    /// Appends to `out` what the peer shall know at the end: that nothing follows, or what was wrong.
+    /// Appends to `out` the last records for the peer: the notice that nothing follows, or the alert of an error.
     pub(crate) fn farewell(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.alert);
         if self.failed.is_some() {
@@ -331,7 +332,7 @@ impl Session {
         out.truncate(start + len);
     }
 
-    /// Whether the peer's certificate is that of a node. (Of the cluster's CA it is in any case.)
+    /// Checks that the peer's certificate is that of a node. (It is one of the cluster's CA in any case.)
     pub(crate) fn verify_peer(&self, cluster: &str, node: NodeId) -> Result<(), TlsError> {
         let wrong = |error: String| TlsError::PeerCertificate(format!("it is not that of {node}: {error}"));
         let certificate = self.connection.peer_certificate().ok_or_else(|| wrong("there is none".into()))?;
@@ -357,14 +358,14 @@ impl Session {
     }
 }
 
-/// Whether the bytes were sealed; else there was something else to do.
+/// Whether the bytes were sealed; else there was another step to take.
 fn seal_step<Data>(status: UnbufferedStatus<'_, '_, Data>, plain: &[u8], out: &mut Vec<u8>) -> Result<bool, TlsError> {
     match status.state {
         Ok(ConnectionState::WriteTraffic(traffic)) => encrypt(traffic, plain, out).map(|()| true),
         state => {
             let status = UnbufferedStatus { discard: status.discard, state };
             match step_of(status, out, &mut |_| {}) {
-                // A peer that sends nothing more may still be sent something.
+                // A peer that sends nothing more can still receive.
                 (_, Ok(Step::More | Step::Closed)) => Ok(false),
                 (_, Ok(Step::Opened | Step::Blocked)) => Err(TlsError::Protocol("the session can't be used".into())),
                 (_, Err(error)) => Err(explain(&error, true)),

@@ -27,7 +27,7 @@ fn shake(
         if dialed == Ok(false) {
             dialed = dialer.advance(&some, &mut to_acceptor);
         } else if let (Ok(true), false) = (&dialed, some.is_empty()) {
-            // What comes after the dialer's end of the handshake is an alert.
+            // The bytes after the dialer's end of the handshake are an alert.
             let (mut session, mut early) = dialer.into_session();
             early.extend(some.into_iter().chain(to_dialer.drain(..)));
             return (session.open(&mut early, &mut |_| {}).map(|_| session), accepted.map(|_| unreachable!()));

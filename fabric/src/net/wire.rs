@@ -1,17 +1,20 @@
 //! The frames of the handshake and of links.
 //!
-//! Each begins with its length (u32, of what follows) and a byte that says what it is; then its fields without padding,
-//! numbers little-endian, a text behind its length (u16).
+//! Each begins with its length (u32, of the bytes behind it) and a byte that names the frame; then its fields without
+//! padding, numbers little-endian, a text behind its length (u16).
 //!
 //! | byte | handshake frame | fields |
 //! |---|---|---|
 //! | 1 | `Challenge`, the acceptor's first | magic u64, version u32, challenge 16 bytes |
-//! | 2 | `Hello`, the dialer's first | magic u64, version u32, from u32, to u32 (`u32::MAX`: any), incarnation u64, the challenge 16 bytes, a nonce 16 bytes, service, cluster |
+//! | 2 | `Hello`, the dialer's first | magic u64, version u32, from u32, to u32, and the fields below |
 //! | 3 | `Welcome` | magic u64, version u32, from u32, incarnation u64, the nonce 16 bytes |
 //! | 4 | `Refuse` | magic u64, version u32, why u8, cluster |
 //!
-//! A service is a byte and its fields: 0 a link, whether its dialer listens u8; 1 data, the link's challenge 16 bytes, the
-//! dialer's endpoint u64, the acceptor's endpoint u64; 2 an application's, its number u32.
+//! `Hello` goes on with: incarnation u64, the challenge 16 bytes, a nonce 16 bytes, service, cluster. Its `to` is
+//! `u32::MAX` for any node.
+//!
+//! A service is a byte and its fields: 0 a link, whether its dialer listens u8; 1 data, the link's challenge 16 bytes,
+//! the dialer's endpoint u64, the acceptor's endpoint u64; 2 an application's, its number u32.
 //!
 //! | byte | link frame | fields |
 //! |---|---|---|
@@ -24,8 +27,8 @@
 //! | 22 | `Goodbye` | |
 //! | 23 | `GivenUp` | |
 //!
-//! `Challenge`, the start of a `Hello` up to `from`, and all of a `Refuse` stay the same in all versions, so that nodes of
-//! different versions can say what is wrong.
+//! `Challenge`, the start of a `Hello` up to `from`, and all of a `Refuse` stay the same in all versions, so that nodes
+//! of different versions can name the mismatch.
 
 use super::plane::{Plane, SET_UP_BYTES, TELL_BYTES};
 use crate::{
@@ -33,7 +36,7 @@ use crate::{
     wire::{Malformed, Reader, Writer},
 };
 
-/// Begins what is said in the handshake.
+/// The number that begins each frame of the handshake.
 const MAGIC: u64 = u64::from_be_bytes(*b"squallIP");
 
 /// The longest handshake frame, in bytes behind its length.
@@ -42,21 +45,21 @@ pub(crate) const GREETING_BYTES: usize = 256;
 /// The longest link frame.
 pub(crate) const LINK_FRAME_BYTES: usize = SET_UP_BYTES + 64;
 
-/// What nobody can guess, nor has heard before.
+/// A number that can't be guessed, and was not used before.
 pub(crate) type Nonce = [u8; 16];
 
-/// Who dials, and what for.
+/// The introduction of a dialer, and its purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) from: NodeId,
-    /// What follows is known only if the version is this node's.
+    /// The remaining fields, known only if the version is this node's.
     pub(crate) rest: Option<HelloRest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HelloRest {
-    /// None: whoever listens there.
+    /// The node that is dialed; None for any node that listens there.
     pub(crate) to: Option<NodeId>,
     pub(crate) incarnation: u64,
     pub(crate) challenge: Nonce,
@@ -65,7 +68,7 @@ pub(crate) struct HelloRest {
     pub(crate) cluster: String,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Link { dialer_listens: bool },
@@ -73,12 +76,12 @@ pub(crate) enum Service {
     Application(u32),
 }
 
-/// Why a node does not talk to another.
+/// The reason for which a node does not talk to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Version,
     Cluster,
-    /// The node that was looked for is another.
+    /// The dialed node is not the one that was looked for.
     Node,
     /// There is a link already. Try again.
     Busy,
@@ -276,9 +279,9 @@ impl LinkFrame {
                     BreakReason::Refused(text) => (3, text.as_str()),
                     BreakReason::Failed(text) => (4, text.as_str()),
                     BreakReason::Lost(text) => (5, text.as_str()),
-                    // Who is unreachable for this side was given up by it.
+                    // A peer that is unreachable for this side was given up by it.
                     BreakReason::Unreachable | BreakReason::GivenUp => (6, ""),
-                    // No side breaks an endpoint for these and lives to tell.
+                    // No side that sends a `Close` breaks an endpoint for these reasons.
                     BreakReason::ProcessGone | BreakReason::TagInUse => (0, ""),
                 };
                 to.u64(*mine).u8(code).text(text);
@@ -333,7 +336,7 @@ impl LinkFrame {
     }
 }
 
-/// All that is left, if that is not too much.
+/// All bytes that are left, if those are not too many.
 fn rest(from: &mut Reader<'_>, most: usize) -> Result<Vec<u8>, Malformed> {
     if from.0.len() > most {
         return Err(Malformed("what it carries is too long"));

@@ -1,4 +1,4 @@
-//! How a shared-memory fabric is opened, and why it may not be.
+//! The settings of a shared-memory fabric, and the errors of opening one.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ pub struct ShmConfig {
     pub cluster: String,
     /// This node's id, unique in its cluster.
     pub node: NodeId,
-    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding:
+    /// The number of writes, reads and sends, and again the number of receives, that an endpoint may have outstanding:
     /// [`MIN_RECV_DEPTH`] to [`MAX_QUEUE_DEPTH`].
     pub queue_depth: usize,
-    /// How many bytes one poll copies at most before it returns; the next goes on. It bounds how long a poll takes, at
-    /// some 10 GB/s.
+    /// The number of bytes that one poll copies at most before it returns; the next goes on. It bounds the time of a
+    /// poll, at some 10 GB/s.
     pub poll_bytes: usize,
-    /// How long a connection may take to say who it is.
+    /// The time within which a connection's other end must say which node it is.
     pub handshake_timeout: Duration,
-    /// How many connections may be in that state; one more closes the oldest.
+    /// The number of connections that may be in that state; one more closes the oldest.
     pub max_strangers: usize,
     /// The version of the protocol that is spoken, for tests.
     #[doc(hidden)]
     pub protocol: u32,
-    /// What stands for the cluster in the names of sockets, for tests that let clusters meet.
+    /// The name that stands for the cluster in the names of sockets, for tests that let clusters meet.
     #[doc(hidden)]
     pub rendezvous: Option<String>,
 }
@@ -65,13 +65,13 @@ impl ShmConfig {
         Ok(())
     }
 
-    /// What stands for the cluster in the names of sockets.
+    /// The name that stands for the cluster in the names of sockets.
     pub(super) fn rendezvous(&self) -> &str {
         self.rendezvous.as_deref().unwrap_or(&self.cluster)
     }
 }
 
-/// Why a shared-memory fabric could not be opened.
+/// The reason for which a shared-memory fabric could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
@@ -88,27 +88,27 @@ pub enum ShmError {
     /// The cluster's name is empty or too long.
     #[error("a cluster name of {bytes} bytes can't be used: take 1 to {CLUSTER_BYTES}")]
     ClusterName {
-        /// Its length.
+        /// The name's length.
         bytes: usize,
     },
     /// The queue depth is too small or too large.
     #[error("a queue depth of {depth} can't be had: take {MIN_RECV_DEPTH} to {MAX_QUEUE_DEPTH}")]
     QueueDepth {
-        /// What was asked for.
+        /// The depth that was asked for.
         depth: usize,
     },
     /// The system refused something that the fabric can't do without.
     #[error("the shared-memory fabric could not {attempt}: {cause}{}", super::memory::hint(*cause))]
     System {
-        /// What was attempted.
+        /// The attempt that failed.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: Errno,
     },
 }
 
 impl ShmError {
-    /// For `map_err`.
+    /// Makes an error of the system's, for `map_err`.
     pub(super) fn system(attempt: &'static str) -> impl FnOnce(Errno) -> ShmError {
         move |cause| ShmError::System { attempt, cause }
     }

@@ -10,7 +10,7 @@ use super::stream::{STREAM_BYTES, copy_past_cache};
 /// One end of a copy.
 #[derive(Clone, Copy)]
 pub(super) struct End {
-    /// Where it begins.
+    /// The address where it begins.
     pub(super) at: *mut u8,
     /// Whether the memory is polled: accessed in whole aligned words, atomically.
     pub(super) polled: bool,
@@ -20,8 +20,8 @@ pub(super) struct End {
 
 /// Copies `len` bytes.
 ///
-/// If `to` is polled, what was written before is visible to who reads (acquire) any word of it, and a last partial word
-/// is filled up with zeros. If `from` is polled, what its writer had written before any word that this finds is visible
+/// If `to` is polled, earlier writes are visible to a reader (acquire) of any word of it, and a last partial word is
+/// filled up with zeros. If `from` is polled, what its writer had written before any word that this finds is visible
 /// after.
 ///
 /// # Safety
@@ -31,9 +31,9 @@ pub(super) struct End {
 #[inline]
 pub(super) unsafe fn copy(from: End, to: End, len: usize) {
     if !from.polled && !to.polled {
-        // SAFETY: the caller's promise. By the rule of bulk regions nothing in this process refers to the target before the
-        // completion, and what a peer writes meanwhile into the source makes for other bytes only, which the contract
-        // permits.
+        // SAFETY: the caller's promise. By the rule of bulk regions nothing in this process refers to the target before
+        // the completion, and what a peer writes meanwhile into the source makes for other bytes only, which the
+        // contract permits.
         return unsafe {
             match to.uncached && len >= STREAM_BYTES {
                 true => copy_past_cache(from.at, to.at, len),

@@ -1,27 +1,28 @@
-//! How a thread that sleeps learns of work, and one that is awake is left alone.
+//! The signal of work for a thread that sleeps; one that is awake is left alone.
 //!
 //! Each node has a word in shared memory, its *watch*, and an eventfd. The watch counts: odd while the node's thread is
 //! about to sleep or sleeps ("armed"), even while it is awake. Only the node itself writes it; peers map it read-only.
-//! Who gives the node work looks at the watch afterwards, and signals the eventfd if it is armed and if this ringer has
-//! not done so for that very count.
+//! A *ringer* is a thread that gives the node work. It looks at the watch afterwards, and signals the eventfd if the
+//! watch is armed and the ringer has not done so for that very count.
 //!
 //! # No wake-up is lost
 //!
 //! The sleeper stores the watch (odd), passes a sequentially consistent fence, looks for work, and sleeps if it found
 //! none. A ringer stores work, passes such a fence, and loads the watch. Of two such fences one comes first. If it is
 //! the sleeper's, the ringer's load sees the odd count, or a later one; if it is the ringer's, the sleeper's look finds
-//! the work. So whoever sleeps without having seen the work is signaled:
+//! the work. So a thread that sleeps without having seen the work is signaled:
 //!
 //! - The ringer sees this sleep's count and has not rung for it: it signals.
 //! - It sees this count and has rung for it: that signal came after the sleeper armed, and signals are consumed only
 //!   when a sleep ends, so it is still there or it has ended this one.
 //! - It sees a later count: this sleep is over.
 //!
-//! The threads of the node's own process ring for every message, the node arms when it runs out of work. So where the
-//! kernel can (`membarrier`), the sleeper's fence is made to hold for all threads of its process, and theirs costs nothing.
+//! The threads of the node's own process ring for every message, while the node arms only when it runs out of work. So
+//! where the kernel can (`membarrier`), the sleeper's fence is made to hold for all threads of its process, and their
+//! fences cost nothing.
 //!
-//! There is no word that ringers share: a ringer that is stopped or killed between its look and its signal delays
-//! nobody else's signal. loom checks a model of this, in `loom_tests`.
+//! No word is shared by ringers: a ringer that is stopped or killed between its look and its signal delays no other
+//! ringer's signal. loom checks a model of this, in `loom_tests`.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -68,7 +69,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// What the sleeper does to its watch.
+/// The operations on a watch.
 pub(super) mod watch {
     use super::Word;
 
@@ -76,7 +77,7 @@ pub(super) mod watch {
         watch.load() % 2 == 1
     }
 
-    /// Announces a sleep. Look for work after this.
+    /// Announces a sleep. The caller looks for work after this.
     pub(in super::super) fn arm<W: Word>(watch: &W) {
         watch.store(watch.load() | 1);
         W::fence();
@@ -88,14 +89,14 @@ pub(super) mod watch {
         watch.store(count + count % 2);
     }
 
-    /// For a ringer that last rang for the count `rung`: the count that it must ring for now, if it must. A fence must
-    /// lie between the work and this.
+    /// The count that a ringer must ring for now, if it must; it last rang for the count `rung`. A fence must lie
+    /// between the work and this.
     pub(in super::super) fn must_ring<W: Word>(watch: &W, rung: u64) -> Option<u64> {
         Some(watch.load()).filter(|count| count % 2 == 1 && *count != rung)
     }
 }
 
-/// Signals an eventfd. One that is full is signaled already.
+/// Signals an eventfd. An eventfd that is full is signaled already.
 fn signal(eventfd: BorrowedFd<'_>) {
     match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
         Ok(_) | Err(Errno::AGAIN) => {}
@@ -111,7 +112,7 @@ pub(crate) fn drain(eventfd: BorrowedFd<'_>) {
     }
 }
 
-/// A new eventfd that blocks nobody.
+/// A new eventfd whose reads and writes never block.
 pub(super) fn new_eventfd() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
@@ -142,7 +143,7 @@ impl Doorbell {
         watch_of(&self.page)
     }
 
-    /// Lets a peer know, when it next looks, that it was handed descriptors. For the polling thread.
+    /// Tells a peer, for its next look, that it was handed descriptors. Only the polling thread calls this.
     #[inline]
     pub(super) fn tell(&self, peer: NodeId) {
         news::tell(&self.page, peer);
@@ -155,7 +156,7 @@ impl Doorbell {
     pub(crate) fn arm(&self) {
         watch::arm(self.watch());
         if self.one_sided {
-            // Cannot fail once registered.
+            // This can't fail once registered.
             let fenced = membarrier(MembarrierCommand::PrivateExpedited);
             debug_assert!(fenced.is_ok(), "{fenced:?}");
         }
@@ -173,7 +174,8 @@ impl Doorbell {
             <AtomicU64 as Word>::fence();
         }
         if let Some(count) = watch::must_ring(self.watch(), self.rung.load(Ordering::Relaxed)) {
-            // In this order: another thread that sees `rung` must find the signal given. Both may give it.
+            // The signal precedes the store: another thread that sees `rung` must find the signal given. Both may give
+            // it.
             signal(self.eventfd.as_fd());
             self.rung.store(count, Ordering::Release);
         }
@@ -195,7 +197,7 @@ pub(super) struct PeerBell {
     seen: Seen,
 }
 
-/// Why a peer's doorbell can't be used.
+/// The reason for which a peer's doorbell can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BellError {
     #[error(transparent)]
@@ -205,7 +207,7 @@ pub(super) enum BellError {
 }
 
 impl PeerBell {
-    /// Maps what a peer handed over to `node`, this one.
+    /// Maps the doorbell that a peer handed over to `node`, this one.
     pub(super) fn map(watch: BorrowedFd<'_>, eventfd: OwnedFd, node: NodeId) -> Result<PeerBell, BellError> {
         let page = memory::map_foreign(watch, PAGE_BYTES as u64, Access::ReadOnly)?;
         if !fcntl_getfl(&eventfd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)) {
@@ -214,7 +216,7 @@ impl PeerBell {
         Ok(PeerBell { page, eventfd, rung: 0, seen: Seen::nothing(node) })
     }
 
-    /// Whether the peer has handed over descriptors since the last time. Look at its rings after this.
+    /// Whether the peer has handed over descriptors since the last time. The caller looks at its rings after this.
     #[inline]
     pub(super) fn has_news(&mut self) -> bool {
         self.seen.catch_up(&self.page)

@@ -1,4 +1,4 @@
-//! Which endpoints the next poll looks at: those that a peer's news concerns, and those with work of their own.
+//! The endpoints that the next poll looks at: those that a peer's news concerns, and those with work of their own.
 
 use crate::EndpointId;
 
@@ -12,7 +12,7 @@ pub(super) struct Due {
     queue: Vec<EndpointId>,
     /// Memory for the next queue.
     spare: Vec<EndpointId>,
-    /// How many of the queue are to come last the next time.
+    /// The number of the queue's first endpoints that are to come last the next time.
     served: Option<usize>,
 }
 
@@ -31,18 +31,19 @@ impl Due {
         self.queue.is_empty()
     }
 
-    /// Begins a round: those who have a turn in it. They are due no more, until they are added again.
+    /// Begins a round, and returns the endpoints that have a turn in it. They are due no more, until they are added
+    /// again.
     pub(super) fn begin(&mut self) -> Vec<EndpointId> {
         self.served = None;
         std::mem::replace(&mut self.queue, std::mem::take(&mut self.spare))
     }
 
-    /// All that this round allows is used up, and who has not been added yet was not served.
+    /// Notes that the round's allowance is used up: an endpoint that has not been added yet was not served.
     pub(super) fn cut_short(&mut self) {
         self.served.get_or_insert(self.queue.len());
     }
 
-    /// Ends a round. Whoever was not served in it comes first in the next one.
+    /// Ends a round. Endpoints that were not served in it come first in the next one.
     pub(super) fn end(&mut self, mut round: Vec<EndpointId>) {
         if let Some(served) = self.served {
             self.queue.rotate_left(served);

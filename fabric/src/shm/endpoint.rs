@@ -22,29 +22,29 @@ pub(super) struct Endpoint {
     pub(super) tag: GroupTag,
     /// Private data for the peer, until it is announced.
     pub(super) hello: Vec<u8>,
-    /// What the peer may reach.
+    /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
     /// Receives, oldest first.
     pub(super) recvs: VecDeque<Recv>,
-    /// A receive found the queue full: `Room` is owed.
+    /// Whether a receive found the queue full, so that `Room` is owed.
     pub(super) recv_was_full: bool,
     pub(super) sending: Sending,
-    /// What there is once the endpoint is connected.
+    /// The peer's part, once the endpoint is connected.
     pub(super) up: Option<Up>,
-    /// The next poll looks at it.
+    /// Whether the next poll looks at it.
     pub(super) is_due: bool,
 }
 
-/// What this side has posted, besides receives.
+/// The work that this side has posted, besides receives.
 pub(super) struct Sending {
     pub(super) ring: ring::Sender,
-    /// What hands the ring to the peer, until the endpoint is connected.
+    /// The handle by which the peer gets the ring, until the endpoint is connected.
     pub(super) handle: Option<Handle>,
     /// Work that was handed over or carried out, and is not reported yet, in the order of posts.
     pub(super) pending: VecDeque<Pending>,
     /// Work that waits for room in the ring, or for the peer to carry out what is in it.
     pub(super) backlog: VecDeque<Deferred>,
-    /// A post found the queue full: `Room` is owed.
+    /// Whether a post found the queue full, so that `Room` is owed.
     pub(super) was_full: bool,
 }
 
@@ -60,18 +60,18 @@ pub(super) struct Recv {
 pub(super) struct Pending {
     pub(super) end: u64,
     pub(super) token: Token,
-    /// Keeps what the peer is to find.
+    /// Keeps the memory that the peer is to find.
     pub(super) _keep: Option<Keep>,
 }
 
-/// What the peer needs until the work is complete.
+/// The memory that the peer needs until the work is complete.
 pub(super) enum Keep {
-    /// Memory that it pulls from.
+    /// A region that it pulls from.
     Region(#[expect(dead_code, reason = "held")] Region),
     Share(#[expect(dead_code, reason = "held")] Lease),
 }
 
-/// Work that waits its turn.
+/// Work that waits for its turn.
 pub(super) struct Deferred {
     pub(super) work: DeferredWork,
     pub(super) token: Token,
@@ -91,10 +91,10 @@ pub(super) enum DeferredWork {
         into: Region,
         into_offset: usize,
         len: usize,
-        /// How much of it is copied.
+        /// The number of bytes that are copied.
         done: usize,
     },
-    /// The endpoint breaks when it is this one's turn.
+    /// A post that breaks the endpoint when its turn comes.
     Break(BreakReason),
 }
 
@@ -103,10 +103,10 @@ pub(super) enum OwnedSource {
     Region { region: Region, offset: usize, len: usize },
 }
 
-/// The peer's part.
+/// The peer's part of a connected endpoint.
 pub(super) struct Up {
     pub(super) peer: PeerIx,
-    /// What the peer exposed.
+    /// The regions that the peer exposed.
     pub(super) remote: Vec<PeerMemory>,
     pub(super) ring: ring::Receiver,
     /// A descriptor of the peer that is being carried out.
@@ -159,10 +159,10 @@ impl Endpoint {
         }
     }
 
-    /// Reports the end: what is complete, what is not, and then why.
+    /// Reports the end: the work that is complete, the work that is not, and then the reason.
     pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
         self.close();
-        // Room that nobody can use any more is not reported.
+        // Room that can't be used any more is not reported.
         self.sending.was_full = false;
         self.recv_was_full = false;
         self.retire(0, out);
@@ -177,7 +177,7 @@ impl Endpoint {
     }
 
     /// Tells the peer's posts that nothing more is taken, and its pulls that nothing more is there, ahead of the packet
-    /// that says so. Buffers of what was posted may be used again after this.
+    /// that says so. Buffers of posted work may be used again after this.
     pub(super) fn close(&self) {
         self.sending.ring.withdraw();
         if let Some(up) = &self.up {
@@ -187,7 +187,7 @@ impl Endpoint {
 }
 
 impl Sending {
-    /// How much counts against the queue's depth.
+    /// The number of posts that count against the queue's depth.
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
         self.pending.len() + self.backlog.len()

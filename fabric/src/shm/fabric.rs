@@ -48,20 +48,20 @@ pub struct ShmFabric {
     control: ControlThread,
 }
 
-/// What endpoints share.
+/// The state that endpoints share.
 pub(super) struct Core {
     pub(super) incarnation: u64,
     pub(super) depth: usize,
     pub(super) peers: Peers,
     pub(super) due: Due,
-    /// What the next poll sends to the control thread.
+    /// The commands that the next poll sends to the control thread.
     pub(super) commands: Vec<Command>,
-    /// The last poll left work behind that nobody would signal.
+    /// Whether the last poll left work behind that would come without a signal.
     pub(super) unfinished: bool,
     pub(super) stats: ShmStats,
-    /// What peers have shared, by the receive that each consumed, until the next poll.
+    /// The copies that peers have shared, by the receive that each consumed, until the next poll.
     pub(super) shared: Vec<(EndpointId, Token, SharedCopy)>,
-    /// How many shares were posted.
+    /// The number of shares that were posted.
     shares: u64,
 }
 
@@ -96,7 +96,7 @@ impl ShmFabric {
         })
     }
 
-    /// What it has done so far.
+    /// The counts since it was opened.
     pub fn stats(&self) -> ShmStats {
         let strangers_refused = self.control.strangers_refused.load(std::sync::atomic::Ordering::Relaxed);
         ShmStats { strangers_refused, ..self.core.stats }
@@ -105,7 +105,7 @@ impl ShmFabric {
     /// Says where a node listens, which makes no difference here: nodes of one host find each other by their ids.
     pub fn learn(&mut self, _node: NodeId, _addresses: &[String]) {}
 
-    /// A random number that no other process, and no later life of this node, has.
+    /// A random number that no other process has, nor a later life of this node.
     pub fn incarnation(&self) -> u64 {
         self.core.incarnation
     }
@@ -171,7 +171,7 @@ impl ShmFabric {
         }
     }
 
-    /// Learns what the control thread has to say.
+    /// Takes the control thread's events.
     #[cold]
     fn take_events(&mut self, out: &mut Vec<Completion>) {
         self.control.events.begin();
@@ -217,7 +217,7 @@ impl ShmFabric {
 
     fn on_connected(&mut self, connected: Connected, out: &mut Vec<Completion>) {
         let Connected { endpoint: id, link, set_up } = connected;
-        // It may have been closed meanwhile.
+        // The endpoint may have been closed meanwhile.
         let (Some(endpoint), Some(ix)) = (self.endpoints.get_mut(id), self.core.peers.find(link)) else { return };
         let Some(peer) = self.core.peers.get_mut(ix) else { return };
         peer.endpoints.push(id);
@@ -229,7 +229,7 @@ impl ShmFabric {
         out.push(Completion::Connected { endpoint: id, remote, hello: set_up.hello });
     }
 
-    /// Posts what `share` makes of a new key.
+    /// Posts the share that `share` makes of a new key.
     pub(super) fn post_share(
         &mut self,
         on: EndpointId,
@@ -242,7 +242,7 @@ impl ShmFabric {
         }
         let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
         self.core.shares += 1;
-        // Unlike a region's, it gives access to nothing.
+        // Unlike a region's key, it gives access to nothing.
         let share = share(RegionKey(self.core.shares), self.control.control.clone());
         endpoint.share(&mut self.core, share, imm, token)
     }
@@ -293,7 +293,8 @@ impl ShmFabric {
             endpoint.retire(core.depth, out);
             let is_cut = core.unfinished;
             core.unfinished |= unfinished;
-            // Who got nothing has the first turn of the next round, who was stopped in the middle the last one.
+            // An endpoint that got nothing has the first turn of the next round; one that was stopped in the middle has
+            // the last.
             if is_cut && budget == before {
                 core.due.cut_short();
             }
@@ -315,7 +316,7 @@ impl ShmFabric {
     }
 }
 
-/// A poll copies at least so much.
+/// The least number of bytes that a poll may copy before it returns.
 const MIN_POLL_BYTES: usize = 4096;
 
 impl Fabric for ShmFabric {
@@ -357,9 +358,9 @@ impl Fabric for ShmFabric {
         endpoint.close();
         self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
-        // Of one that was not announced yet, the control thread knows nothing.
+        // Of an endpoint that was not announced yet, the control thread knows nothing.
         if endpoint.sending.handle.is_none() {
-            // With whatever was to be sent before, to keep its order.
+            // Earlier commands go along, to keep their order.
             self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
             self.control.control.send(self.core.commands.drain(..));
         }
@@ -395,7 +396,7 @@ impl Fabric for ShmFabric {
         if !self.new.is_empty() {
             self.announce();
         }
-        // For what was posted since the last poll; and, after pulling, for what the peers wait to hear of.
+        // Rings for posts since the last poll; and, after pulling, for the progress that peers wait to hear of.
         self.core.peers.ring(&self.bell, &mut self.core.stats);
         self.serve(out);
         if !self.graphs.is_idle() {
@@ -419,9 +420,9 @@ impl Wait for ShmFabric {
         self.bell.disarm();
     }
 
-    /// See the `doorbell` module for why no wake-up is lost. A wait that was not armed ends at once.
+    /// Sleeps; the `doorbell` module shows that no wake-up is lost. A wait that was not armed ends at once.
     fn wait(&mut self, until: Time) {
-        // Work that the last poll did not finish is nobody else's to signal.
+        // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
             let timeout = (until != Time::MAX).then(|| {
                 let left = until.since(Time::boot_clock());
@@ -463,7 +464,7 @@ impl Part for ShmFabric {
 
 impl Drop for ShmFabric {
     fn drop(&mut self) {
-        // The peers' posts stop at once, before they hear of it.
+        // The peers' posts stop at once, before the peers hear of it.
         self.endpoints.all().for_each(Endpoint::close);
     }
 }

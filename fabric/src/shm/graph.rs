@@ -1,4 +1,4 @@
-//! What work graphs need of this fabric.
+//! The fabric's part for work graphs.
 
 use super::fabric::ShmFabric;
 use crate::{
@@ -29,7 +29,7 @@ impl Host for ShmFabric {
     fn post_request(&mut self, on: EndpointId, work: &Work, token: Token) -> Result<(), PostError> {
         let endpoint = self.endpoints.get_mut(on).ok_or(PostError::Broken)?;
         endpoint.post(&mut self.core, work.op(), token)?;
-        // One that is carried out at once, or that breaks its endpoint, ends without anybody's signal.
+        // Work that is carried out at once, or that breaks its endpoint, ends without a signal.
         self.core.unfinished |= matches!(work, Work::Write { .. }) || endpoint.sending.breaks();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A node among peers that break the rules: each breach ends what it concerns, with a reason, and nothing else.
+//! A node among peers that break the rules: each breach ends its endpoint or link with a reason, and nothing else.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -115,7 +115,7 @@ impl World {
         (end, ring)
     }
 
-    /// Hands the node a descriptor.
+    /// Hands a descriptor to the node.
     fn push(&self, ring: &mut ring::Sender, descriptor: &Descriptor, inline: &[u8]) {
         ring.push(descriptor, inline);
         self.bell.tell(NodeId(2));
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// The node still talks to others.
+    /// Checks that the node still talks to others.
     fn check_undisturbed(mut self) {
         let mut other = ShmFabric::open(ShmConfig::new(self.cluster.as_str(), NodeId(3))).unwrap();
         self.seen.clear();
@@ -264,7 +264,7 @@ fn shares_of_receives_with_one_token_are_taken_in_order() {
         let from = Origin::Region { key: RegionKey(bytes), offset: 0 };
         world.push(&mut ring, &Descriptor { kind: Kind::Share { imm: None }, from, len: bytes }, &[]);
     }
-    // What the node answers to this says that it has seen all before: one poll then brings all three.
+    // The node's answer to this shows that it has seen all before: one poll then brings all three.
     let (other_ring, handle) = ring::Sender::create(16).unwrap();
     let set_up = SetUp { endpoint: 2, tag: TAG, ring_slots: other_ring.slots(), hello: Vec::new() };
     world.send(&Frame::Accept { set_up, yours: second.0 }, &[handle.as_fd()]);
@@ -323,7 +323,7 @@ fn a_ring_that_makes_no_sense_breaks_its_endpoint() {
 fn descriptors_that_reach_too_far_break_their_endpoint_and_harm_nothing() {
     let source = RemoteRegion { key: RegionKey(5), kind: RegionKind::Bulk, bytes: 4096 };
     let (fd, mapping) = memory::create("source", 4096, Access::ReadWrite).unwrap();
-    // SAFETY: the mapping holds 4096 bytes, and nobody else knows of it yet.
+    // SAFETY: the mapping holds 4096 bytes, and nothing else uses it yet.
     unsafe { mapping.base().as_ptr().write_bytes(0xff, 4096) };
     let region_source = |offset| Origin::Region { key: source.key, offset };
     let cases: [(&str, bool, u64, Origin, u64); 8] = [
@@ -404,7 +404,7 @@ fn memory_that_is_handed_over_and_taken_back_without_end_ends_the_link() {
     world.check_undisturbed();
 }
 
-/// After that the sender uses its buffer again, and the packet that says so may come later.
+/// After closing, the sender uses its buffer again, and the packet that says so may come later.
 #[test]
 fn what_is_pulled_after_its_sender_has_closed_is_not_reported() {
     let mut world = World::new("withdrawn");
@@ -449,7 +449,7 @@ fn a_packet_that_no_node_sends_ends_the_link() {
     }
 }
 
-/// Others would go on without it at once, while it may still read.
+/// Others would go on at once without a process that is taken for dead, while it may still read.
 #[test]
 fn who_closes_its_socket_without_a_word_is_not_taken_for_dead() {
     let mut world = World::new("silent");

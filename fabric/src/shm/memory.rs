@@ -1,8 +1,8 @@
 //! Anonymous files that hold shared memory, and their mappings.
 //!
-//! A file's size is sealed before its descriptor goes to a peer, and a peer's file is mapped only if it is sealed: what
-//! is mapped can't shrink, so no peer can make an access fault. Bulk memory is sealed against new writable mappings as
-//! well, so the kernel itself vouches that no peer ever writes it (G6).
+//! A file's size is sealed before its descriptor goes to a peer, and a peer's file is mapped only if it is sealed:
+//! mapped memory can't shrink, so no peer can make an access fault. Bulk memory is sealed against new writable mappings
+//! as well, so the kernel itself vouches that no peer ever writes it (G6).
 
 use std::{
     ops::Deref,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{Region, RegionKey, RegionKind, RemoteRegion};
 
-/// What an operator can do about a refusal of the system, as the rest of a sentence.
+/// An operator's remedy for a refusal of the system, as the rest of a sentence.
 pub(super) fn hint(cause: Errno) -> &'static str {
     match cause {
         Errno::MFILE => " (raise this process's limit of open files: `ulimit -n`)",
@@ -46,14 +46,14 @@ pub(super) fn random() -> Result<u64, Errno> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// How a mapping may be used.
+/// The use that a mapping permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     ReadOnly,
     ReadWrite,
 }
 
-/// Mapped memory. It goes when this does.
+/// Mapped memory, unmapped when this is dropped.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -74,7 +74,7 @@ impl Mapping {
         Mapping::with(fd, bytes, prot, MapFlags::SHARED)
     }
 
-    /// A mapping of which pages become this process's own when they are written.
+    /// A mapping whose pages become this process's own when they are written.
     pub(super) fn private(fd: impl AsFd, bytes: usize) -> Result<Mapping, Errno> {
         Mapping::with(fd, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
@@ -98,7 +98,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is that of `with`, and whoever uses it keeps this value.
+        // SAFETY: the range is that of `with`, and any user of it keeps this value.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
             tracing::error!(%error, bytes = self.bytes, "shared memory could not be unmapped");
         }
@@ -125,7 +125,7 @@ pub(super) fn create(name: &str, bytes: usize, peers: Access) -> Result<(OwnedFd
     Ok((fd, mapping))
 }
 
-/// Why a peer's memory was not mapped.
+/// The reason for which a peer's memory was not mapped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForeignError {
     #[error("it handed over memory whose size is not sealed")]
@@ -138,16 +138,16 @@ pub(super) enum ForeignError {
     System { bytes: u64, cause: Errno },
 }
 
-/// Maps `bytes` of memory that a peer handed over, after looking at what it really is.
+/// Maps `bytes` of memory that a peer handed over, after a check of its true size and seals.
 pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Mapping, ForeignError> {
     let (pages, _) = check_foreign(fd, bytes)?;
     Mapping::new(fd, pages, access).map_err(|cause| ForeignError::System { bytes, cause })
 }
 
-/// Looks at memory of `bytes` that a peer handed over. Returns how much to map, and its seals.
+/// Checks memory of `bytes` that a peer handed over. Returns the number of bytes to map, and its seals.
 pub(super) fn check_foreign(fd: BorrowedFd<'_>, bytes: u64) -> Result<(usize, SealFlags), ForeignError> {
     let system = |cause| ForeignError::System { bytes, cause };
-    // What is no such file at all has no seals either.
+    // A descriptor of no such file has no seals either.
     let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err(ForeignError::Unsealed);
@@ -160,7 +160,7 @@ pub(super) fn check_foreign(fd: BorrowedFd<'_>, bytes: u64) -> Result<(usize, Se
     Ok((pages, seals))
 }
 
-/// Memory that a fabric registered: what keeps a [`Region`] of it alive.
+/// Memory that a fabric registered: the owner that keeps a [`Region`] of it alive.
 pub(super) struct OwnMemory {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) describe: RemoteRegion,
@@ -197,7 +197,7 @@ impl OwnMemory {
         Ok(OwnMemory::region(Arc::new(memory)))
     }
 
-    /// The region over memory that has none.
+    /// The region over memory that has no region.
     pub(super) fn region(memory: Arc<OwnMemory>) -> Region {
         let (RemoteRegion { key, kind, bytes }, base) = (memory.describe, memory.mapping.base());
         // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and lives as long as
@@ -252,7 +252,7 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Maps what a peer handed over, as its kind and use permit.
+    /// Maps memory that a peer handed over, as its kind and use permit.
     pub(super) fn map(fd: BorrowedFd<'_>, describe: RemoteRegion, access: Access) -> Result<PeerMemory, ForeignError> {
         let mapping = map_foreign(fd, describe.bytes as u64, access)?;
         Ok(PeerMemory { describe, mapping })
@@ -289,7 +289,7 @@ fn end_at(at: *mut u8, kind: RegionKind, bytes: usize) -> End {
     End { at, polled: kind == RegionKind::Polled, uncached: bytes >= UNCACHED_BYTES }
 }
 
-/// A descriptor that is passed to a peer, by whoever keeps it open.
+/// A descriptor that is passed to a peer, with the owner that keeps it open.
 #[derive(Clone)]
 pub(super) enum Handle {
     Memory(Arc<OwnMemory>),

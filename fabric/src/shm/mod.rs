@@ -6,8 +6,9 @@
 //! the poster, word by word, straight into the peer's memory. All else goes through a descriptor ring in shared memory,
 //! one per endpoint and direction: the receiver, in its `poll`, pulls the bytes from a read-only mapping of the
 //! sender's memory. Bulk memory is therefore never written by a peer, and a peer that was stopped in the middle of a
-//! copy can't resume it in memory that was given to the application (G6). Nor do bytes travel that a buffer gets after its
-//! endpoint was closed: the ring says so to who pulls or reads, and what was copied then is not reported.
+//! copy can't resume it in memory that was given to the application (G6). Nor do bytes travel that a buffer gets after
+//! its endpoint was closed: the ring says so to a process that pulls or reads, and bytes that were copied then are not
+//! reported.
 //!
 //! ```text
 //!   poster's thread                                    peer's thread
@@ -20,24 +21,24 @@
 //!        greeting, memory and rings of endpoints, notice of death
 //! ```
 //!
-//! `post` and `poll` make no system call and take no lock, except the first time that memory is sent from, to wake a
-//! peer that sleeps, and for what is shared (below).
+//! `post` and `poll` make no system call and take no lock, with three exceptions: the first time that memory is sent
+//! from, waking a peer that sleeps, and shared memory (below).
 //!
 //! Receivers may also be given the pages of one sealed copy in place of copies of their own: see
 //! [`ShmFabric::share`], and [`SharedCopy`] for what they hold.
 //!
-//! # Who is trusted
+//! # Trust
 //!
-//! Only processes of the same user get past the greeting. What nodes send is checked before it is used: packets,
-//! descriptors, sizes and seals of memory. A peer that breaks the rules breaks its endpoint, with a reason. What a node
-//! *can* do is garble the polled memory that it was given, at any time until its process ends.
+//! Only processes of the same user get past the greeting. Data from nodes is checked before it is used: packets,
+//! descriptors, sizes and seals of memory. A peer that breaks the rules breaks its endpoint, with a reason. A node
+//! *can* still garble the polled memory that it was given, at any time until its process ends.
 //!
 //! # Limits
 //!
 //! A stopped process is not noticed: its peers wait (the layers above have heartbeats). Each region takes a file
 //! descriptor, each region and endpoint one or two mappings, sealed memory and each copy of it one. A node has at most
 //! 4096 regions and shares at a time that one peer may pull or take; beyond that the peer ends their link. Nodes meet
-//! only within one network namespace, since that is where the names of their sockets are. Linux 5.1 or later.
+//! only within one network namespace, since the names of their sockets belong to it. Linux 5.1 or later is needed.
 
 mod config;
 mod control;
@@ -67,5 +68,5 @@ pub use fabric::ShmFabric;
 pub use share::{SealError, SealedMemory, SharedCopy};
 pub use stats::ShmStats;
 
-/// The version of what nodes say to each other: the packets, the rings, and the doorbells with the news beside them.
+/// The version of the protocol between nodes: the packets, the rings, and the doorbells with the news beside them.
 pub(crate) const PROTOCOL: u32 = 3;

@@ -1,36 +1,36 @@
-//! Which peers may have left descriptors in the rings, so that a poll does not look at every ring.
+//! Counts that show which peers may have left descriptors in the rings, so that a poll does not look at every ring.
 //!
-//! Each node counts, in a word per peer, how often it has handed that peer descriptors. The peer looks at the rings
-//! that they share when it finds the count changed. The words lie in the node's page, which it alone writes and its
-//! peers map read-only:
+//! Each node counts, in a word per peer, the times that it has handed that peer descriptors. The peer looks at the
+//! rings that they share when it finds the count changed. The words lie in the node's page, which it alone writes and
+//! its peers map read-only:
 //!
 //! ```text
 //! byte    0          watch  u64  see the `doorbell` module
 //!       128 (1 + k)  news   u64  for the peers whose id leaves k when divided by 63
 //! ```
 //!
-//! Peers that share a word look in vain at times. What was handed over before an endpoint was connected is found
-//! without a count, since a new endpoint is looked at; and so is what a poll left behind: see `due`.
+//! Peers that share a word look in vain at times. Descriptors that were handed over before an endpoint was connected
+//! are found without a count, since a new endpoint is looked at. So are those that a poll left behind: see `due`.
 //!
 //! # No descriptor is hidden
 //!
-//! The count is stored (release) after the ring's tail, and loaded (acquire) before the look at the tail. So a look finds
-//! all that the count which led to it stands for, and what it does not find changes the count again. For a sleeper, the
-//! count is the work that the `doorbell` module speaks of: it is stored before the ringer's fence, and loaded after the
-//! sleeper's. loom checks a model of both, in `loom_tests`.
+//! The count is stored (release) after the ring's tail, and loaded (acquire) before the look at the tail. So a look
+//! finds all descriptors that are counted in the value that led to it, and a descriptor that it does not find changes
+//! the count again. For a sleeper, the count is the work that the `doorbell` module speaks of: it is stored before the
+//! ringer's fence, and loaded after the sleeper's. loom checks a model of both, in `loom_tests`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::Mapping;
 use crate::NodeId;
 
-/// How many words there are.
+/// The number of words.
 const WORDS: u64 = 63;
 
-/// How far apart words lie, in bytes: a processor fetches lines of 64 by pairs.
+/// The distance between words, in bytes: a processor fetches lines of 64 by pairs.
 const STRIDE: usize = 128;
 
-/// What a node's page holds, in bytes.
+/// The size of a node's page, in bytes.
 pub(super) const PAGE_BYTES: usize = STRIDE * (1 + WORDS as usize);
 
 /// A count's atomic: that of shared memory, or loom's in the model.
@@ -51,13 +51,13 @@ impl Count for AtomicU64 {
     }
 }
 
-/// Counts news. One thread does this.
+/// Counts news. Only one thread calls this.
 #[inline]
 fn count_up<C: Count>(news: &C) {
     news.store(news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
 }
 
-/// Whether there is news since `seen`, which it brings up to date. Look at the rings after this.
+/// Whether there is news since `seen`, which it brings up to date. The caller looks at the rings after this.
 #[inline]
 fn is_new<C: Count>(news: &C, seen: &mut u64) -> bool {
     let count = news.load(Ordering::Acquire);
@@ -69,18 +69,18 @@ fn is_new<C: Count>(news: &C, seen: &mut u64) -> bool {
 fn word_for(page: &Mapping, peer: NodeId) -> &AtomicU64 {
     let offset = STRIDE * (1 + (u64::from(peer.0) % WORDS) as usize);
     debug_assert!(offset < page.bytes());
-    // SAFETY: the page was created, or mapped, with `PAGE_BYTES`, and lives as long as the reference. Only the node that
-    // owns it stores to it, by atomics.
+    // SAFETY: the page was created, or mapped, with `PAGE_BYTES`, and lives as long as the reference. Only the node
+    // that owns it stores to it, by atomics.
     unsafe { AtomicU64::from_ptr(page.base().as_ptr().add(offset).cast()) }
 }
 
-/// Lets a peer know that it was handed descriptors. Only the polling thread does.
+/// Tells a peer that it was handed descriptors. Only the polling thread calls this.
 #[inline]
 pub(super) fn tell(page: &Mapping, peer: NodeId) {
     count_up(word_for(page, peer));
 }
 
-/// What a node has seen of a peer's news for it.
+/// The last count that a node has seen of a peer's news for it.
 #[derive(Debug)]
 pub(super) struct Seen {
     node: NodeId,
@@ -92,7 +92,7 @@ impl Seen {
         Seen { node, count: 0 }
     }
 
-    /// Whether there is news in the peer's page since the last time. Look at the rings after this.
+    /// Whether there is news in the peer's page since the last time. The caller looks at the rings after this.
     #[inline]
     pub(super) fn catch_up(&mut self, page: &Mapping) -> bool {
         is_new(word_for(page, self.node), &mut self.count)
@@ -123,7 +123,7 @@ mod loom_tests {
         }
     }
 
-    /// What two nodes share, for one direction, with the tails of two rings.
+    /// The memory that two nodes share, for one direction, with the tails of two rings.
     #[derive(Default)]
     struct Link {
         tails: [AtomicU64; 2],

@@ -21,20 +21,20 @@ pub(super) struct LinkId(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerIx(usize);
 
-/// Memory that a peer has sends pulled from, or why it could not be mapped.
+/// Memory that a peer has sends pulled from, or the reason for which it could not be mapped.
 pub(super) type Source = Result<PeerMemory, String>;
 
 pub(super) struct Peer {
     pub(super) link: LinkId,
     pub(super) node: NodeId,
     pub(super) sources: HashMap<RegionKey, Source>,
-    /// Sealed memory that the peer shares, until it is taken; or why it could not be mapped.
+    /// Sealed memory that the peer shares, until it is taken; or the reason for which it could not be mapped.
     pub(super) shares: HashMap<RegionKey, Result<SharedCopy, String>>,
     /// The endpoints that are connected with it.
     pub(super) endpoints: Vec<EndpointId>,
     bell: PeerBell,
     touched: bool,
-    /// It was handed descriptors since this node last rang.
+    /// Whether it was handed descriptors since this node last rang.
     handed: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Peer {
 #[derive(Default)]
 pub(super) struct Peers {
     slots: Vec<Option<Peer>>,
-    /// Whom this node gave work to since it last rang.
+    /// The peers that this node gave work to since it last rang.
     touched: Vec<PeerIx>,
 }
 
@@ -115,7 +115,7 @@ impl Peers {
         }
     }
 
-    /// Tells the peers that were touched what they were handed, and wakes those that sleep.
+    /// Tells the peers that were touched of the descriptors that they were handed, and wakes those that sleep.
     #[inline]
     pub(super) fn ring(&mut self, bell: &Doorbell, stats: &mut ShmStats) {
         if self.touched.is_empty() {
@@ -128,7 +128,7 @@ impl Peers {
                 bell.tell(peer.node);
             }
         }
-        // Between the work and the look at who sleeps: see the `doorbell` module.
+        // The fence between the work and the look at the watches: see the `doorbell` module.
         fence(Ordering::SeqCst);
         for PeerIx(ix) in self.touched.drain(..) {
             // A peer may have gone since, and another taken its place, which then is rung in vain.

@@ -1,9 +1,9 @@
-//! Posting work: what is wrong with it, and the shortest way for it.
+//! Posting work: the checks, and the shortest way for it.
 //!
 //! Bytes for polled memory are *pushed*: this side stores them into the peer's memory at once. All else is handed over
-//! as a descriptor, and the peer *pulls* the bytes. While descriptors are outstanding, what follows them goes the same
-//! way, so that everything takes effect in the order of posts (G1). Reads, which only this side can carry out, wait
-//! until none is outstanding, and what follows a read waits for it.
+//! as a descriptor, and the peer *pulls* the bytes. While descriptors are outstanding, later work goes the same way, so
+//! that everything takes effect in the order of posts (G1). Reads, which only this side can carry out, wait until none
+//! is outstanding, and work behind a read waits for it.
 
 use super::{
     control::Command,
@@ -19,7 +19,7 @@ use crate::{
     check::{check_slice, check_source, check_words},
 };
 
-/// Where a transfer's bytes go.
+/// The destination of a transfer's bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Dest {
     Write(Target),
@@ -28,7 +28,7 @@ pub(super) enum Dest {
     Send(Option<u32>),
 }
 
-/// What became of work that was to be handed over.
+/// The outcome of work that was to be handed over.
 enum Issued {
     Yes,
     /// It must wait.
@@ -45,7 +45,7 @@ impl Endpoint {
         posted
     }
 
-    /// Lets the next poll look at this endpoint if it has work left.
+    /// Has the next poll look at this endpoint if it has work left.
     #[inline]
     fn note_own_work(&mut self, core: &mut Core) {
         if self.has_own_work() {
@@ -137,16 +137,16 @@ impl Endpoint {
         let Slice { region, offset, len } = into;
         let work = DeferredWork::Read { from, into: region.clone(), into_offset: offset, len, done: 0 };
         self.sending.backlog.push_back(Deferred { work, token });
-        // A short one is over at once, if nothing is ahead of it.
+        // A short read is over at once, if nothing is ahead of it.
         if self.sending.backlog.len() == 1 && len <= READ_AT_ONCE {
             let mut budget = READ_AT_ONCE;
-            // What would break the endpoint now does so at the next poll.
+            // A reason that would break the endpoint now does so at the next poll.
             let _ = self.pump(core, &mut budget);
         }
         Ok(())
     }
 
-    /// Goes on with work that waited, copying `budget` bytes at most. A reason breaks the endpoint.
+    /// Goes on with work that waited, copying `budget` bytes at most. A returned reason breaks the endpoint.
     pub(super) fn pump(&mut self, core: &mut Core, budget: &mut usize) -> Option<BreakReason> {
         let up = self.up.as_ref()?;
         let sending = &mut self.sending;
@@ -167,7 +167,7 @@ impl Endpoint {
                     return None;
                 }
                 Issued::Break(reason) => {
-                    // It is flushed with the others.
+                    // The work is flushed with the others.
                     sending.backlog.push_front(first);
                     return Some(reason);
                 }
@@ -189,7 +189,7 @@ impl Sending {
         }
     }
 
-    /// Notes work for a peer that is done with this endpoint, while the news of that are on their way.
+    /// Notes work for a peer that is done with this endpoint, while the news of that is on its way.
     fn note_lost(&mut self, token: Token) -> Issued {
         self.pending.push_back(Pending { end: u64::MAX, token, _keep: None });
         Issued::Yes
@@ -261,7 +261,7 @@ impl Sending {
         let mut copied = [0; INLINE_BYTES];
         let (from, inline, keep): (_, &[u8], _) = match source {
             Source::Inline(bytes) => (Origin::Inline, bytes, None),
-            // What is short travels in the ring: the peer needs no mapping for it.
+            // Short bytes travel in the ring: the peer needs no mapping for them.
             Source::Region(slice) if len <= INLINE_BYTES => {
                 slice.region.read(slice.offset, &mut copied[..len]);
                 (Origin::Inline, &copied[..len], None)
@@ -311,7 +311,7 @@ impl Sending {
         Issued::Yes
     }
 
-    /// Copies a piece of what is to be read, once everything before it has taken effect.
+    /// Copies a piece of a read, once everything before it has taken effect.
     #[allow(clippy::too_many_arguments, reason = "the fields of one read")]
     fn read(
         &mut self,
@@ -417,7 +417,7 @@ impl OwnedSource {
     }
 }
 
-/// A target of an unknown key passes: it breaks the endpoint instead.
+/// Checks the alignment of a target. An unknown key passes: it breaks the endpoint instead.
 #[inline]
 fn check_target(up: &Up, target: Target, len: usize) -> Result<(), PostError> {
     let polled = up.remote(target.region).is_some_and(|memory| memory.describe.kind == RegionKind::Polled);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{BreakReason, Completion, Region, RegionKey, RegionKind};
 
-/// What a descriptor counts against a poll's budget besides its bytes, so that a peer that posts as fast as this side
+/// The cost of a descriptor against a poll's budget besides its bytes, so that a peer that posts as fast as this side
 /// pulls can't keep a poll from returning.
 const DESCRIPTOR_COST: usize = 64;
 
@@ -20,11 +20,11 @@ const DESCRIPTOR_COST: usize = 64;
 pub(super) struct Pull {
     descriptor: Descriptor,
     place: Place,
-    /// How many bytes are in place.
+    /// The number of bytes that are in place.
     done: usize,
 }
 
-/// Where the bytes go.
+/// The destination of a descriptor's bytes.
 #[derive(Clone, Copy)]
 enum Place {
     /// The index among the exposed regions, and the offset there.
@@ -35,7 +35,7 @@ enum Place {
     Nowhere,
 }
 
-/// Why a descriptor is not complete.
+/// The reason for which a descriptor is not complete.
 enum Stop {
     /// Its source has not been handed over yet.
     NoSource,
@@ -47,7 +47,8 @@ enum Stop {
 }
 
 impl Endpoint {
-    /// Carries out what the peer has handed over, copying `budget` bytes at most. An error breaks the endpoint.
+    /// Carries out the work that the peer has handed over, copying `budget` bytes at most. An error breaks the
+    /// endpoint.
     #[inline]
     pub(super) fn pull(
         &mut self,
@@ -122,7 +123,7 @@ impl Endpoint {
 }
 
 impl Peer {
-    /// Whether what a descriptor shares has come.
+    /// Checks that the memory which a descriptor shares has come.
     fn check_share(&self, descriptor: &Descriptor) -> Result<(), Stop> {
         let failed = |text: &str| Err(Stop::Break(BreakReason::Failed(format!("{}: {text}", self.node))));
         match share_of(descriptor).map(|key| self.shares.get(&key)) {
@@ -145,7 +146,7 @@ fn share_of(descriptor: &Descriptor) -> Option<RegionKey> {
     }
 }
 
-/// Where a descriptor's bytes go, if it may be carried out. Nothing of it is believed.
+/// The destination of a descriptor's bytes, if it may be carried out. Each of its fields is checked.
 fn place(descriptor: &Descriptor, exposed: &[Region], recv: Option<&Recv>) -> Result<Place, BreakReason> {
     let Ok(len) = usize::try_from(descriptor.len) else { return Err(BreakReason::Access) };
     match descriptor.kind {
@@ -225,7 +226,7 @@ impl Pull {
                 // SAFETY: the source holds `len` bytes at `offset`, aligned if it is polled, and `place` made sure of
                 // the same for the target. The source is mapped apart from all regions.
                 unsafe { copy(source.end(offset + self.done), to, piece) };
-                // What was copied meanwhile may be anything, and is not reported.
+                // Bytes that were copied meanwhile may be anything, and are not reported.
                 if up.ring.is_withdrawn() {
                     return Err(Stop::Withdrawn);
                 }

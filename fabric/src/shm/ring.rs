@@ -1,4 +1,4 @@
-//! The descriptor rings: how one side of an endpoint tells the other of work that the other carries out.
+//! The descriptor rings, by which one side of an endpoint tells the other of work that the other carries out.
 //!
 //! Each direction has a ring in a shared file of the sender's. One side writes it, the other reads it.
 //!
@@ -13,8 +13,8 @@
 //! A descriptor takes one slot, and as many more as its inline bytes need:
 //!
 //! ```text
-//! word 0   kind (byte 0: 1 write, 2 write with immediate, 3 send, 4 share), flags (byte 1: 1 inline, 2 has an immediate),
-//!          slots (byte 2), immediate (bytes 4..8)
+//! word 0   kind (byte 0: 1 write, 2 write with immediate, 3 send, 4 share),
+//!          flags (byte 1: 1 inline, 2 has an immediate), slots (byte 2), immediate (bytes 4..8)
 //!      1   length in bytes
 //!      2   key of the target region         (not for sends)
 //!      3   offset in the target region      (nor for shares)
@@ -50,7 +50,7 @@ const fn file_bytes(slots: u64) -> usize {
     8 * (SLOTS + SLOT_WORDS * slots as usize)
 }
 
-/// What the receiver is asked to do.
+/// The work that the receiver is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Write {
@@ -67,7 +67,7 @@ pub(super) enum Kind {
     },
 }
 
-/// Where the receiver finds the bytes.
+/// The source of the bytes for the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Inline,
@@ -83,7 +83,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// How many slots it takes.
+    /// The number of slots that it takes.
     pub(super) fn slots(&self) -> u64 {
         match self.from {
             Origin::Inline => slots_for_inline(self.len as usize),
@@ -92,7 +92,7 @@ impl Descriptor {
     }
 }
 
-/// What a peer wrote into a ring makes no sense.
+/// An error for contents of a ring that no correct peer writes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its descriptor ring is corrupt: {0}")]
 pub(super) struct Corrupt(&'static str);
@@ -148,11 +148,11 @@ impl Sender {
         self.tail
     }
 
-    /// The position up to which the peer has consumed them; what it did for them is visible then.
+    /// The position up to which the peer has consumed them; the effects of those descriptors are visible then.
     #[inline]
     pub(super) fn consumed(&mut self) -> u64 {
         let head = self.ring.word(HEAD).load(Ordering::Acquire);
-        // A peer that says anything else harms only itself.
+        // A peer that stores anything else harms only itself.
         if (self.head..=self.tail).contains(&head) {
             self.head = head;
         }
@@ -176,15 +176,14 @@ impl Sender {
         self.ring.word(CLOSED).load(Ordering::Acquire) != 0
     }
 
-    /// Whether the receiver took nothing more when memory of its node was read last, which it may have used again then.
+    /// Whether the receiver had closed by the last read of its node's memory, which may have been used again since.
     #[inline]
     pub(super) fn is_closed_by_now(&self) -> bool {
         fence(Ordering::Acquire);
         self.is_closed()
     }
 
-    /// Hands over a descriptor, and `inline` if that is where its bytes come from. The caller has seen that there is
-    /// room.
+    /// Hands over a descriptor, and `inline` if its bytes come from there. The caller has made sure of the room.
     pub(super) fn push(&mut self, descriptor: &Descriptor, inline: &[u8]) {
         let slots = descriptor.slots();
         assert!(self.ring.slots - (self.tail - self.head) >= slots, "there was room for {slots} slots");
@@ -221,7 +220,7 @@ impl Sender {
     /// Takes back the memory that descriptors name: from now on it may be written.
     pub(super) fn withdraw(&self) {
         self.ring.word(WITHDRAWN).store(1, Ordering::Relaxed);
-        // Whoever reads what is written after this, and looks then, sees the word.
+        // A reader of memory that is written after this, and that looks then, sees the word.
         fence(Ordering::Release);
     }
 
@@ -293,20 +292,20 @@ impl Receiver {
         words
     }
 
-    /// Whether what was copied by now from memory of the sender may be something else than it handed over.
+    /// Whether bytes that were copied by now from memory of the sender may differ from those that it handed over.
     #[inline]
     pub(super) fn is_withdrawn(&self) -> bool {
         fence(Ordering::Acquire);
         self.ring.word(WITHDRAWN).load(Ordering::Relaxed) != 0
     }
 
-    /// The next descriptor was carried out.
+    /// Consumes the next descriptor, which was carried out.
     #[inline]
     pub(super) fn advance(&mut self, descriptor: &Descriptor) {
         self.head += descriptor.slots();
     }
 
-    /// Tells the sender how far this has come. Returns whether that is news.
+    /// Tells the sender this side's position. Returns whether that is news.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         let news = self.published != self.head;

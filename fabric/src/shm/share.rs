@@ -1,18 +1,18 @@
 //! Copy-on-write sharing: receivers take the pages of one copy, in place of copies of their own.
 //!
-//! Memory is *sealed*: no mapping of it may be written, none ever will be, and the kernel vouches for that to whoever
-//! is handed it. A receiver maps it privately, so that what it writes is its own: the kernel copies a page when the
-//! holder first writes it. So no process, stopped or not, can change what the application holds (G6), and it outlives
-//! the peer.
+//! Memory is *sealed*: no mapping of it may be written, none ever will be, and the kernel vouches for that to any
+//! process that is handed it. A receiver maps it privately, so that its writes are its own: the kernel copies a page
+//! when the holder first writes it. So no process, stopped or not, can change the memory that the application holds
+//! (G6), and it outlives the peer.
 //!
-//! # When it pays
+//! # Cost and benefit
 //!
-//! Sharing moves no bytes. It costs the sender what sealing takes, once, and each holder a page fault for each page that
-//! it writes and for each few that it reads (the kernel maps neighbours along). So it pays where holders touch little of
-//! a message, or hand it on, and saves memory where they read it all. Measured for 256 MiB and one receiver on a virtual
+//! Sharing moves no bytes. It costs the sender the sealing, once, and each holder a page fault for each page that it
+//! writes and for each few that it reads (the kernel maps neighbours along). So it pays where holders touch little of a
+//! message, or hand it on, and saves memory where they read it all. Measured for 256 MiB and one receiver on a virtual
 //! machine, where faults are dear (`figures::sharing_beside_copying` of the crate's test `shm`):
 //!
-//! | what the holder does | copied | shared | page faults |
+//! | the holder's use | copied | shared | page faults |
 //! |---|---|---|---|
 //! | nothing | 16.6 ms | 0.06 ms | 0 |
 //! | reads all | 21 ms | 55 ms | 4096 |
@@ -46,28 +46,28 @@ pub struct SealedMemory {
     view: SharedCopy,
 }
 
-/// A private copy of sealed memory, of which the pages that this process has not written are shared.
+/// A private copy of sealed memory, whose pages are shared as long as this process has not written them.
 ///
-/// The kernel vouches that no process can write what is shared: each page that is written here becomes this process's
-/// own first, at the price of a page fault. Reading costs a fault for each few pages. For a message that is read or
-/// written as a whole, a send is the faster way.
+/// The kernel vouches that no process can write shared pages: each page that is written here becomes this process's own
+/// first, at the price of a page fault. Reading costs a fault for each few pages. For a message that is read or written
+/// as a whole, a send is the faster way.
 ///
-/// It stays as it is whatever becomes of the peer, the endpoint and the fabric.
+/// The copy stays as it is whatever becomes of the peer, the endpoint and the fabric.
 pub struct SharedCopy {
     mapping: Mapping,
     len: usize,
 }
 
-/// Why memory was not sealed.
+/// The reason for which memory was not sealed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// Nothing has changed.
+    /// The region can't be sealed as it is. Nothing has changed.
     #[error("{} bytes of memory can't be sealed: {why}", region.len())]
     Unsuitable {
         /// The region, as it was.
         region: Region,
-        /// What to do about it.
+        /// The reason, with the remedy.
         why: &'static str,
     },
     /// The system had no room for another mapping. Nothing has changed.
@@ -75,15 +75,16 @@ pub enum SealError {
     Unmapped {
         /// The region, as it was.
         region: Region,
-        /// What the system said.
+        /// The system's error.
         cause: Errno,
     },
-    /// The system did not seal the memory: somebody still has it mapped, or its pages pinned. Send the bytes instead.
+    /// The system did not seal the memory: it is still mapped somewhere, or its pages are pinned. Send the bytes
+    /// instead.
     #[error("the system did not seal {} bytes of memory: {cause}; send them from another region", bytes.len())]
     Refused {
         /// The region's bytes. The region itself is no more.
         bytes: SharedCopy,
-        /// What the system said.
+        /// The system's error.
         cause: Errno,
     },
 }
@@ -91,9 +92,9 @@ pub enum SealError {
 impl ShmFabric {
     /// Seals a bulk region, so that it can be [shared](ShmFabric::share).
     ///
-    /// `region` is the only handle to it: no endpoint exposes it, and what was sent from it is complete. If this process
-    /// is still about to tell a peer of it, it comes back, to try again after a poll. Before Linux 6.7, a peer that has
-    /// it mapped since it pulled from it makes the system refuse.
+    /// `region` is the only handle to it: no endpoint exposes it, and sends from it are complete. If this process is
+    /// still about to tell a peer of it, the call returns it in the error, for another try after a poll. Before Linux
+    /// 6.7, the system refuses if a peer still has it mapped since it pulled from it.
     pub fn seal(&mut self, region: Region) -> Result<SealedMemory, SealError> {
         let unsuitable = |region, why| Err(SealError::Unsuitable { region, why });
         if region.kind() != RegionKind::Bulk || OwnMemory::of(&region, self.core.incarnation).is_none() {
@@ -103,7 +104,7 @@ impl ShmFabric {
             Ok(memory) => memory,
             Err(region) => return unsuitable(region, "it is in use; drop its other handles, and let sends complete"),
         };
-        // Before the writable mapping goes: none can be had again.
+        // The view comes before the writable mapping goes: no other can be had again.
         let view = match SharedCopy::map(memory.fd.as_fd(), memory.describe.bytes) {
             Ok(view) => view,
             Err(cause) => return Err(SealError::Unmapped { region: OwnMemory::region(Arc::new(memory)), cause }),
@@ -116,9 +117,11 @@ impl ShmFabric {
         }
     }
 
-    /// Lets the peer have sealed memory, in place of a send: it consumes the receive that the peer posted first, whose
-    /// buffer stays as it is, and is ordered and reported as a send of no bytes. The peer takes it by
-    /// [`take_shared`](ShmFabric::take_shared). How much a peer may hold at a time: see the [module](super).
+    /// Gives sealed memory to the peer, in place of a send.
+    ///
+    /// It consumes the receive that the peer posted first, whose buffer stays as it is. It is ordered and reported as a
+    /// send of no bytes. The peer takes the memory by [`take_shared`](ShmFabric::take_shared). The [module](super)
+    /// states the number that a peer may hold at a time.
     pub fn share(
         &mut self,
         on: EndpointId,
@@ -130,21 +133,23 @@ impl ShmFabric {
         self.post_share(on, |key, control| Share { key, bytes, fd, control }, imm, token)
     }
 
-    /// Takes what a peer has shared, after the [`Received`](crate::Completion::Received) of the receive that it
-    /// consumed, and before the next poll: what is not taken then is let go.
+    /// Takes the memory that a peer has shared.
     ///
-    /// None if nothing was shared there: the peer sent instead. Receives of one token give theirs in order.
+    /// That is possible after the [`Received`](crate::Completion::Received) of the receive that it consumed, and before
+    /// the next poll: a share that is not taken then is let go.
+    ///
+    /// Returns none if nothing was shared there: the peer sent instead. Receives of one token give theirs in order.
     pub fn take_shared(&mut self, on: EndpointId, recv: Token) -> Option<SharedCopy> {
         let shared = &mut self.core.shared;
         let at = shared.iter().position(|(endpoint, token, _)| (*endpoint, *token) == (on, recv))?;
-        // In order: several receives may have one token.
+        // Several receives may have one token, so their order is kept.
         Some(shared.remove(at).2)
     }
 }
 
 /// Sealed memory on its way to one peer.
 pub(super) struct Share {
-    /// Names this very share.
+    /// The name of this very share.
     pub(super) key: RegionKey,
     pub(super) bytes: usize,
     fd: Arc<OwnedFd>,
@@ -155,7 +160,7 @@ impl Share {
     /// Hands it to the peer behind a link, which may then be told of it.
     pub(super) fn lend(&self, link: LinkId) -> Lease {
         let fd = Arc::clone(&self.fd);
-        // Not with the commands of the next poll: its end, if the endpoint breaks, shall come after it.
+        // It does not wait for the next poll's commands: its `Forget`, if the endpoint breaks, must come after it.
         self.control.send([Command::Share { link, key: self.key, bytes: self.bytes, fd }]);
         Lease { key: self.key, link, control: self.control.clone() }
     }
@@ -175,19 +180,19 @@ impl Drop for Lease {
 }
 
 impl SealedMemory {
-    /// This process's own copy, to hold and write as any receiver does.
+    /// A copy for this process, to hold and write as any receiver does.
     pub fn to_copy(&self) -> Result<SharedCopy, Errno> {
         SharedCopy::map(self.fd.as_fd(), self.len())
     }
 }
 
 impl SharedCopy {
-    /// Maps memory of this process that nobody writes.
+    /// Maps memory of this process that is not written any more.
     fn map(fd: BorrowedFd<'_>, len: usize) -> Result<SharedCopy, Errno> {
         Ok(SharedCopy { mapping: Mapping::private(fd, memory::whole_pages(len)?)?, len })
     }
 
-    /// Maps what a peer handed over, if the kernel vouches that nobody ever writes it.
+    /// Maps memory that a peer handed over, if the kernel vouches that it is never written.
     pub(super) fn map_foreign(fd: BorrowedFd<'_>, bytes: u64) -> Result<SharedCopy, ForeignError> {
         let (pages, seals) = memory::check_foreign(fd, bytes)?;
         if !seals.contains(SealFlags::WRITE) {
@@ -202,9 +207,9 @@ impl Deref for SharedCopy {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping holds `len` bytes and goes with `self`. It is private, of a file that nobody can shrink, and
+        // SAFETY: the mapping holds `len` bytes and goes with `self`. It is private, of a file that can't shrink, and
         // that is sealed against writing, or (if that was refused) has lost the only writable mapping it can ever have:
-        // what is behind it changes through `self` alone.
+        // the memory behind it changes through `self` alone.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.len) }
     }
 }

@@ -22,7 +22,7 @@ use rustix::{
 use super::wire::{EXPOSE_REGIONS, FRAME_BYTES};
 use crate::NodeId;
 
-/// How many connections may wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
 /// The abstract name of a node's socket: of this user, cluster and node alone.
@@ -36,7 +36,7 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Takes the name of a node; [`Errno::ADDRINUSE`] if another has it.
+/// Takes the name of a node; fails with [`Errno::ADDRINUSE`] if another process has it.
 pub(super) fn listener(rendezvous: &str, node: NodeId) -> Result<OwnedFd, Errno> {
     let socket = new_socket()?;
     bind(&socket, &name(rendezvous, node)?)?;
@@ -65,7 +65,8 @@ pub(super) fn is_same_user(socket: impl AsFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
 }
 
-/// The process at the other end, as what becomes readable when it is gone. None if the kernel does not tell.
+/// The process at the other end, as a descriptor that becomes readable when it is gone. None if the kernel does not
+/// tell.
 pub(super) fn peer_process(socket: impl AsFd) -> Option<OwnedFd> {
     let peer = sockopt::socket_peercred(socket).ok()?;
     pidfd_open(peer.pid, PidfdFlags::empty()).ok()
@@ -84,7 +85,7 @@ pub(super) fn is_readable_within(fd: impl AsFd, limit: Duration) -> bool {
     }
 }
 
-/// Sends a packet; [`Errno::AGAIN`] if the peer has to read first.
+/// Sends a packet; fails with [`Errno::AGAIN`] if the peer has to read first.
 pub(super) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(EXPOSE_REGIONS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -95,15 +96,15 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> R
     Ok(())
 }
 
-/// What came from a socket.
+/// The result of a receive from a socket.
 pub(super) enum Packet {
     /// So many bytes are in the buffer, and these descriptors came along.
     Bytes(usize, Vec<OwnedFd>),
-    /// Nothing now.
+    /// Nothing has come.
     None,
     /// The other end is closed.
     End,
-    /// It was longer than any packet is.
+    /// The packet was longer than any frame is.
     TooLong,
     /// Descriptors that came along could not be taken: this process has too many open.
     NoDescriptors,
@@ -117,7 +118,7 @@ pub(super) fn recv(socket: impl AsFd, buffer: &mut [u8; FRAME_BYTES]) -> Packet 
     let message = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
         Ok(message) => message,
         Err(Errno::AGAIN | Errno::INTR) => return Packet::None,
-        // A reset is what a peer leaves that ended with packets unread.
+        // A peer that ended with packets unread leaves a reset.
         Err(_) => return Packet::End,
     };
     let mut fds = Vec::new();

@@ -1,4 +1,4 @@
-//! What a fabric has done so far.
+//! The counters of a fabric.
 
 /// Counts since a [`ShmFabric`](super::ShmFabric) was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,12 +18,13 @@ pub struct ShmStats {
     pub bytes_pulled: u64,
     /// Bytes that were read from peers' memory.
     pub bytes_read: u64,
-    /// How often polls looked at an endpoint. They do where the peer may have left something, or work is outstanding.
+    /// The number of times that polls looked at an endpoint. They do where the peer may have left something, or work is
+    /// outstanding.
     pub endpoints_looked_at: u64,
-    /// How often a peer that slept was signaled.
+    /// The number of times that a peer that slept was signaled.
     pub doorbells_rung: u64,
-    /// How often a peer that had work was awake, or signaled already.
+    /// The number of times that a peer that had work was awake, or signaled already.
     pub doorbells_skipped: u64,
-    /// Connections that were closed since they were not a node's.
+    /// Connections that were closed since their other end was no node of the cluster.
     pub strangers_refused: u64,
 }

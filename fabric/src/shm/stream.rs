@@ -1,17 +1,17 @@
 //! Copies that pass the cache by.
 //!
-//! An ordinary store to a line that is not in the cache reads the line first, and later writes it back: with the source's,
-//! three bytes move for each that is copied. Non-temporal stores write whole lines to memory, and two move. They are
-//! slower where the cache would have kept the target.
+//! An ordinary store to a line that is not in the cache reads the line first, and later writes it back: with the
+//! source's, three bytes move for each that is copied. Non-temporal stores write whole lines to memory, and two move.
+//! They are slower where the cache would have kept the target.
 
-/// Shorter copies do not pay for what it takes to begin and end one.
+/// The length from which a copy past the cache pays for its beginning and end.
 pub(super) const STREAM_BYTES: usize = 64 << 10;
 
-/// Regions of this size and more are taken not to stay in the cache between two messages.
+/// The size from which regions are taken not to stay in the cache between two messages.
 pub(super) const UNCACHED_BYTES: usize = 8 << 20;
 
-/// Copies `len` bytes, past the cache where this processor can. What was stored is ordered before later stores, as
-/// ordinary ones are.
+/// Copies `len` bytes, past the cache where this processor can. Its stores are ordered before later stores, as ordinary
+/// ones are.
 ///
 /// # Safety
 ///
@@ -33,7 +33,7 @@ mod x86_64 {
         ptr,
     };
 
-    /// A cache line: what a non-temporal store should fill, or it is written in pieces.
+    /// The size of a cache line, which a non-temporal store should fill, or it is written in pieces.
     const LINE: usize = 64;
 
     /// # Safety

@@ -1,7 +1,7 @@
 //! The frames that nodes exchange over their connection's socket.
 //!
-//! Each is one packet: a byte that says what it is, then its fields without padding, numbers little-endian. Descriptors
-//! travel beside the packet, in the order that is named here.
+//! Each is one packet: a byte that names the frame, then its fields without padding, numbers little-endian. Descriptors
+//! travel beside the packet, in the order of the table.
 //!
 //! | byte | frame | fields | descriptors |
 //! |---|---|---|---|
@@ -20,7 +20,7 @@
 //! | 13 | `Share` | key u64, bytes u64 | the sealed memory |
 //!
 //! A text has its length (u16) before it. The start of a `Hello`, up to `from`, and all of a `Refuse` stay the same in
-//! all versions, so that nodes of different versions can say what is wrong.
+//! all versions, so that nodes of different versions can name the mismatch.
 
 pub(super) use crate::wire::Malformed;
 use crate::{
@@ -28,21 +28,21 @@ use crate::{
     wire::{Reader, Writer},
 };
 
-/// Begins the first frame in either direction.
+/// The number that begins the first frame in either direction.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"squallSM");
 
 /// The longest frame, in bytes.
 pub(super) const FRAME_BYTES: usize = 4096;
 
-/// The most regions that one `Expose` carries; so many descriptors also bound what a receiver makes room for.
+/// The most regions that one `Expose` carries; this also bounds the descriptors that a receiver makes room for.
 pub(super) const EXPOSE_REGIONS: usize = 128;
 
-/// Who speaks, and to whom.
+/// The introduction of a node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) from: NodeId,
-    /// What follows is known only if the version is this node's.
+    /// The remaining fields, known only if the version is this node's.
     pub(super) rest: Option<HelloRest>,
 }
 
@@ -53,12 +53,12 @@ pub(super) struct HelloRest {
     pub(super) cluster: String,
 }
 
-/// Why a node does not talk to another.
+/// The reason for which a node does not talk to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefuseWhy {
     Version,
     Cluster,
-    /// It is connected with that node already. Try again.
+    /// It has a connection with the other node already. Try again.
     Busy,
 }
 
@@ -164,7 +164,7 @@ impl Frame {
     }
 }
 
-/// What frames have in common.
+/// The parts that frames have in common.
 trait Parts {
     fn hello(&mut self, hello: &Hello) -> &mut Self;
     fn region(&mut self, region: &RemoteRegion) -> &mut Self;
@@ -202,9 +202,9 @@ impl Parts for Writer {
             BreakReason::ReceiverNotReady => (2, ""),
             BreakReason::Refused(text) => (3, text.as_str()),
             BreakReason::Failed(text) => (4, text.as_str()),
-            // No side breaks an endpoint for these and lives to tell.
+            // No side that sends a `Close` breaks an endpoint for these reasons.
             BreakReason::ProcessGone | BreakReason::Unreachable | BreakReason::TagInUse => (0, ""),
-            // Nor here, where no network is.
+            // Nor for these, which need a network.
             BreakReason::Lost(_) | BreakReason::GivenUp => (0, ""),
         };
         self.u8(code).text(text)

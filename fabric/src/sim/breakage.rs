@@ -1,4 +1,4 @@
-//! How connections end: broken, closed, or with their node; and partitions.
+//! The ends of connections: broken, closed, or with their node; and partitions.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{BreakReason, Completion, EndpointId, Flushed, NodeId, Time, Token, graph::Executor};
 
-/// Operations longer than this do not survive their poster's side: there is no use in a copy.
+/// The length beyond which operations do not survive their poster's side: a copy would serve no purpose.
 const KEPT_BYTES: usize = 64 * 1024;
 
 impl World {
-    /// Breaks one side: flushes its work, and lets the other side know.
+    /// Breaks one side: flushes its work, and tells the other side.
     pub(super) fn break_side(&mut self, e: EndpointId, reason: BreakReason) {
         self.settle(e);
         let news = self.one_way();
@@ -49,7 +49,7 @@ impl World {
 
     /// Closes one side, now.
     pub(super) fn close(&mut self, node: NodeIx, e: EndpointId) {
-        // Also what is left of an endpoint that has broken by itself.
+        // This drops reports of an endpoint that has broken by itself, too.
         if !self.sabotaged(Sabotage::ReportAfterDisconnect) {
             self.node(node).completions.retain(|completion| completion.endpoint() != Some(e));
         }
@@ -61,8 +61,8 @@ impl World {
         }
     }
 
-    /// Ends a side and all that travels towards it (G6). Its counterpart hears of it at `news`, behind what still gets
-    /// out.
+    /// Ends a side and all operations that travel towards it (G6). Its counterpart hears of it at `news`, behind the
+    /// operations that still get out.
     fn remove_side(&mut self, e: EndpointId, reason: BreakReason, news: Time) -> Option<Box<Side>> {
         let side = self.sides.get_mut(e.0 as usize)?.take()?;
         self.node(side.node).sides.remove(&e);
@@ -76,8 +76,8 @@ impl World {
         Some(side)
     }
 
-    /// The poster of what travels towards `e` is gone. Any prefix of it still lands, of the last operation perhaps only
-    /// some words.
+    /// Ends the operations towards `e`, whose poster is gone. Any prefix of them still lands, of the last operation
+    /// perhaps only some words.
     fn end_flow(&mut self, e: EndpointId, reason: BreakReason, news: Time) {
         let latest = self.now + self.longest_detection();
         let torn = self.rng.bool();
@@ -97,7 +97,7 @@ impl World {
                 }
                 flow.landing = Some(landing);
             } else {
-                // It stays as it is: some of its bytes have landed. Its receive is flushed with the others.
+                // The operation stays as it is: some of its bytes have landed. Its receive is flushed with the others.
                 keep = 0;
                 if let Some(recv) = landing.recv {
                     side.recvs.push_front(recv);
@@ -125,12 +125,12 @@ impl World {
         self.schedule_land(e);
     }
 
-    /// The failure timeout, less what is on the way when it runs out.
+    /// The failure timeout, less the time of operations that are on the way when it runs out.
     fn longest_detection(&self) -> Duration {
         self.config.failure_timeout.mul_f64(0.9)
     }
 
-    /// Ends a node's process. Peers learn of it (`seen`: as a process that ended), or only that it is silent.
+    /// Ends a node's process. Peers learn that the process ended (`seen`), or only that it is silent.
     pub(super) fn crash(&mut self, ix: NodeIx, seen: bool) {
         let node = self.id(ix);
         self.trace(|_| TraceEvent::Crashed { node });
@@ -196,7 +196,7 @@ impl World {
         at(a, b).chain(at(b, a)).collect()
     }
 
-    /// `e` has waited long enough for the end of a partition.
+    /// Breaks `e` if the partition that it waits out still lasts.
     pub(super) fn time_out(&mut self, e: EndpointId, partition: u64) {
         let Some(side) = self.side(e) else { return };
         let (node, peer, connected) = (side.node, side.peer_node, matches!(side.state, State::Met | State::Up));

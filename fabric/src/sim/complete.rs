@@ -4,7 +4,7 @@ use super::{config::Sabotage, queue::Event, world::World};
 use crate::{Completion, EndpointId, Time, Token};
 
 impl World {
-    /// Posted work of `e` is complete locally at `at`.
+    /// Sets the time at which posted work of `e` is complete locally.
     pub(super) fn set_ready(&mut self, e: EndpointId, seq: u64, at: Time) {
         let Some(side) = self.side(e) else { return };
         if let Some(index) = seq.checked_sub(side.pending_base)
@@ -16,7 +16,8 @@ impl World {
         }
     }
 
-    /// Makes sure that an event looks at the first outstanding work when it is complete, if anybody waits for it.
+    /// Makes sure that an event looks at the first outstanding work when it is complete, if a signaled post, room or a
+    /// graph depends on it.
     pub(super) fn schedule_done(&mut self, e: EndpointId) {
         let now = self.now;
         let Some(side) = self.side(e) else { return };

@@ -1,4 +1,4 @@
-//! What the simulated network is like.
+//! The settings of the simulated network.
 
 use std::time::Duration;
 
@@ -9,52 +9,54 @@ use crate::NodeId;
 /// All chances are probabilities in `0.0..=1.0`. A random time is uniform between zero and the given one.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// What a node's interface carries in each direction at the same time, in bytes per second.
+    /// The rate of a node's interface in each direction at the same time, in bytes per second.
     pub bytes_per_s: u64,
-    /// Operations up to this size pass between the packets of larger ones, as a NIC that serves its queue pairs in turn
-    /// lets them; larger ones wait for each other. In bytes.
+    /// The size up to which operations pass between the packets of larger ones, in bytes. A NIC that serves its queue
+    /// pairs in turn lets them pass; larger ones wait for each other.
     pub packet_bytes: usize,
-    /// Larger writes and sends pass each interface, uplink and slow link in segments of this size, in bytes, and those that
-    /// meet there take turns: they share its rate, as the packets of several queue pairs do. At least
-    /// [`packet_bytes`](SimConfig::packet_bytes). Off at 0: an operation then has all ports on its way reserved in one piece
-    /// as it is sent, which costs fewer events, but keeps others from gaps before it.
+    /// The size of the segments in which larger writes and sends pass each interface, uplink and slow link, in bytes.
+    ///
+    /// Operations that meet there take turns: they share its rate, as the packets of several queue pairs do. It is at
+    /// least [`packet_bytes`](SimConfig::packet_bytes). 0 turns it off: an operation then has all ports on its way
+    /// reserved in one piece as it is sent, which costs fewer events, but keeps others from gaps before it.
     pub segment_bytes: usize,
-    /// From one interface to another, without queueing.
+    /// The time from one interface to another, without queueing.
     pub latency: Duration,
     /// A random time on top of the latency, drawn for each operation.
     pub jitter: Duration,
-    /// A rare, large delay of one operation (and so of all that follow it on its endpoint): up to this.
+    /// The limit of a rare, large, random delay of one operation (and so of all that follow it on its endpoint).
     pub rare_delay: Duration,
-    /// How often an operation meets [`rare_delay`](SimConfig::rare_delay).
+    /// The chance that an operation meets [`rare_delay`](SimConfig::rare_delay).
     pub rare_delay_chance: f64,
     /// Racks whose uplinks the nodes share; none for a network that blocks nowhere.
     pub racks: Option<Racks>,
-    /// How many writes, reads and sends an endpoint may have outstanding.
+    /// The number of writes, reads and sends that an endpoint may have outstanding.
     pub queue_depth: usize,
-    /// How many receives an endpoint may have outstanding; [`MIN_RECV_DEPTH`](crate::MIN_RECV_DEPTH) where this is less.
+    /// The number of receives that an endpoint may have outstanding; [`MIN_RECV_DEPTH`](crate::MIN_RECV_DEPTH) where
+    /// this is less.
     pub recv_depth: usize,
-    /// An endpoint whose peer can't be reached, or is dead, breaks within this time.
+    /// The time within which an endpoint breaks whose peer can't be reached, or is dead.
     pub failure_timeout: Duration,
-    /// The time that a node takes for each connection that it sets up, one after the other: what handshakes cost on a host that has
-    /// little of it.
+    /// The time that a node takes for each connection that it sets up, one after the other: the cost of handshakes on a
+    /// host with little processor time.
     pub connect_time: Duration,
-    /// How often the bytes of one operation land in two to four pieces, in random order.
+    /// The chance that the bytes of one operation land in two to four pieces, in random order.
     pub split_chance: f64,
-    /// The time between two pieces: random, up to this.
+    /// The limit of the random time between two pieces.
     pub split_gap: Duration,
-    /// How often posted work waits for the next poll before it goes out, rather than going out at once.
+    /// The chance that posted work waits for the next poll before it goes out, rather than going out at once.
     pub lazy_chance: f64,
-    /// How often a region's bytes are all fetched at the post, and how often some words are fetched then and some later
-    /// (so at most 0.5). In the remaining cases, and always for more than [`packet_bytes`](SimConfig::packet_bytes), they
-    /// are fetched as they land.
+    /// The chance that a region's bytes are all fetched at the post, and again that some words are fetched then and
+    /// some later (so it is at most 0.5). In the remaining cases, and always for more than
+    /// [`packet_bytes`](SimConfig::packet_bytes), they are fetched as they land.
     pub early_fetch_chance: f64,
-    /// How often work whose bytes were fetched at the post completes locally before it lands at the target.
+    /// The chance that work whose bytes were fetched at the post completes locally before it lands at the target.
     pub early_done_chance: f64,
-    /// A node hears of what happened at once in half of the cases, else after a random time up to this.
+    /// The limit of the random time after which a node hears of events; in half of the cases it hears of them at once.
     pub notice_delay: Duration,
-    /// How often an event also wakes a node that it does not concern.
+    /// The chance that an event also wakes a node that it does not concern.
     pub spurious_chance: f64,
-    /// For showing that a check bites: a guarantee that the network breaks.
+    /// A guarantee that the network breaks, for showing that a check bites.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
 }
@@ -64,7 +66,7 @@ pub struct SimConfig {
 pub struct Racks {
     /// Nodes `0..nodes_per_rack` are the first rack, and so on.
     pub nodes_per_rack: u32,
-    /// What all nodes of a rack share towards the other racks, in each direction, in bytes per second.
+    /// The rate that all nodes of a rack share towards the other racks, in each direction, in bytes per second.
     pub uplink_bytes_per_s: u64,
 }
 
@@ -102,7 +104,7 @@ impl SimConfig {
         }
     }
 
-    /// A network that is only as slow as its rates and latency say, for measurements: nothing is split or delayed.
+    /// A network that is no slower than its rates and latency, for measurements: nothing is split or delayed.
     pub fn ideal(bytes_per_s: u64, latency: Duration) -> SimConfig {
         SimConfig {
             bytes_per_s,
@@ -121,7 +123,7 @@ impl SimConfig {
         }
     }
 
-    /// As bad as it gets: [`fast`](SimConfig::fast), with every operation split and shallow queues.
+    /// A network at its worst: [`fast`](SimConfig::fast), with every operation split and shallow queues.
     pub fn nasty() -> SimConfig {
         SimConfig {
             queue_depth: 4,
@@ -134,7 +136,7 @@ impl SimConfig {
     }
 }
 
-/// A guarantee that the network breaks: for showing that a check bites.
+/// A guarantee that the network breaks, for showing that a check bites.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -146,7 +148,7 @@ pub enum Sabotage {
     WordFirst,
     /// G2: a word in polled memory lands in two halves.
     TornWord,
-    /// G2: inline bytes are staged in one buffer per endpoint, that the next post overwrites.
+    /// G2: inline bytes are staged in one buffer per endpoint, which the next post overwrites.
     StaleInline,
     /// G3: a receive completes before its bytes are in place.
     EarlyReceive,
@@ -176,15 +178,15 @@ pub enum Sabotage {
     LateFlush,
     /// G5: a partition goes unnoticed.
     NoTimeout,
-    /// G6: what a peer had posted lands after this side has disconnected.
+    /// G6: work that a peer had posted lands after this side has disconnected.
     LateWrite,
-    /// G6: what a side leaves behind when it closes fetches its bytes later.
+    /// G6: work that a side leaves behind when it closes fetches its bytes later.
     FetchAfterClose,
     /// G6: an endpoint reaches regions that only another endpoint of the node exposes.
     AnyRegion,
     /// G7: a wrong key reaches the first region.
     KeyUnchecked,
-    /// G7: what lies outside of the region is cut off, and the rest lands.
+    /// G7: bytes outside of the region are cut off, and the rest lands.
     BoundsCut,
     /// G7: a wrong access harms nothing, and breaks nothing.
     AccessIgnored,
@@ -198,9 +200,9 @@ pub enum Sabotage {
     NoHello,
     /// Unsignaled work is reported.
     SignalAll,
-    /// What happened before a disconnect is reported after it.
+    /// Events before a disconnect are reported after it.
     ReportAfterDisconnect,
-    /// Two endpoints with one tag.
+    /// Two endpoints have one tag.
     TagShared,
     /// Connections meet whatever their tags.
     TagsIgnored,
@@ -208,7 +210,7 @@ pub enum Sabotage {
     TagKept,
     /// `connect` does not wait for a peer that comes later.
     ConnectOnce,
-    /// What lands before the target's node has heard of the connection is lost.
+    /// Operations that land before the target's node has heard of the connection are lost.
     EarlyWriteLost,
     /// Receives are used last first.
     LastReceiveFirst,
@@ -216,7 +218,7 @@ pub enum Sabotage {
     ShortInline,
     /// A read is reported before its bytes are in place.
     EarlyReadDone,
-    /// What meets a partition is lost.
+    /// An operation that meets a partition is lost.
     CutLoses,
     /// Posts are not checked.
     PostsUnchecked,
@@ -237,7 +239,7 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
-    /// All of them.
+    /// All of these.
     pub const ALL: [Sabotage; 48] = {
         use Sabotage::*;
         [

@@ -1,4 +1,4 @@
-//! How two sides of a connection find each other.
+//! The meeting of two sides of a connection.
 
 use super::{
     config::Sabotage,
@@ -65,7 +65,7 @@ impl World {
         e
     }
 
-    /// The node has polled after `connect`: its receives are in place, and the peer may know.
+    /// Announces an endpoint whose node has polled after `connect`: its receives are in place, and the peer may know.
     pub(super) fn announce(&mut self, e: EndpointId) {
         if let Some(side) = self.side(e) {
             side.state = State::Waiting;
@@ -118,7 +118,8 @@ impl World {
                 side.remote = remote;
                 side.peer_hello = hello;
             }
-            // Each side hears of it in its own time: what one then writes may be there before the other has heard.
+            // Each side hears of it in its own time: bytes that one then writes may be there before the other has
+            // heard.
             self.queue.at(at, Event::Connected(mine));
         }
     }
@@ -128,7 +129,7 @@ impl World {
         Some((side.node, side.peer_node, side.tag))
     }
 
-    /// Reports `Connected`, unless that was done.
+    /// Reports `Connected`, unless it was reported.
     pub(super) fn report_connected(&mut self, e: EndpointId) {
         let Some(side) = self.side(e) else { return };
         if std::mem::replace(&mut side.reported, true) {

@@ -1,4 +1,4 @@
-//! One side of a connection: what it has posted, and what travels towards it.
+//! One side of a connection: the work that it has posted, and the operations that travel towards it.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -7,18 +7,18 @@ use fastrand::Rng;
 use super::{payload::Payload, queue::NodeIx};
 use crate::{BreakReason, EndpointId, GroupTag, NodeId, Region, RemoteRegion, Target, Time, Token};
 
-/// How far a connection has come, as one side sees it.
+/// The state of a connection, as one side sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// `connect` was called; the next poll announces it.
     New,
-    /// Announced: it meets its counterpart once there is one.
+    /// It is announced, and meets its counterpart once there is one.
     Waiting,
     /// It has a counterpart, but its node has not heard of it yet.
     Met,
     /// Its node knows: all work may be posted.
     Up,
-    /// Sabotaged: closed, and still there.
+    /// Sabotaged: it is closed, and still there.
     Closing,
 }
 
@@ -27,38 +27,38 @@ pub(super) enum State {
 pub(super) struct Side {
     pub(super) node: NodeIx,
     pub(super) peer_node: NodeId,
-    /// The same node's place; known from `Met` on.
+    /// The place of the peer's node; known from `Met` on.
     pub(super) peer_ix: NodeIx,
     pub(super) tag: GroupTag,
     pub(super) state: State,
     /// The counterpart, while it exists.
     pub(super) peer: Option<EndpointId>,
-    /// What the peer may reach.
+    /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
     pub(super) hello: Vec<u8>,
-    /// What the peer exposed.
+    /// The regions that the peer exposed.
     pub(super) remote: Vec<RemoteRegion>,
     pub(super) peer_hello: Vec<u8>,
-    /// What the peer's side has sent here.
+    /// The operations that the peer's side has sent here.
     pub(super) incoming: Flow,
     /// Receives, oldest first.
     pub(super) recvs: VecDeque<Recv>,
     /// Outstanding writes, reads and sends, in the order of their posts.
     pub(super) pending: VecDeque<Pending>,
-    /// The number of the first of them.
+    /// The number of the first of `pending`.
     pub(super) pending_base: u64,
-    /// How many of them are signaled.
+    /// The number of signaled ones in `pending`.
     pub(super) signaled: usize,
     /// Whether `Connected` was reported.
     pub(super) reported: bool,
-    /// Whether an event will look at them.
+    /// Whether an event will look at `pending`.
     pub(super) done_scheduled: bool,
-    /// A send queue, a receive queue that was full: `Room` is owed.
+    /// Whether the send queue, or the receive queue, was full, so that `Room` is owed.
     pub(super) send_was_full: bool,
     pub(super) recv_was_full: bool,
-    /// A graph's request waits for room, or for the connection.
+    /// Whether a graph's request waits for room, or for the connection.
     pub(super) graph_waits: bool,
-    /// Posted work that waits for the next poll.
+    /// Whether posted work waits for the next poll.
     pub(super) unsent: bool,
     /// Reads of the peer that are being served here.
     pub(super) serving: Vec<Read>,
@@ -79,38 +79,38 @@ pub(super) struct Recv {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) token: Token,
-    /// When it is complete locally, once that is known.
+    /// The time at which it is complete locally, once that is known.
     pub(super) ready_at: Option<Time>,
 }
 
-/// What travels from one side of a connection to the other, in order. It lives at its target.
+/// The operations that travel from one side of a connection to the other, in order. They are kept at their target.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     pub(super) queue: VecDeque<Work>,
-    /// How many at the front have left, and have their time of arrival.
+    /// The number of operations at the front that have left, and have their time of arrival.
     pub(super) departed: usize,
-    /// How many at the front were handed to the network.
+    /// The number of operations at the front that were handed to the network.
     pub(super) handed: usize,
-    /// A large operation is passing the bottleneck.
+    /// Whether a large operation is passing the bottleneck.
     pub(super) sending: bool,
-    /// How far it is, where it goes in segments.
+    /// The position of that operation, where it goes in segments.
     pub(super) passing: Option<Passing>,
-    /// An event will look at the front.
+    /// Whether an event will look at the front.
     pub(super) scheduled: bool,
-    /// What has begun to land.
+    /// The operation that has begun to land.
     pub(super) landing: Option<Landing>,
     pub(super) last_arrival: Time,
 }
 
-/// A large operation that passes the ports in segments. One segment at a time is on its way, so that whoever is held up
-/// at one port leaves the ports before it to others.
+/// A large operation that passes the ports in segments. One segment at a time is on its way, so that an operation that
+/// is held up at one port leaves the ports before it to others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passing {
     /// Bytes that are still to go, those of this segment included.
     pub(super) left: usize,
     /// The port that this segment comes to next.
     pub(super) hop: usize,
-    /// When this segment is through the ports before, in nanoseconds.
+    /// The time at which this segment is through the ports before, in nanoseconds.
     pub(super) clear: u64,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Work {
     pub(super) kind: WorkKind,
     pub(super) payload: Payload,
     pub(super) arrival: Time,
-    /// Its poster is gone: any subset of its words lands, and nothing else of it happens.
+    /// Whether its poster is gone, so that any subset of its words lands, and nothing else of it happens.
     pub(super) torn: bool,
 }
 
@@ -142,7 +142,7 @@ pub(super) enum WorkKind {
         into_offset: usize,
         len: usize,
     },
-    /// The last: the poster's side is gone.
+    /// The last operation: the poster's side is gone.
     Fin(BreakReason),
 }
 
@@ -164,13 +164,13 @@ impl WorkKind {
 #[derive(Debug)]
 pub(super) struct Landing {
     pub(super) work: Work,
-    /// Where its bytes go; none if it has no bytes.
+    /// The destination of its bytes; none if it has no bytes.
     pub(super) to: Option<(Region, usize)>,
-    /// Where its announcing word goes.
+    /// The destination of its announcing word, and the word.
     pub(super) word: Option<(Region, usize, u64)>,
     /// The receive that it consumes.
     pub(super) recv: Option<Recv>,
-    /// What is still to land.
+    /// The pieces that are still to land.
     pub(super) pieces: Pieces,
 }
 
@@ -206,7 +206,7 @@ impl Pieces {
         pieces
     }
 
-    /// Nothing at first, and all `len` bytes after a pause.
+    /// Pieces that land nothing at first, and all `len` bytes after a pause.
     pub(super) fn after_pause(len: usize) -> Pieces {
         let mut pieces = Pieces::default();
         pieces.push(0, len);
@@ -238,10 +238,10 @@ pub(super) struct Read {
     pub(super) from: (Region, usize),
     pub(super) into: (Region, usize),
     pub(super) len: usize,
-    /// How much is not fetched, or not placed, yet: the first `rest` bytes.
+    /// The number of bytes that are not fetched, or not placed, yet: the first ones.
     pub(super) rest: usize,
-    /// What was fetched; empty for a phantom's.
+    /// The fetched bytes; empty for a phantom's.
     pub(super) bytes: Vec<u8>,
-    /// A partition holds its bytes up.
+    /// Whether a partition holds its bytes up.
     pub(super) stalled: bool,
 }

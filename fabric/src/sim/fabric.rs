@@ -39,7 +39,7 @@ impl SimFabric {
         SimFabric { world, node, ix, incarnation }
     }
 
-    /// How many times the node's process had been started, this start included.
+    /// The number of times that the node's process had been started, this start included.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-/// As [`check_source`](crate::check::check_source), of memory that may be a phantom.
+/// As [`check_source`](crate::check::check_source), for memory that may be a phantom.
 pub(super) fn check_any_source(source: Source<'_>) -> Result<(), PostError> {
     match source {
         Source::Region(slice) => check_range(slice),

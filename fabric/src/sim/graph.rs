@@ -39,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// Hands over what can go now.
+    /// Hands over the requests that can go now.
     pub(super) fn run_graphs(&mut self, ix: NodeIx) {
         self.node(ix).graphs_scheduled = false;
         self.node(ix).graphs.retry();
@@ -83,7 +83,7 @@ impl World {
         self.submit(e, kind, payload, token)
     }
 
-    /// `e` has room, or is connected.
+    /// Has graphs go on that wait for `e`, which has room, or is connected.
     pub(super) fn graphs_may_go_on(&mut self, e: EndpointId) {
         if let Some(side) = self.side(e)
             && std::mem::take(&mut side.graph_waits)
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Not at once: whoever calls this is in the middle of something.
+    /// Schedules a run of the graphs. It does not run them at once, since a caller is in the middle of other work.
     fn run_graphs_soon(&mut self, ix: NodeIx) {
         if !std::mem::replace(&mut self.node(ix).graphs_scheduled, true) {
             let at = self.now + self.random(self.config.split_gap);
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// `report`, while graphs run: what they wait for is not the process' to hear.
+    /// As `report`, while graphs run: completions of their requests are not reported to the process.
     pub(super) fn report_past_graphs(&mut self, ix: NodeIx, completion: Completion) {
         let tells = self.sabotaged(Sabotage::GraphTells);
         let node = self.node(ix);
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A side of this node was closed.
+    /// Ends the graphs of a side of this node that was closed.
     pub(super) fn graphs_lose(&mut self, ix: NodeIx, e: EndpointId) {
         self.node(ix).graphs.endpoint_gone(e);
         self.report_ends(ix);

@@ -1,4 +1,4 @@
-//! What happens to an operation at its target, in the order of posts (G1).
+//! The effects of an operation at its target, in the order of posts (G1).
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target};
 
-/// Where an access leads.
+/// The result of looking up an access.
 enum Access {
     To(Region, usize),
     Denied,
-    /// Sabotaged: nothing happens.
+    /// Sabotaged: the access has no effect.
     Ignored,
 }
 
 impl World {
-    /// Makes sure that an event looks at what comes next towards `e`.
+    /// Makes sure that an event looks at the next operation towards `e`.
     pub(super) fn schedule_land(&mut self, e: EndpointId) {
         self.schedule_land_after(e, Duration::ZERO);
     }
@@ -42,7 +42,7 @@ impl World {
         self.queue.at(next + gap, Event::Land(e));
     }
 
-    /// Lands what has come: a piece, an operation, or several that came together.
+    /// Lands the next arrival: a piece, an operation, or several that came together.
     pub(super) fn land(&mut self, e: EndpointId) {
         let Some(side) = self.side(e) else { return };
         side.incoming.scheduled = false;
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// Checks an operation and decides how it lands; none if that was all.
+    /// Checks an operation and decides how it lands; none if nothing is left to land.
     fn begin(&mut self, e: EndpointId, work: Work) -> Option<Landing> {
         if self.sabotaged(Sabotage::EarlyWriteLost) && self.side(e).is_some_and(|side| side.state == State::Met) {
             return None;
@@ -140,7 +140,7 @@ impl World {
         Some(landing)
     }
 
-    /// Cuts the bytes into what lands at once; what they announce may come after a pause.
+    /// Cuts the bytes into pieces, each of which lands at once; the announcement may come after a pause.
     fn split(&mut self, payload: &Payload, to: &Option<(Region, usize)>, announces: bool) -> Pieces {
         let Some((region, _)) = to else { return Pieces::default() };
         let split = self.chance(self.config.split_chance);
@@ -149,7 +149,7 @@ impl World {
         Pieces::cut(payload.len, payload.grain(region), count, pause, &mut self.rng)
     }
 
-    /// Lands one piece, and with the last one whatever it announces. Says whether the operation is complete.
+    /// Lands one piece, and with the last one the announcement. Returns whether the operation is complete.
     fn land_piece(&mut self, e: EndpointId, mut landing: Landing) -> bool {
         let part = landing.pieces.pop().unwrap_or_default();
         let (bytes, whole) = (part.len(), landing.pieces.is_empty());
@@ -182,7 +182,7 @@ impl World {
         true
     }
 
-    /// Finds what a peer's operation names, among what it was given.
+    /// Finds the memory that a peer's operation names, among the regions that the peer was given.
     fn access(&mut self, e: EndpointId, target: Target, len: usize) -> Access {
         let (any_key, any_region) = (self.sabotaged(Sabotage::KeyUnchecked), self.sabotaged(Sabotage::AnyRegion));
         let denied = if self.sabotaged(Sabotage::AccessIgnored) { Access::Ignored } else { Access::Denied };

@@ -1,14 +1,14 @@
 //! A simulated network: virtual time, one thread, everything drawn from one seed.
 //!
-//! It is the weakest fabric that G1–G7 permit. The bytes of one write land in pieces, in any order; what is fetched from
-//! a region is fetched at any time until the local completion, word by word; local completions come before or after the
-//! bytes are at the target; every endpoint is delayed on its own; the two sides of a connection hear of it at different
+//! It is the weakest fabric that G1–G7 permit. The bytes of one write land in pieces, in any order. Bytes from a region
+//! are fetched at any time until the local completion, word by word. Local completions come before or after the bytes
+//! are at the target. Every endpoint is delayed on its own, and the two sides of a connection hear of it at different
 //! times. Code that assumes more than the contract says fails here, and fails again with the same seed.
 //!
 //! # A driver's loop
 //!
-//! A [`SimNet`] moves bytes; the nodes themselves are stepped by the caller, whenever the network has something for them
-//! or one of their timers is due:
+//! A [`SimNet`] moves bytes; the nodes themselves are stepped by the caller, whenever the network has something for
+//! them or one of their timers is due:
 //!
 //! ```
 //! use squall_fabric::{Fabric, GroupTag, NodeId, Op, RegionKind, Source, Target, Time, Token};

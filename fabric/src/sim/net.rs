@@ -1,4 +1,4 @@
-//! The handle to a simulated network, for who drives it.
+//! The handle to a simulated network, for its driver.
 
 use std::{cell::RefCell, fmt, rc::Rc, time::Duration};
 
@@ -19,7 +19,7 @@ pub struct SimNet {
 }
 
 impl SimNet {
-    /// A network without nodes, at [`Time::ZERO`]. All that is random in it comes from `seed`.
+    /// A network without nodes, at [`Time::ZERO`]. All its randomness comes from `seed`.
     pub fn new(config: SimConfig, seed: u64) -> SimNet {
         SimNet { world: Rc::new(RefCell::new(World::new(config, seed))) }
     }
@@ -62,22 +62,22 @@ impl SimNet {
         self.world.borrow().by_id.get(&node).copied()
     }
 
-    /// Virtual time.
+    /// The virtual time.
     pub fn now(&self) -> Time {
         self.world.borrow().now
     }
 
-    /// When something happens next, if anything is to happen.
+    /// The time of the next event, if there is one.
     pub fn next_event(&self) -> Option<Time> {
         self.world.borrow().queue.next_time()
     }
 
-    /// Lets time pass until some node has something to look at, or until `limit`. Returns the time then.
+    /// Lets time pass until a node has something to look at, or until `limit`. Returns the time then.
     ///
-    /// Appends to `ready` the nodes that the driver is to step: those for which there are completions, or in whose memory
-    /// bytes were placed, and now and then one for which nothing happened. `ready` stays empty when `limit` is reached,
-    /// and when nothing is left to happen ([`Time::MAX`] for no limit; time then stays where it is). Nodes may be stepped
-    /// at any other time too.
+    /// Appends to `ready` the nodes that the driver is to step: those for which there are completions, or in whose
+    /// memory bytes were placed, and now and then one for which nothing happened. `ready` stays empty when `limit` is
+    /// reached, and when nothing is left to happen ([`Time::MAX`] for no limit; time then stays where it is). Nodes may
+    /// be stepped at any other time too.
     pub fn advance(&self, limit: Time, ready: &mut Vec<NodeId>) -> Time {
         let mut world = self.world.borrow_mut();
         world.advance(limit, ready);
@@ -98,9 +98,10 @@ impl SimNet {
         self.ix(node).is_some_and(|ix| self.world.borrow_mut().node(ix).up)
     }
 
-    /// Stops a node's process from running, as `SIGSTOP` does: it is not reported as ready. Its NIC goes on: writes land
-    /// in its memory, posted work proceeds, no endpoint breaks. (A network whose endpoints need the process to run breaks
-    /// them: [cut](SimNet::cut) the node off as well.)
+    /// Stops a node's process from running, as `SIGSTOP` does: it is not reported as ready.
+    ///
+    /// Its NIC goes on: writes land in its memory, posted work proceeds, no endpoint breaks. (A network whose endpoints
+    /// need the process to run breaks them: [cut](SimNet::cut) the node off as well.)
     pub fn pause(&self, node: NodeId) {
         let Some(ix) = self.ix(node) else { return };
         let mut world = self.world.borrow_mut();
@@ -119,15 +120,16 @@ impl SimNet {
         }
     }
 
-    /// Ends a node's process, as `SIGKILL` does. What it had posted gets out in part: on each endpoint some first
-    /// operations, and of the last of these perhaps only some words. Its peers' endpoints break with
-    /// [`ProcessGone`](crate::BreakReason::ProcessGone) at different times within the failure timeout. The driver drops
-    /// what the node had in memory.
+    /// Ends a node's process, as `SIGKILL` does.
+    ///
+    /// Its posted work gets out in part: on each endpoint some first operations, and of the last of these perhaps only
+    /// some words. Its peers' endpoints break with [`ProcessGone`](crate::BreakReason::ProcessGone) at different times
+    /// within the failure timeout. The driver drops the node's own state.
     pub fn crash(&self, node: NodeId) {
         self.end(node, true);
     }
 
-    /// Ends a node's host: as [`crash`](SimNet::crash), but nobody tells the peers, whose endpoints break as
+    /// Ends a node's host: as [`crash`](SimNet::crash), but the peers are not told, and their endpoints break as
     /// [`Unreachable`](crate::BreakReason::Unreachable).
     pub fn power_off(&self, node: NodeId) {
         self.end(node, false);
@@ -141,7 +143,7 @@ impl SimNet {
         }
     }
 
-    /// Cuts two nodes off from each other. What is on the way stalls; their endpoints break as
+    /// Cuts two nodes off from each other. Operations on the way stall; their endpoints break as
     /// [`Unreachable`](crate::BreakReason::Unreachable) on both sides, within the failure timeout, unless the cut is
     /// [healed](SimNet::heal) before.
     pub fn cut(&self, a: NodeId, b: NodeId) {
@@ -149,41 +151,42 @@ impl SimNet {
         self.cut_one_way(b, a);
     }
 
-    /// Cuts one direction: what `from` sends does not reach `to`. Endpoints break on both sides as with
+    /// Cuts one direction: operations of `from` do not reach `to`. Endpoints break on both sides as with
     /// [`cut`](SimNet::cut).
     pub fn cut_one_way(&self, from: NodeId, to: NodeId) {
         self.world.borrow_mut().cut(from, to);
     }
 
-    /// Heals both directions: what was delayed gets through on the endpoints that are left, and connects are tried again.
+    /// Heals both directions: delayed operations get through on the endpoints that are left, and connects are tried
+    /// again.
     pub fn heal(&self, a: NodeId, b: NodeId) {
         let mut world = self.world.borrow_mut();
         world.heal(a, b);
         world.heal(b, a);
     }
 
-    /// Whether what `from` sends does not reach `to`.
+    /// Whether operations of `from` do not reach `to`.
     pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.world.borrow().network.is_cut(from, to).is_some()
     }
 
-    /// How long what `from` sends to `to` is on its way, if nothing delays it.
+    /// The time from `from` to `to`, if nothing delays an operation.
     pub fn latency(&self, from: NodeId, to: NodeId) -> Duration {
         let world = self.world.borrow();
         world.network.latency(from, to).unwrap_or(world.config.latency)
     }
 
-    /// Gives what `from` sends to `to` another rate or latency. Applies to what is posted from now on.
+    /// Gives the direction from `from` to `to` another rate or latency. Applies to work that is posted from now on.
     pub fn set_link(&self, from: NodeId, to: NodeId, link: Link) {
         self.world.borrow_mut().network.set_link(from, to, link);
     }
 
-    /// Shows what happens to a tracer from now on, or no longer.
+    /// Reports events to a tracer from now on, or no longer.
     pub fn set_trace(&self, tracer: Option<Tracer>) {
         self.world.borrow_mut().tracer = tracer;
     }
 
-    /// How many events were processed: the cost of a run.
+    /// The number of events that were processed: the cost of a run.
     pub fn events(&self) -> u64 {
         self.world.borrow().events
     }

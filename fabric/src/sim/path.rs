@@ -1,11 +1,11 @@
-//! How long bytes take: interfaces, uplinks, slow links, and partitions.
+//! The time that bytes take: interfaces, uplinks, slow links, and partitions.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{config::SimConfig, queue::NodeIx};
 use crate::{NodeId, Time};
 
-/// What one direction between two nodes is like, where it differs from the [configuration](SimConfig).
+/// The properties of one direction between two nodes, where it differs from the [configuration](SimConfig).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its rate in bytes per second, if it is slower than the interfaces.
@@ -14,7 +14,7 @@ pub struct Link {
     pub latency: Option<Duration>,
 }
 
-/// One thing that carries bytes at a fixed rate, one operation after the other.
+/// A device that carries bytes at a fixed rate, one operation after the other.
 #[derive(Clone, Copy, Debug)]
 struct Port {
     bytes_per_s: u64,
@@ -26,12 +26,13 @@ impl Port {
         Port { bytes_per_s: bytes_per_s.max(1), free_at: 0 }
     }
 
-    /// Nanoseconds that `bytes` take.
+    /// The nanoseconds that `bytes` take.
     fn duration(&self, bytes: usize) -> u64 {
         (bytes as u128 * 1_000_000_000).div_ceil(self.bytes_per_s as u128) as u64
     }
 
-    /// Carries `bytes` of which the first comes at `from`. Returns when it starts, and when the last byte is through.
+    /// Carries `bytes` of which the first comes at `from`. Returns the times at which it starts, and at which the last
+    /// byte is through.
     fn carry(&mut self, from: u64, bytes: usize) -> (u64, u64) {
         let start = self.free_at.max(from);
         self.free_at = start + self.duration(bytes);
@@ -54,38 +55,38 @@ struct LinkState {
     cut: Option<u64>,
 }
 
-/// When an operation that is sent now gets through.
+/// The times of an operation that is sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Passage {
-    /// The next large operation of the same endpoint may go.
+    /// The time from which the next large operation of the same endpoint may go.
     pub(super) clear: Time,
-    /// The last byte is at the target's interface.
+    /// The time at which the last byte is at the target's interface.
     pub(super) arrive: Time,
 }
 
-/// A segment in a port.
+/// The times of a segment in a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entered {
-    /// Its first byte is through, and comes to the next port.
+    /// The time at which its first byte is through, and comes to the next port.
     pub(super) begun: Time,
-    /// Its last byte is through, in nanoseconds.
+    /// The time at which its last byte is through, in nanoseconds.
     pub(super) end: u64,
-    /// That of the whole way, in nanoseconds.
+    /// The latency of the whole way, in nanoseconds.
     pub(super) latency: u64,
-    /// There is no further port.
+    /// Whether there is no further port.
     pub(super) last: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Each node's interface: what it sends through, and what it receives through.
+    /// Each node's interface: the port that it sends through, and the port that it receives through.
     ports: Vec<(NodeId, Port, Port)>,
-    /// What leaves each rack.
+    /// The port out of each rack.
     uplinks: BTreeMap<u32, Port>,
-    /// What enters each rack.
+    /// The port into each rack.
     downlinks: BTreeMap<u32, Port>,
     links: BTreeMap<(NodeId, NodeId), LinkState>,
-    /// How many directions are cut now.
+    /// The number of directions that are cut now.
     cuts: usize,
     partitions: u64,
 }
@@ -187,7 +188,7 @@ impl Network {
         Some(number)
     }
 
-    /// Heals one direction; says whether it was cut.
+    /// Heals one direction. Returns whether it was cut.
     pub(super) fn heal(&mut self, from: NodeId, to: NodeId) -> bool {
         let healed = self.links.get_mut(&(from, to)).is_some_and(|link| link.cut.take().is_some());
         self.cuts -= usize::from(healed);

@@ -1,4 +1,4 @@
-//! The bytes of one operation: when they are fetched, and how they are placed.
+//! The bytes of one operation: their fetching and their placing.
 
 use std::ops::Range;
 
@@ -13,20 +13,20 @@ pub(super) struct Payload {
     pub(super) from: Fetch,
 }
 
-/// Where the bytes are until they land.
+/// The place of the bytes until they land.
 #[derive(Debug)]
 pub(super) enum Fetch {
-    /// A phantom's: nowhere.
+    /// A phantom's bytes, which are nowhere.
     Nothing,
-    /// Fetched already.
+    /// Bytes that are fetched already.
     Taken(Vec<u8>),
-    /// Still in the poster's memory, at this offset.
+    /// Bytes that are still in the poster's memory, at this offset.
     Later(Region, usize),
-    /// Each word is of the post or of now, as chance has it.
+    /// Words of which each is the post's or the present one, at random.
     Mixed(Vec<u8>, Region, usize),
 }
 
-/// At most this much is copied at a time, so that it stays in the processor's cache.
+/// The most bytes that are copied at a time, so that they stay in the processor's cache.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 impl Payload {
@@ -80,7 +80,7 @@ impl Payload {
         }
     }
 
-    /// What the bytes can be cut into without tearing a word of polled memory: 8, or 1.
+    /// The multiple at which the bytes can be cut without tearing a word of polled memory: 8, or 1.
     pub(super) fn grain(&self, to: &Region) -> usize {
         let source_polled = match &self.from {
             Fetch::Nothing | Fetch::Taken(_) => false,
@@ -111,9 +111,9 @@ impl Payload {
         }
     }
 
-    /// Places any subset of the words of `part`: what is left of a write whose poster died.
+    /// Places any subset of the words of `part`, as of a write whose poster died.
     pub(super) fn place_torn(&self, to: &Region, offset: usize, rng: &mut Rng) {
-        // A few strides are as good as single words for what is large.
+        // For long operations, a few strides are as good as single words.
         let stride = (self.len / 512).next_multiple_of(8).max(8);
         for start in (0..self.len).step_by(stride) {
             if rng.bool() {

@@ -63,7 +63,7 @@ impl World {
         // When the peer's side is gone, the work goes nowhere, and is flushed when this side hears of it.
         if let Some(peer) = peer {
             self.enqueue(peer, Work { seq, kind, payload, arrival: Time::MAX, torn: false });
-            // What a graph posts waits for no poll.
+            // The posts of a graph wait for no poll.
             if token.is_reserved() { self.hand_over(peer) } else { self.hand_over_or_wait(e, ix, peer) }
         }
         Ok(())
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Hands all that was posted towards `target` to the network.
+    /// Hands all work that was posted towards `target` to the network.
     pub(super) fn hand_over(&mut self, target: EndpointId) {
         if let Some(side) = self.side(target) {
             side.incoming.handed = side.incoming.queue.len();
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Sends what was handed over: small operations at once, large ones one after the other.
+    /// Sends work that was handed over: small operations at once, large ones one after the other.
     pub(super) fn pump(&mut self, target: EndpointId) {
         loop {
             let jitter = self.jitter();
@@ -154,13 +154,13 @@ impl World {
         self.schedule_land(target);
     }
 
-    /// Moves the segment that is on its way towards `target` into its next port, and after the last port sees to the next
-    /// segment, or to what comes after the whole operation.
+    /// Moves the segment that is on its way towards `target` into its next port. After the last port it goes on with
+    /// the next segment, or with the work after the whole operation.
     pub(super) fn hop(&mut self, target: EndpointId) {
         let (segment_bytes, now) = (self.config.segment_bytes, self.now);
         let Some(side) = self.sides.get_mut(target.0 as usize).and_then(Option::as_deref_mut) else { return };
         let way = (side.peer_ix, side.node);
-        // It broke meanwhile.
+        // The endpoint broke meanwhile.
         let Some(passing) = side.incoming.passing.as_mut() else { return };
         let bytes = passing.left.min(segment_bytes);
         let entered = self.network.enter(now, way, passing.hop, bytes, &self.config);

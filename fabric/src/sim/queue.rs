@@ -7,10 +7,10 @@ use crate::{EndpointId, Time};
 /// A node, by its place in the world's list.
 pub(super) type NodeIx = u32;
 
-/// Something that is to happen. All are cheap to ignore when their endpoint is gone by then.
+/// An event that is to come. All are cheap to ignore when their endpoint is gone by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// Look at the head of what travels towards this endpoint.
+    /// Look at the first operation that travels towards this endpoint.
     Land(EndpointId),
     /// A large operation towards this endpoint has left the bottleneck: the next may go.
     Pump(EndpointId),
@@ -41,7 +41,7 @@ pub(super) enum Event {
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     heap: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    /// Orders events of one instant by when they were scheduled.
+    /// The number of events scheduled so far, which orders events of one instant.
     scheduled: u64,
 }
 

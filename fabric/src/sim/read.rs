@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{EndpointId, Region, RegionKind};
 
-/// What a read of these two regions can be cut into.
+/// The multiple at which a read of these two regions can be cut.
 fn grain(from: &Region, into: &Region) -> usize {
     if from.kind() == RegionKind::Polled || into.kind() == RegionKind::Polled { 8 } else { 1 }
 }
 
 impl World {
-    /// A read has reached its target `e`: all that was posted before it has taken effect there.
+    /// Begins a read that has reached its target `e`: all work that was posted before it has taken effect there.
     pub(super) fn start_read(&mut self, e: EndpointId, work: Work) {
         let WorkKind::Read { from, into, into_offset, len } = work.kind else { return };
         if work.torn {

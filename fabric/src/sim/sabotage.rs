@@ -1,4 +1,5 @@
-//! How guarantees are broken, for showing that a check bites: what does not fit into the line that keeps the guarantee.
+//! The breaking of guarantees, for showing that a check bites: the parts that do not fit into the line that keeps the
+//! guarantee.
 
 use std::time::Duration;
 
@@ -63,20 +64,20 @@ impl World {
         }
     }
 
-    /// `TagsIgnored`: any side of `node` that waits for `peer`.
+    /// `TagsIgnored`: finds any side of `node` that waits for `peer`.
     pub(super) fn any_waiting(&mut self, node: NodeId, peer: NodeId) -> Option<EndpointId> {
         let of = |(key, e): (&(NodeId, NodeId, GroupTag), &EndpointId)| (key.0 == node && key.1 == peer).then_some(*e);
         let candidates: Vec<EndpointId> = self.tags.iter().filter_map(of).collect();
         candidates.into_iter().find(|e| self.waiting(*e).is_some())
     }
 
-    /// `ConnectOnce`: unless its peer has called `connect` before, a side waits in vain.
+    /// `ConnectOnce`: schedules the end of the waiting of a side whose peer has not called `connect` before.
     pub(super) fn give_up_later(&mut self, e: EndpointId) {
         let at = self.now + self.config.latency * 10;
         self.queue.at(at, Event::GiveUp(e));
     }
 
-    /// `ConnectOnce`: its time has come.
+    /// `ConnectOnce`: breaks a side that still waits.
     pub(super) fn give_up(&mut self, e: EndpointId) {
         if self.waiting(e).is_some() {
             self.break_side(e, BreakReason::Unreachable);
@@ -88,7 +89,7 @@ impl World {
         self.side(e).is_some_and(|side| side.state == State::Closing)
     }
 
-    /// `LateWrite`: nothing is reported any more, but the memory can still be reached.
+    /// `LateWrite`: closes an endpoint such that nothing is reported any more, but the memory can still be reached.
     pub(super) fn disconnect_in_name_only(&mut self, node: NodeIx, e: EndpointId) {
         self.node(node).completions.retain(|completion| completion.endpoint() != Some(e));
         self.queue.at(self.now + Duration::from_millis(1), Event::Close(e));
@@ -97,7 +98,7 @@ impl World {
         }
     }
 
-    /// Spoils what is about to be reported of a node's graphs, from position `from` on.
+    /// Spoils the next reports of a node's graphs, from position `from` on.
     pub(super) fn sabotage_graphs(&mut self, node: NodeIx, from: usize) {
         let sabotage = self.config.sabotage;
         let node = self.node(node);
@@ -123,7 +124,7 @@ impl World {
         }
     }
 
-    /// `CutLoses`: the next operation towards `e` never comes.
+    /// `CutLoses`: loses the next operation towards `e`.
     pub(super) fn lose_one(&mut self, e: EndpointId) {
         if let Some(flow) = self.side(e).map(|side| &mut side.incoming)
             && flow.departed > 0

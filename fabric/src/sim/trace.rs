@@ -1,17 +1,17 @@
-//! What a reader of a run wants to see.
+//! The events of a run, for its reader.
 
 use std::fmt;
 
 use crate::{BreakReason, EndpointId, NodeId, Time};
 
-/// Something that happened in a simulated network.
+/// An event in a simulated network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
     /// A node posted work.
     Posted {
         /// The poster.
         node: NodeId,
-        /// Where the work goes.
+        /// The node that the work goes to.
         peer: NodeId,
         /// The poster's endpoint.
         endpoint: EndpointId,
@@ -30,7 +30,7 @@ pub enum TraceEvent {
         endpoint: EndpointId,
         /// The operation.
         op: &'static str,
-        /// How many bytes landed now.
+        /// The number of bytes that landed now.
         bytes: usize,
         /// Whether it is complete.
         whole: bool,
@@ -52,7 +52,7 @@ pub enum TraceEvent {
         peer: NodeId,
         /// Its endpoint.
         endpoint: EndpointId,
-        /// Why.
+        /// The reason.
         reason: BreakReason,
     },
     /// A node closed an endpoint.
@@ -79,23 +79,23 @@ pub enum TraceEvent {
         /// The node.
         node: NodeId,
     },
-    /// It goes on.
+    /// A node's process goes on.
     Resumed {
         /// The node.
         node: NodeId,
     },
     /// One direction between two nodes was cut.
     Cut {
-        /// What this node sends...
+        /// The node whose operations do not arrive.
         from: NodeId,
-        /// ...does not reach this one.
+        /// The node that they do not reach.
         to: NodeId,
     },
     /// One direction between two nodes works again.
     Healed {
-        /// What this node sends...
+        /// The node whose operations arrive again.
         from: NodeId,
-        /// ...reaches this one.
+        /// The node that they reach.
         to: NodeId,
     },
 }
@@ -129,5 +129,5 @@ impl fmt::Display for TraceEvent {
     }
 }
 
-/// Takes the events of a run as they happen. It must not call the network.
+/// A function that takes the events of a run as they happen. It must not call the network.
 pub type Tracer = Box<dyn FnMut(Time, &TraceEvent)>;

@@ -25,7 +25,7 @@ pub(super) struct World {
     pub(super) network: Network,
     pub(super) nodes: Vec<Node>,
     pub(super) by_id: BTreeMap<NodeId, NodeIx>,
-    /// Indexed by `EndpointId`; ids are never used again.
+    /// The sides, indexed by `EndpointId`; ids are never used again.
     pub(super) sides: Vec<Option<Box<Side>>>,
     /// The living endpoint of (node, peer, tag).
     pub(super) tags: BTreeMap<(NodeId, NodeId, GroupTag), EndpointId>,
@@ -42,25 +42,25 @@ pub(super) struct World {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) id: NodeId,
-    /// How many times its process was started.
+    /// The number of times that its process was started.
     pub(super) incarnation: u64,
     pub(super) up: bool,
     pub(super) paused: bool,
     ready: bool,
     notice_scheduled: bool,
     pub(super) sides: BTreeSet<EndpointId>,
-    /// Until when it sets up connections that have met.
+    /// The time until which it sets up connections that have met.
     pub(super) connects_until: Time,
     /// Endpoints with connects or posts that wait for the next poll.
     pub(super) unsent: Vec<EndpointId>,
-    /// What the next poll reports.
+    /// The completions that the next poll reports.
     pub(super) completions: Vec<Completion>,
-    /// What its interface carries out by itself.
+    /// The graphs that its interface carries out by itself.
     pub(super) graphs: Executor,
     pub(super) graphs_scheduled: bool,
 }
 
-/// How many buffers are kept for use again.
+/// The number of buffers that are kept for use again.
 const SPARE_BUFFERS: usize = 64;
 
 impl World {
@@ -123,7 +123,7 @@ impl World {
         self.config.sabotage == Some(by)
     }
 
-    /// Tells the tracer; costs nothing without one.
+    /// Reports an event to the tracer; costs nothing without one.
     #[inline]
     pub(super) fn trace(&mut self, event: impl FnOnce(&World) -> TraceEvent) {
         if self.tracer.is_some() {
@@ -146,13 +146,13 @@ impl World {
         chance > 0.0 && self.rng.f64() < chance
     }
 
-    /// What an operation is late by, on top of the latency.
+    /// The delay of an operation on top of the latency.
     pub(super) fn jitter(&mut self) -> Duration {
         let most = if self.chance(self.config.rare_delay_chance) { self.config.rare_delay } else { self.config.jitter };
         self.random(most)
     }
 
-    /// When something small that sets out now is at the other side.
+    /// The time at which something small that sets out now is at the other side.
     pub(super) fn one_way(&mut self) -> Time {
         self.now + self.config.latency + self.jitter()
     }
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// A node has something to look at: it hears of it now or soon.
+    /// Has a node look, now or soon.
     pub(super) fn notice(&mut self, ix: NodeIx) {
         let at_once = self.config.notice_delay.is_zero() || self.rng.bool();
         let node = &self.nodes[ix as usize];
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// The next poll of `node` reports this.
+    /// Has the next poll of a node report a completion.
     pub(super) fn report(&mut self, ix: NodeIx, completion: Completion) {
         if self.config.sabotage == Some(Sabotage::LateWrite)
             && completion.endpoint().is_some_and(|e| self.is_closing(e))
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Hands over what waited for this poll, and takes what it reports.
+    /// Hands over work that waited for this poll, and takes the completions that it reports.
     pub(super) fn poll(&mut self, ix: NodeIx, out: &mut Vec<Completion>) {
         if !self.node(ix).unsent.is_empty() {
             for e in std::mem::take(&mut self.node(ix).unsent) {

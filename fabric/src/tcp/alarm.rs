@@ -1,4 +1,4 @@
-//! Ends a wait at a time that only the fabric knows.
+//! A timer that ends a wait at a time that only the fabric knows.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -28,7 +28,7 @@ impl Alarm {
             return;
         }
         self.at = at;
-        // Zeros would stop it; a time that has passed lets it go off at once.
+        // Zeros would stop it; with a time that has passed it goes off at once.
         let nanos = at.map_or(0, |at| at.as_nanos().max(1));
         let once = Timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };

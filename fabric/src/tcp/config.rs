@@ -1,4 +1,4 @@
-//! How a TCP fabric is opened, and why it may not be.
+//! The settings of a TCP fabric, and the errors of opening one.
 
 use rustix::io::Errno;
 
@@ -7,29 +7,29 @@ use crate::net::{NetConfig, NetError};
 /// The deepest queue that an endpoint may have.
 pub const MAX_QUEUE_DEPTH: usize = 1 << 16;
 
-/// The smallest buffer for what comes from sockets, in bytes: with TLS, a record and a part of another.
+/// The smallest buffer for bytes from sockets, in bytes: with TLS, a record and a part of another.
 const MIN_STAGING_BYTES: usize = 64 << 10;
 
-/// A poll moves at least so much.
+/// The least number of bytes that a poll may move before it returns.
 const MIN_POLL_BYTES: usize = 64 << 10;
 
 /// The settings of a [`TcpFabric`](super::TcpFabric).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// The node's port, and what protects it.
+    /// The node's port, and its protection.
     pub net: NetConfig,
-    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding: 1 to
-    /// [`MAX_QUEUE_DEPTH`]. (Answers to the peer's reads come on top.)
+    /// The number of writes, reads and sends, and again the number of receives, that an endpoint may have outstanding:
+    /// 1 to [`MAX_QUEUE_DEPTH`]. (Answers to the peer's reads come on top.)
     pub queue_depth: usize,
-    /// How many bytes one poll receives at most, and again gives to one socket, before it returns; the next goes on. It
-    /// bounds how long a poll takes, at some GB/s.
+    /// The number of bytes that one poll receives at most, and again gives to one socket, before it returns; the next
+    /// goes on. It bounds the time of a poll, at some GB/s.
     pub poll_bytes: usize,
     /// The size of the buffer that one call receives into, in bytes. The fabric has one for all sockets.
     pub staging_bytes: usize,
-    /// The system's buffer for what one socket sends, in bytes; none lets the system adapt it.
+    /// The size of the system's buffer for bytes that one socket sends; none lets the system adapt it.
     pub send_buffer_bytes: Option<usize>,
-    /// The system's buffer for what one socket receives, in bytes; none lets the system adapt it.
+    /// The size of the system's buffer for bytes that one socket receives; none lets the system adapt it.
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ impl TcpConfig {
         }
     }
 
-    /// Checks what can't be had, and brings the rest within bounds.
+    /// Refuses settings that can't be had, and brings the rest within bounds.
     pub(super) fn check(mut self) -> Result<TcpConfig, TcpError> {
         if self.queue_depth == 0 || self.queue_depth > MAX_QUEUE_DEPTH {
             return Err(TcpError::QueueDepth { depth: self.queue_depth });
@@ -57,14 +57,14 @@ impl TcpConfig {
     }
 }
 
-/// Why a TCP fabric could not be opened.
+/// The reason for which a TCP fabric could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {
     /// The queue depth is zero or too large.
     #[error("a queue depth of {depth} can't be had: take 1 to {MAX_QUEUE_DEPTH}")]
     QueueDepth {
-        /// What was asked for.
+        /// The depth that was asked for.
         depth: usize,
     },
     /// The node's port could not be opened.
@@ -73,15 +73,15 @@ pub enum TcpError {
     /// The system refused something that the fabric can't do without.
     #[error("the TCP fabric could not {attempt}: {cause}{}", super::hint(*cause))]
     System {
-        /// What was attempted.
+        /// The attempt that failed.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: Errno,
     },
 }
 
 impl TcpError {
-    /// For `map_err`.
+    /// Makes an error of the system's, for `map_err`.
     pub(super) fn system(attempt: &'static str) -> impl FnOnce(Errno) -> TcpError {
         move |cause| TcpError::System { attempt, cause }
     }

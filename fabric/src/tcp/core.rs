@@ -1,4 +1,4 @@
-//! What endpoints share: a buffer, counters, and the lists of those that have something to do.
+//! The state that endpoints share: a buffer, counters, and the lists of endpoints that have something to do.
 
 use std::{collections::VecDeque, os::fd::OwnedFd, time::Duration};
 
@@ -14,12 +14,12 @@ use super::{
 };
 use crate::{BreakReason, Completion, EndpointId, RemoteRegion, Time};
 
-/// A connection that nothing was heard on for so long is asked whether it still is one.
+/// The silence after which a connection is asked whether it still is one.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// How many bytes that had come before an endpoint's end are still taken.
+/// The number of bytes that had come before an endpoint's end and are still taken.
 pub(super) const LAST_BYTES: usize = 8 << 20;
-/// What endpoints share.
+/// The state that endpoints share.
 pub(super) struct Core {
     pub(super) depth: usize,
     pub(super) config: TcpConfig,
@@ -31,13 +31,14 @@ pub(super) struct Core {
     pub(super) readable: VecDeque<EndpointId>,
     /// Endpoints that may have something to report.
     pub(super) touched: Vec<EndpointId>,
-    /// Endpoints whose streams have ended, and until when the control plane may say why; and those whose peer has closed
-    /// them, and until when the rest of their streams may come.
+    /// Endpoints whose streams have ended, and the times until which the control plane may give the reason; and those
+    /// whose peer has closed them, and the times until which the rest of their streams may come.
     pub(super) ended: Vec<(EndpointId, Time)>,
-    /// Endpoints whose sockets take nothing, and when to look why.
+    /// Endpoints whose sockets take nothing. At `look_at_stuck` the fabric checks whether their peers still
+    /// acknowledge.
     pub(super) stuck: Vec<EndpointId>,
     pub(super) look_at_stuck: Time,
-    /// Ends a wait when the clock is to be looked at.
+    /// The timer that ends a wait when the clock is to be looked at.
     pub(super) alarm: Alarm,
 }
 
@@ -67,7 +68,7 @@ impl Core {
         use rustix::net::sockopt;
         rustix::io::ioctl_fionbio(socket, true)?;
         sockopt::set_tcp_nodelay(socket, true)?;
-        // The link's heartbeats vouch for the peer, but not for this flow, which something on the way may forget.
+        // The link's heartbeats vouch for the peer, but not for this flow, which a device on the way may forget.
         sockopt::set_socket_keepalive(socket, true)?;
         sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
         sockopt::set_tcp_keepintvl(socket, KEEPALIVE / 3)?;
@@ -81,7 +82,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sees to it that the next poll sends and reports what there is.
+    /// Has the next poll send and report for this endpoint, if there is something.
     #[inline]
     pub(super) fn list(&mut self, id: EndpointId, up: &mut Up) {
         if up.may_send() {
@@ -93,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Sees to it that the next poll takes what has come.
+    /// Has the next poll take the bytes that have come.
     pub(super) fn read(&mut self, id: EndpointId, up: &mut Up) {
         if !std::mem::replace(&mut up.listed.readable, true) {
             self.readable.push_back(id);
@@ -130,14 +131,14 @@ impl Core {
             }
         }
         if let Err(why) = result {
-            // What the peer sent before may still be there.
+            // Bytes that the peer sent before may still be there.
             up.socket.ending = true;
             self.read(id, up);
             self.end(endpoint, why);
         }
     }
 
-    /// A stream has ended. The control plane is given a while to say why.
+    /// Takes note that a stream has ended. The control plane is given a while to give the reason.
     pub(super) fn end(&mut self, endpoint: &mut Endpoint, why: String) {
         let Some(up) = &mut endpoint.up else { return };
         if up.ended.is_some() || up.closed {
@@ -154,7 +155,7 @@ impl Core {
         self.set_alarm();
     }
 
-    /// Sets the alarm for when the clock is to be looked at next.
+    /// Sets the alarm to the time at which the clock is to be looked at next.
     pub(super) fn set_alarm(&mut self) {
         let ends = self.ended.iter().map(|(_, until)| *until);
         let stuck = (!self.stuck.is_empty()).then_some(self.look_at_stuck);
@@ -170,8 +171,8 @@ impl Core {
     }
 }
 
-/// How long the control plane has to say why a stream ended: its connection may be slower, and it notices a peer that is
-/// gone within the failure timeout at the latest.
+/// The time for which the control plane may still give the reason for a stream's end. Its connection may be slower, and
+/// it notices a peer that is gone within the failure timeout at the latest.
 fn grace(failure_timeout: Duration) -> Duration {
     failure_timeout / 2
 }
@@ -230,7 +231,7 @@ impl Endpoint {
             .unwrap_or(Ok(()))
     }
 
-    /// Lets the peer's stream act on this endpoint, and queues what it asks for.
+    /// Has the peer's stream act on this endpoint, and queues the answers that it asks for.
     fn with_local<R>(
         &mut self,
         core: &mut Core,
@@ -239,7 +240,8 @@ impl Endpoint {
     ) -> Option<R> {
         let up = self.up.as_mut()?;
         up.listed.readable = false;
-        // An answer that has left may be known to the peer, though it is not reported, nor known to be with the socket.
+        // The peer may know of an answer that has left, though the answer is not reported, nor known to be with the
+        // socket.
         while up.answers.pop_front_if(|end| *end <= up.outgoing.taken()).is_some() {}
         let mut local = Local {
             endpoint: self.id,

@@ -1,8 +1,8 @@
 //! The data plane: all endpoints, and the sockets of those that are connected. Driven by the polling thread alone.
 //!
-//! A poll touches only endpoints that have something to do, by lists: of those that were posted to, of those whose sockets
-//! have bytes, of those that have something to report. Sockets are watched for edges, so one that was not emptied stays on
-//! its list until it is.
+//! A poll touches only endpoints that have something to do, by lists: of those that were posted to, of those whose
+//! sockets have bytes, of those that have something to report. Sockets are watched for edges, so one that was not
+//! emptied stays on its list until it is.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,16 +31,16 @@ use crate::{
     net::{Command, Connect, DataStream, Event, Paired},
 };
 
-/// How many sockets one call reports.
+/// The number of sockets that one call reports.
 const READY: usize = 128;
 
-/// How many bytes one endpoint receives before others have their turn.
+/// The number of bytes that one endpoint receives before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
 
 /// The doorbell's name among sockets, which are named by their endpoints.
 const BELL: u64 = u64::MAX;
 
-/// The alarm's.
+/// The alarm's name among sockets.
 const ALARM: u64 = u64::MAX - 1;
 
 pub(super) struct Data {
@@ -52,19 +52,19 @@ pub(super) struct Data {
     new: Vec<EndpointId>,
     /// Endpoints that never came to life, for the next poll to report.
     stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
-    /// For the control plane, with the next poll.
+    /// Commands to the control plane, sent with the next poll.
     pub(super) commands: Vec<Command>,
-    /// What is ready; the doorbell is among it.
+    /// Reports the sockets that are ready; the doorbell is among them.
     pub(super) epoll: OwnedFd,
-    /// The doorbell has rung since this was last cleared.
+    /// Whether the doorbell has rung since this was last cleared.
     pub(super) rung: bool,
 }
 
 impl Data {
-    /// `bell` is signaled to end a wait.
+    /// A data plane without endpoints; `bell` is signaled to end a wait.
     pub(super) fn new(config: TcpConfig, bell: &Arc<OwnedFd>) -> Result<Data, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // On edges, so that nobody has to read it.
+        // It is watched for edges, so that it never has to be read.
         let edges = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &**bell, EventData::new_u64(BELL), edges)?;
         let alarm = Alarm::new()?;
@@ -124,7 +124,7 @@ impl Data {
         Ok(())
     }
 
-    /// Closes an endpoint. What was posted is tried once.
+    /// Closes an endpoint. Posted work is tried once.
     pub(super) fn disconnect(&mut self, on: EndpointId) {
         if let Some(at) = self.stillborn.iter().position(|(id, ..)| *id == on) {
             self.stillborn.remove(at);
@@ -135,7 +135,7 @@ impl Data {
         if let Some(up) = endpoint.up {
             self.core.close(up);
         }
-        // Of one that was not announced yet, the control plane knows nothing.
+        // Of an endpoint that was not announced yet, the control plane knows nothing.
         if endpoint.announced {
             self.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
         }
@@ -151,7 +151,7 @@ impl Data {
         Ok(())
     }
 
-    /// Whether the next poll has something to do that nobody would signal.
+    /// Whether the next poll has something to do that would come without a signal.
     pub(super) fn is_unfinished(&self) -> bool {
         let idle = self.core.is_idle() && self.new.is_empty() && self.stillborn.is_empty() && self.commands.is_empty();
         !idle
@@ -168,7 +168,7 @@ impl Data {
         self.send();
         self.look();
         self.receive(out);
-        // What peers asked to read, and what has found room meanwhile.
+        // Sends the answers to peers' reads, and work that has found room meanwhile.
         self.send();
         self.report(out);
         if !(self.core.ended.is_empty() && self.core.stuck.is_empty()) {
@@ -176,7 +176,7 @@ impl Data {
         }
     }
 
-    /// Lets the control plane know of new endpoints, so that they meet their counterparts.
+    /// Tells the control plane of new endpoints, so that they meet their counterparts.
     fn announce(&mut self) {
         for id in self.new.drain(..) {
             let Some(endpoint) = self.endpoints.get_mut(id) else { continue };
@@ -187,7 +187,7 @@ impl Data {
         }
     }
 
-    /// Learns what the control plane has to say.
+    /// Takes an event of the control plane.
     pub(super) fn on_event(&mut self, event: Event, out: &mut Vec<Completion>) {
         match event {
             Event::Paired(paired) => {
@@ -196,32 +196,32 @@ impl Data {
                     self.fail(id, reason, out);
                 }
             }
-            // This plane has nothing to tell.
+            // This plane sends no such messages.
             Event::Told { .. } => {}
             Event::Broken { endpoint, reason } => self.on_broken(endpoint, reason, out),
         }
     }
 
-    /// The control plane says that an endpoint is no more. What the peer sent before is not lost, as far as it has come; and
-    /// if the peer closed its side, as far as it comes soon.
+    /// Breaks an endpoint of which the control plane says that it is no more. Bytes that the peer sent before are not
+    /// lost, as far as they have come; and if the peer closed its side, as far as they come soon.
     fn on_broken(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
         if let Some(up) = &mut endpoint.up {
             up.socket.ending = true;
-            // Of a stream that has ended nothing more comes; but a send that failed leaves what came before.
+            // Of a stream that has ended nothing more comes; but a send that failed leaves the bytes that came before.
             up.closed = reason == BreakReason::PeerClosed && up.ended.is_none();
             if up.closed {
                 self.core.read(id, up);
                 return self.core.wait_for_end(id);
             }
-            // What is wrong with it does not matter any more.
+            // An error of it does not matter any more.
             let _ = endpoint.receive(&mut self.core, &mut LAST_BYTES.clone(), out);
         }
         self.break_endpoint(id, reason, out);
     }
 
     fn on_paired(&mut self, paired: Paired, out: &mut Vec<Completion>) -> Result<(), BreakReason> {
-        // It may have been closed meanwhile.
+        // The endpoint may have been closed meanwhile.
         let Some(endpoint) = self.endpoints.get_mut(paired.endpoint) else { return Ok(()) };
         let set_up = set_up::decode(&paired.set_up);
         let (Some(set_up), Some(stream)) = (set_up, paired.stream) else {
@@ -253,7 +253,7 @@ impl Data {
             }
         };
         for event in ready {
-            // It lies packed.
+            // The event is a packed structure.
             let (flags, id) = (event.flags, event.data.u64());
             self.rung |= id == BELL;
             let id = EndpointId(id);
@@ -270,7 +270,7 @@ impl Data {
         }
     }
 
-    /// Takes what has come, of each endpoint in turn.
+    /// Takes the bytes that have come, of each endpoint in turn.
     fn receive(&mut self, out: &mut Vec<Completion>) {
         let mut budget = self.core.config.poll_bytes;
         while budget > 0
@@ -298,7 +298,7 @@ impl Data {
         }
     }
 
-    /// Gives sockets what was posted.
+    /// Gives posted work to the sockets.
     pub(super) fn send(&mut self) {
         for _ in 0..self.core.sending.len() {
             let Some(id) = self.core.sending.pop_front() else { break };
@@ -307,7 +307,7 @@ impl Data {
         }
     }
 
-    /// Reports what is complete.
+    /// Reports work that is complete.
     fn report(&mut self, out: &mut Vec<Completion>) {
         for at in 0..self.core.touched.len() {
             let id = self.core.touched[at];
@@ -359,7 +359,7 @@ impl Data {
         }
     }
 
-    /// Breaks an endpoint, and lets its counterpart know why.
+    /// Breaks an endpoint, and tells its counterpart the reason.
     fn fail(&mut self, id: EndpointId, reason: BreakReason, out: &mut Vec<Completion>) {
         self.commands.push(Command::Close { endpoint: id, reason: reason.clone() });
         self.break_endpoint(id, reason, out);
@@ -377,7 +377,7 @@ impl Data {
         Some(endpoint)
     }
 
-    /// Closes all connections; what was posted is tried once.
+    /// Closes all connections; posted work is tried once.
     pub(super) fn shut_down(&mut self) {
         for id in self.endpoints.ids() {
             if let Some(up) = self.remove(id).and_then(|endpoint| endpoint.up) {

@@ -17,13 +17,13 @@ pub(super) struct Endpoint {
     pub(super) hello: Vec<u8>,
     /// Whether the control plane knows of it.
     pub(super) announced: bool,
-    /// What the peer may reach.
+    /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
     /// Receives, oldest first.
     pub(super) recvs: VecDeque<Recv>,
-    /// A receive found the queue full: `Room` is owed.
+    /// Whether a receive found the queue full, so that `Room` is owed.
     pub(super) recv_was_full: bool,
-    /// What there is once the endpoint is connected.
+    /// The connection, once it stands.
     pub(super) up: Option<Up>,
 }
 
@@ -38,36 +38,36 @@ pub(super) struct Recv {
 /// A connection that stands.
 pub(super) struct Up {
     pub(super) socket: Socket,
-    /// What the peer exposed.
+    /// The regions that the peer exposed.
     pub(super) remote: Vec<RemoteRegion>,
-    /// How many reads the peer may have outstanding.
+    /// The number of reads that the peer may have outstanding.
     pub(super) peer_depth: usize,
     pub(super) receiver: Receiver,
     pub(super) outgoing: Outgoing,
     /// Work that is not reported yet, in the order of posts.
     pub(super) pending: VecDeque<Pending>,
-    /// A post found the queue full: `Room` is owed.
+    /// Whether a post found the queue full, so that `Room` is owed.
     pub(super) was_full: bool,
     /// Reads that the peer has not answered, oldest first.
     pub(super) reads: VecDeque<ReadInto>,
     /// Reads that it has answered and that are not reported.
     pub(super) answered: u64,
-    /// What the peer asked for, until it is queued.
+    /// The answers that the peer asked for, until they are queued.
     pub(super) asked: Vec<Answer>,
-    /// Where in the outgoing stream answers end that have not left.
+    /// The ends, in the outgoing stream, of answers that have not left.
     pub(super) answers: VecDeque<u64>,
-    /// Work that can't be carried out is among the pending: nothing after it is sent.
+    /// Set if work that can't be carried out is among the pending: nothing after it is sent.
     pub(super) breaking: Option<BreakReason>,
-    /// Why the stream has ended, if it has. The control plane may say it better.
+    /// The reason for the stream's end, if it has ended. The control plane may give a better one.
     pub(super) ended: Option<String>,
-    /// The peer has closed its side: the stream is taken in to its end.
+    /// Whether the peer has closed its side: the stream is taken in to its end.
     pub(super) closed: bool,
-    /// Since when the socket takes nothing.
+    /// The time since which the socket takes nothing.
     pub(super) stuck_since: Option<Time>,
     pub(super) listed: Listed,
 }
 
-/// On which of the fabric's lists an endpoint is.
+/// The fabric's lists that an endpoint is on.
 #[derive(Default)]
 pub(super) struct Listed {
     pub(super) readable: bool,
@@ -82,25 +82,25 @@ pub(super) struct Pending {
     pub(super) until: Until,
 }
 
-/// What must happen before work is complete.
+/// The event that makes work complete.
 #[derive(Clone, Copy)]
 pub(super) enum Until {
     /// The socket has taken the stream up to here.
     Sent(u64),
     /// The peer has answered.
     Answered,
-    /// It never is.
+    /// The work is never complete.
     Never,
 }
 
-/// Where an answer's bytes go.
+/// The destination of an answer's bytes.
 pub(super) struct ReadInto {
     pub(super) region: Region,
     pub(super) offset: usize,
     pub(super) len: usize,
 }
 
-/// What a peer asked to read. (From nowhere, if it is nothing.)
+/// A read that a peer asked for. (It has no origin if it has no bytes.)
 pub(super) struct Answer {
     pub(super) from: Option<(Region, usize)>,
     pub(super) len: usize,
@@ -126,7 +126,7 @@ impl Up {
         self.ended.is_none() && self.socket.writable && !self.outgoing.is_empty()
     }
 
-    /// The first that is pending, if it is complete.
+    /// The first work that is pending, if it is complete.
     fn next_complete(&mut self) -> Option<Pending> {
         let sent = self.outgoing.sent();
         let complete = match self.pending.front()?.until {
@@ -166,9 +166,9 @@ impl Endpoint {
         up.breaking.clone().filter(|_| turn)
     }
 
-    /// Reports the end: what is complete, what is not, and then why.
+    /// Reports the end: the work that is complete, the work that is not, and then the reason.
     pub(super) fn finish(mut self, reason: BreakReason, out: &mut Vec<Completion>) {
-        // Room that nobody can use any more is not reported.
+        // Room that can't be used any more is not reported.
         self.recv_was_full = false;
         if let Some(up) = &mut self.up {
             up.was_full = false;

@@ -34,7 +34,7 @@ use crate::{
 pub struct TcpFabric {
     node: NodeId,
     cluster: String,
-    // Before the control plane, whose end tells the peers: their sockets must have been closed.
+    // It stands before the control plane, whose end tells the peers: by then their sockets must have been closed.
     pub(super) data: Data,
     graphs: Executor,
     bell: Arc<Doorbell>,
@@ -51,7 +51,7 @@ impl TcpFabric {
         TcpFabric::on(net, config)
     }
 
-    /// Takes its part of a port that is open.
+    /// Opens a fabric on a port that is open.
     pub(crate) fn on(net: Arc<Net>, config: TcpConfig) -> Result<TcpFabric, TcpError> {
         let config = config.check()?;
         let (node, cluster) = (config.net.node, config.net.cluster.clone());
@@ -68,32 +68,33 @@ impl TcpFabric {
         &self.net
     }
 
-    /// What it has done so far.
+    /// The counts since it was opened.
     pub fn stats(&self) -> TcpStats {
         self.data.core.stats
     }
 
-    /// What happened at the node's port so far.
+    /// The counts of the node's port.
     pub fn net_stats(&self) -> NetStats {
         self.net.stats()
     }
 
-    /// Where this node listens, ports filled in.
+    /// The addresses at which this node listens, ports filled in.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         self.net.local_addrs()
     }
 
-    /// Says where a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. What is connected stays so.
+    /// Sets the addresses at which a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does.
+    /// Connections that stand stay.
     pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         self.net.set_peer(node, addresses.to_vec());
     }
 
-    /// Takes the streams that peers open for a service, from now on and in place of who took them before.
+    /// Takes the streams that peers open for a service, from now on and in place of an earlier receiver.
     pub fn take_service(&self, service: ServiceId) -> Receiver<ServiceStream> {
         self.net.take_service(service)
     }
 
-    /// Learns what the control thread has to say.
+    /// Takes the control thread's events.
     #[cold]
     fn take_events(&mut self, out: &mut Vec<Completion>) {
         self.events.begin();
@@ -118,7 +119,7 @@ impl TcpFabric {
         }
     }
 
-    /// Lends the graphs to what runs them on this fabric.
+    /// Lends the graphs to a function that runs them on this fabric.
     fn with_graphs<R>(&mut self, run: impl FnOnce(&mut Executor, &mut TcpFabric) -> R) -> R {
         let mut graphs = std::mem::take(&mut self.graphs);
         let result = run(&mut graphs, self);
@@ -189,7 +190,8 @@ impl Wait for TcpFabric {
         self.bell.disarm();
     }
 
-    /// What ends a wait is left where it is, for the next poll to find. A wait that was not armed ends at once.
+    /// Sleeps. The signal that ends the wait is left where it is, for the next poll to find. A wait that was not armed
+    /// ends at once.
     fn wait(&mut self, until: Time) {
         while self.may_sleep() {
             let timeout = (until != Time::MAX).then(|| {

@@ -1,4 +1,4 @@
-//! What goes before the bytes of each piece of work on an endpoint's stream.
+//! The header before the bytes of each piece of work on an endpoint's stream.
 //!
 //! ```text
 //!   0        1          4        8               16              24              32
@@ -7,22 +7,22 @@
 //!   └────────┴──────────┴────────┴───────────────┴───────────────┴───────────────┴─ ─ ─
 //! ```
 //!
-//! All numbers are little-endian; fields that a kind has no use for are zero. `length` bytes follow, but for a request to
-//! read, which asks for as many.
+//! All numbers are little-endian; fields that a kind has no use for are zero. `length` bytes follow, except behind a
+//! request to read, which asks for as many.
 
 use crate::{RegionKey, Target};
 
-/// How long a header is.
+/// The length of a header, in bytes.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Write(Target),
     WriteWithImm(Target, u32),
     Send,
     SendWithImm(u32),
-    /// Answered by an `Answer`, in the order of requests.
+    /// A request that is answered by an `Answer`, in the order of requests.
     Read(Target),
     Answer,
 }
@@ -62,7 +62,7 @@ impl Header {
         bytes
     }
 
-    /// None for what no node says.
+    /// Reads a header. None if no node sends it.
     #[inline]
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));

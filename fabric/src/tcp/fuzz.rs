@@ -1,4 +1,5 @@
-//! What a peer's bytes reach first, for fuzzing: without sockets, and with what must hold whatever they are.
+//! The code that a peer's bytes reach first, for fuzzing: without sockets, and with checks that hold whatever the bytes
+//! are.
 
 use std::collections::VecDeque;
 
@@ -11,26 +12,26 @@ use super::{
 };
 use crate::{Completion, EndpointId, Region, RegionKey, RegionKind, Target, Token};
 
-/// Bytes that no frame may change, on both sides of each range that some may.
+/// The number of bytes on both sides of each range, which no frame may change.
 const GUARD: usize = 32;
 
-/// What such bytes are, and others before a frame has come.
+/// The value of those bytes, and of all others before a frame has come.
 const UNTOUCHED: u8 = 0xa5;
 
-/// How much memory a case has.
+/// The size of a case's memory.
 const ARENA_BYTES: usize = 2048;
 
-/// How many answers a peer may ask for.
+/// The number of answers that a peer may ask for.
 const MAY_ASK: usize = 4;
 
-/// What is exposed: a kind, a size; its key is its index and 1.
+/// The exposed regions: a kind, a size; the key is the index and 1.
 const EXPOSED: [(RegionKind, usize); 3] = [(RegionKind::Polled, 64), (RegionKind::Bulk, 200), (RegionKind::Bulk, 1)];
 
-/// Where sends land, in turn.
+/// The buffers of receives, in turn.
 const RECVS: [(RegionKind, usize); 4] =
     [(RegionKind::Bulk, 100), (RegionKind::Polled, 40), (RegionKind::Bulk, 0), (RegionKind::Bulk, 13)];
 
-/// Where answers to reads land, in turn.
+/// The buffers of answers to reads, in turn.
 const READS: [(RegionKind, usize); 3] = [(RegionKind::Polled, 48), (RegionKind::Bulk, 33), (RegionKind::Bulk, 0)];
 
 /// A side that receives.
@@ -81,12 +82,13 @@ impl World {
         self.end = (offset + bytes).next_multiple_of(8);
         assert!(self.end + GUARD <= ARENA_BYTES);
         let base = self.arena.address(offset, bytes);
-        // SAFETY: the arena has these bytes, rounded up to whole words, at an offset that is a multiple of 8; it lives as
-        // long as its clone, and one thread uses it.
+        // SAFETY: the arena has these bytes, rounded up to whole words, at an offset that is a multiple of 8; it lives
+        // as long as its clone, and one thread uses it.
         unsafe { Region::from_raw(kind, RegionKey(key), base, bytes, Box::new(self.arena.clone())) }
     }
 
-    /// Takes bytes of the stream; `in_place` where their place is known, as the socket does with long ones.
+    /// Takes bytes of the stream. With `in_place`, they go straight to their place if it is known, as the socket does
+    /// with long ones.
     fn take(&mut self, mut bytes: &[u8], in_place: bool) {
         if self.broken.is_some() {
             return;
@@ -116,7 +118,7 @@ impl World {
         bytes
     }
 
-    /// Where in the arena a region lies.
+    /// The range of a region in the arena.
     fn range(&self, region: &Region) -> std::ops::Range<usize> {
         let begin = region.base().addr().get() - self.arena.base().addr().get();
         begin..begin + region.len()
@@ -125,9 +127,9 @@ impl World {
 
 /// Takes a peer's stream, whole and in pieces.
 ///
-/// The first byte says how many receives (its low three bits) and reads (the next two) wait; the second one of how many
-/// pieces (its low three bits) the sizes follow, a byte each, those that are odd taken in place where that can be. The rest
-/// is the stream.
+/// The first byte gives the number of receives (its low three bits) and of reads (the next two) that wait. The low
+/// three bits of the second one give the number of pieces whose sizes follow, a byte each; pieces of odd size are taken
+/// in place where that can be. The rest is the stream.
 pub fn stream(input: &[u8]) {
     let Some(([waiting, pieces], rest)) = input.split_first_chunk() else { return };
     let Some((sizes, stream)) = rest.split_at_checked(usize::from(pieces & 7)) else { return };
@@ -167,7 +169,7 @@ pub fn stream(input: &[u8]) {
     assert_eq!((whole.receiver.frames, whole.receiver.bulk), (pieces.receiver.frames, pieces.receiver.bulk));
 }
 
-/// Which bytes of the arena the frames of a stream name, were they all allowed and complete.
+/// The bytes of the arena that the frames of a stream name, as if all were allowed and complete.
 fn reachable(world: &World, mut stream: &[u8]) -> Vec<bool> {
     let mut reachable = vec![false; ARENA_BYTES];
     let mut mark = |region: &Region, offset: usize, len: usize| {
@@ -209,7 +211,7 @@ fn reachable(world: &World, mut stream: &[u8]) -> Vec<bool> {
     reachable
 }
 
-/// Reads bytes as what a peer's fabric says of an endpoint.
+/// Reads bytes as the set-up of an endpoint that a peer's fabric sends.
 pub fn set_up(bytes: &[u8]) {
     if let Some(set_up) = set_up::decode(bytes) {
         assert_eq!(17 * set_up.remote.len() + 12 + set_up.hello.len(), bytes.len());

@@ -1,4 +1,4 @@
-//! What work graphs need of this fabric.
+//! The fabric's part for work graphs.
 
 use super::fabric::TcpFabric;
 use crate::{

@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{Region, RegionKey, RegionKind};
 
-/// Smaller regions come from the allocator: a mapping takes whole pages, and a process has only so many.
+/// The size below which regions come from the allocator: a mapping takes whole pages, and a process has only so many.
 const MAPPED_BYTES: usize = 64 << 10;
 
 /// Registers zeroed memory.
@@ -24,11 +24,11 @@ pub(super) fn register(kind: RegionKind, bytes: usize) -> Result<Region, Errno> 
     }
     let mapping = Mapping::new(bytes)?;
     // SAFETY: a mapping consists of whole pages, is readable and writable, stays until it is dropped, and nothing else
-    // knows of it.
+    // uses it.
     Ok(unsafe { Region::from_raw(kind, key, mapping.base, bytes, Box::new(mapping)) })
 }
 
-/// Pages of this process. They go when this does.
+/// Pages of this process, unmapped when this is dropped.
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
@@ -51,7 +51,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages are this mapping's, and nobody refers to them any more. Nothing can be done about a failure.
+        // SAFETY: the pages are this mapping's, and nothing refers to them any more. Nothing can be done about a
+        // failure.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -60,8 +61,8 @@ impl Drop for Mapping {
 pub(super) fn bulk(region: &Region, offset: usize, len: usize) -> &[u8] {
     debug_assert_eq!(region.kind(), RegionKind::Bulk);
     let at = region.address(offset, len);
-    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nobody writes
-    // it before the completion of the work that names it, which comes after this.
+    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nothing
+    // writes it before the completion of the work that names it, which comes after this.
     unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
 }
 
@@ -71,7 +72,7 @@ pub(super) fn bulk(region: &Region, offset: usize, len: usize) -> &[u8] {
 pub(super) fn bulk_mut(region: &Region, offset: usize, len: usize) -> &mut [u8] {
     debug_assert_eq!(region.kind(), RegionKind::Bulk);
     let at = region.address(offset, len);
-    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nobody refers
-    // to it before the completion, which comes after this, and only the polling thread places bytes.
+    // SAFETY: the range was checked, and is mapped as long as the region lives. By the rule of bulk regions nothing
+    // refers to it before the completion, which comes after this, and only the polling thread places bytes.
     unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) }
 }

@@ -2,11 +2,11 @@
 //!
 //! # How it works
 //!
-//! What is posted becomes frames of one stream: a header, and the bytes. A poll gives each socket what was posted since the
-//! last one, as far as it takes it, and takes from each what has come, up to a number of bytes. So many small posts leave
-//! with one system call, and arrive with one. Bytes of bulk regions go from their region to the socket and from the socket
-//! to their region, and are not copied in between; with TLS, sealing and opening them are the copies. Bytes of polled
-//! regions are read and stored word by word.
+//! Posted work becomes frames of one stream: a header, and the bytes. A poll gives each socket the work that was posted
+//! since the last one, as far as the socket takes it, and takes from each the bytes that have come, up to a number. So
+//! many small posts leave with one system call, and arrive with one. Bytes of bulk regions go from their region to the
+//! socket and from the socket to their region, and are not copied in between; with TLS, sealing and opening them are
+//! the copies. Bytes of polled regions are read and stored word by word.
 //!
 //! ```text
 //!   polling thread                                         peer's polling thread
@@ -18,13 +18,13 @@
 //!        endpoints meet, heartbeats, why an endpoint broke
 //! ```
 //!
-//! A thread that waits sleeps on the sockets themselves: who writes to it needs no doorbell.
+//! A thread that waits sleeps on the sockets themselves: a peer that writes to it needs no doorbell.
 //!
-//! # Who is trusted
+//! # Trust
 //!
-//! What [`net`](crate::net) lets in. Every frame is checked before a byte of it is placed: a peer that breaks the rules
-//! breaks its endpoint, on both sides, with a reason. Bytes are placed by this process alone, so once an endpoint is broken
-//! or closed, nothing that it exposed changes any more (G6).
+//! Peers are the nodes that [`net`](crate::net) lets in. Every frame is checked before a byte of it is placed: a peer
+//! that breaks the rules breaks its endpoint, on both sides, with a reason. Bytes are placed by this process alone, so
+//! once an endpoint is broken or closed, nothing that it exposed changes any more (G6).
 //!
 //! # Limits
 //!
@@ -60,7 +60,7 @@ pub use config::{MAX_QUEUE_DEPTH, TcpConfig, TcpError};
 pub use fabric::TcpFabric;
 pub use stats::TcpStats;
 
-/// What an operator can do about a refusal of the system, as the rest of a sentence.
+/// An operator's remedy for a refusal of the system, as the rest of a sentence.
 fn hint(cause: Errno) -> &'static str {
     match cause {
         Errno::MFILE => " (raise this process's limit of open files: `ulimit -n`)",

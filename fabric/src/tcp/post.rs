@@ -1,4 +1,4 @@
-//! Posting work: what is wrong with it, and the frames that it becomes.
+//! Posting work: the checks, and the frames that work becomes.
 
 use super::{
     endpoint::{Endpoint, Pending, ReadInto, Recv, Until, Up},
@@ -30,7 +30,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         let until = match up.can_reach(op) {
-            // What is posted behind it is flushed with it.
+            // Work behind it is flushed with it.
             _ if up.breaking.is_some() => Until::Never,
             false => {
                 up.breaking = Some(BreakReason::Access);
@@ -75,15 +75,15 @@ impl Up {
         }
     }
 
-    /// A target of an unknown key passes: it breaks the endpoint instead.
+    /// Checks the alignment of a target. An unknown key passes: it breaks the endpoint instead.
     #[inline]
     fn check_target(&self, target: Target, len: usize) -> Result<(), PostError> {
         let polled = self.remote(target.region).is_some_and(|region| region.kind == RegionKind::Polled);
         check_words(polled, target.offset, len)
     }
 
-    /// Whether work keeps to what the peer exposed. (The peer looks, too; but an error that is found here does no harm
-    /// there.)
+    /// Whether work keeps to the regions that the peer exposed. (The peer checks, too; but an error that is found here
+    /// does no harm there.)
     #[inline]
     fn can_reach(&self, op: Op<'_>) -> bool {
         let holds = |target: Target, len: usize| {
@@ -120,7 +120,7 @@ impl Up {
             Op::WriteThenWord { source, target, word, word_target } => {
                 stats.frames_sent += 1;
                 outgoing.push(&Header { kind: Kind::Write(target), len: source.len() }, source);
-                // A word has its poster's byte order, as all that is in a region.
+                // A word has its poster's byte order, as all words of a region.
                 let word = word.to_ne_bytes();
                 outgoing.push(&Header { kind: Kind::Write(word_target), len: 8 }, Source::Inline(&word));
             }
@@ -138,7 +138,7 @@ impl Up {
         Until::Sent(outgoing.queued())
     }
 
-    /// Queues what the peer asked to read.
+    /// Queues the answers that the peer asked for.
     pub(super) fn answer(&mut self, stats: &mut TcpStats) {
         for answer in self.asked.drain(..) {
             let header = Header { kind: Kind::Answer, len: answer.len };

@@ -1,7 +1,7 @@
-//! What the peer's stream does here: frames are checked, and their bytes put in place, in whatever pieces they come.
+//! The peer's stream: frames are checked, and their bytes put in place, in whatever pieces they come.
 //!
-//! Pure: it is fed with bytes and knows no socket. Nothing that a peer says is believed, and no byte of a frame is placed
-//! before the frame is known to be allowed.
+//! Pure: it is fed with bytes and knows no socket. Every field of a peer's frame is checked, and no byte of a frame is
+//! placed before the frame is known to be allowed.
 
 use std::collections::VecDeque;
 
@@ -11,25 +11,25 @@ use super::{
 };
 use crate::{BreakReason, Completion, EndpointId, Region, RegionKind, Target};
 
-/// What the peer's frames act on.
+/// The state that the peer's frames act on.
 pub(super) struct Local<'a> {
     pub(super) endpoint: EndpointId,
-    /// What the peer may reach.
+    /// The regions that the peer may reach.
     pub(super) exposed: &'a [Region],
     /// Receives, oldest first.
     pub(super) recvs: &'a mut VecDeque<Recv>,
     /// Reads that the peer has not answered, oldest first.
     pub(super) reads: &'a mut VecDeque<ReadInto>,
-    /// How many reads it has answered.
+    /// The number of reads that it has answered.
     pub(super) answered: &'a mut u64,
-    /// What the peer asks for is appended.
+    /// The list to which answers that the peer asks for are appended.
     pub(super) asked: &'a mut Vec<Answer>,
-    /// How many answers the peer may have outstanding besides.
+    /// The number of answers that the peer may have outstanding besides.
     pub(super) may_ask: usize,
     pub(super) out: &'a mut Vec<Completion>,
 }
 
-/// How far the peer's stream has come.
+/// The position in the peer's stream.
 #[derive(Default)]
 pub(super) struct Receiver {
     /// A header of which only a part has come.
@@ -53,10 +53,10 @@ struct Body {
     then: Then,
 }
 
-/// Where bytes go: a region, and an offset there.
+/// A destination of bytes: a region, and an offset there.
 type Place<'a> = (&'a Region, usize);
 
-/// What a frame does once its bytes are in place.
+/// The effect of a frame once its bytes are in place.
 #[derive(Clone, Copy)]
 enum Then {
     Nothing,
@@ -75,13 +75,14 @@ impl Receiver {
         self.body.is_none() && self.header_bytes == 0
     }
 
-    /// Where the next bytes of the stream go as they are, if there is such a place: bulk memory of a frame that has begun.
+    /// The place to which the next bytes of the stream go as they are, if there is one: bulk memory of a frame that has
+    /// begun.
     pub(super) fn place(&self) -> Option<(&Region, usize, usize)> {
         let body = self.body.as_ref()?;
         (body.into.kind() == RegionKind::Bulk).then_some((&body.into, body.offset, body.left))
     }
 
-    /// The next `bytes` of the stream are in their place.
+    /// Takes note that the next `bytes` of the stream are in their place.
     pub(super) fn placed(&mut self, bytes: usize, local: &mut Local<'_>) {
         let Some(body) = &mut self.body else { return };
         body.offset += bytes;
@@ -131,7 +132,7 @@ impl Receiver {
                 continue;
             };
             match bytes.split_at_checked(header.len) {
-                // What has come as a whole needs no state.
+                // A frame that has come as a whole needs no state.
                 Some((now, rest)) => {
                     into.write(offset, now);
                     self.bulk += bulk_bytes(into, now.len());
@@ -186,7 +187,7 @@ impl Body {
 }
 
 impl Local<'_> {
-    /// Whether a frame with bytes is allowed; where they go, if there are any; and what happens then.
+    /// Checks that a frame with bytes is allowed. Returns the bytes' place, if there are any, and the frame's effect.
     #[inline]
     fn admit(&self, header: &Header) -> Result<(Option<Place<'_>>, Then), BreakReason> {
         let len = header.len;
@@ -227,7 +228,7 @@ impl Local<'_> {
         if inside && whole { Ok(Some((region, at.offset))) } else { Err(BreakReason::Access) }
     }
 
-    /// The peer wants to read.
+    /// Takes a request to read.
     fn asked(&mut self, from: Target, len: usize) -> Result<(), BreakReason> {
         if self.asked.len() >= self.may_ask {
             return Err(failed("it has more reads outstanding than its queue holds"));
@@ -254,12 +255,12 @@ impl Local<'_> {
     }
 }
 
-/// How many of the bytes that go to a region count as bulk.
+/// The number of the bytes for a region that count as bulk.
 fn bulk_bytes(into: &Region, bytes: usize) -> u64 {
     if into.kind() == RegionKind::Bulk { bytes as u64 } else { 0 }
 }
 
-/// The peer breaks the rules.
+/// The reason for a peer that breaks the rules.
 fn failed(text: &str) -> BreakReason {
     BreakReason::Failed(format!("the peer breaks the rules: {text}"))
 }

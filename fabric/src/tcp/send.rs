@@ -1,8 +1,8 @@
-//! What goes to the peer: posted work, turned into one stream of bytes.
+//! The outgoing stream: posted work, turned into one stream of bytes.
 //!
-//! Headers and short payloads are copied into one buffer when they are posted, and so leave together, whatever they are.
-//! Long payloads stay where they are until the socket takes them: bulk memory is given to the system as it is, polled
-//! memory is copied out by words, a piece at a time.
+//! Headers and short payloads are copied into one buffer when they are posted, and so leave together, whatever they
+//! are. Long payloads stay where they are until the socket takes them: bulk memory is given to the system as it is,
+//! polled memory is copied out by words, a piece at a time.
 
 use std::{collections::VecDeque, io::IoSlice};
 
@@ -12,38 +12,39 @@ use super::{
 };
 use crate::{Region, RegionKind, Slice, Source};
 
-/// Bulk payloads of up to so many bytes are copied behind their headers: an entry in the system's list costs as much.
+/// The length up to which bulk payloads are copied behind their headers: an entry in the system's list costs as much.
 const COPY_BULK_BYTES: usize = 4 << 10;
 
-/// Polled payloads of up to so many bytes are copied behind their headers, and longer ones in pieces of it.
+/// The length up to which polled payloads are copied behind their headers; longer ones are copied in pieces of it.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// Once so many bytes wait, payloads stay in their regions.
+/// The number of waiting bytes from which on payloads stay in their regions.
 const COPIED_BYTES: usize = 256 << 10;
 
-/// How many ranges one system call gets.
+/// The number of ranges that one system call gets.
 pub(super) const RANGES: usize = 64;
 
-/// A buffer that has grown beyond this is given back when it is empty.
+/// The size beyond which a buffer that has grown is given back when it is empty.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// The stream to the peer, from where the socket has not taken it.
+/// The stream to the peer, from the first byte on that the socket has not taken.
 #[derive(Default)]
 pub(super) struct Outgoing {
     parts: VecDeque<Part>,
     /// The bytes of all `Copied` parts, from `head` on.
     copied: Vec<u8>,
     head: usize,
-    /// What was read of the first part, if it is `Words`, from `piece_head` on.
+    /// The bytes that were read of the first part, if it is `Words`, from `piece_head` on.
     piece: Vec<u8>,
     piece_head: usize,
-    /// Positions in the stream: what was posted, what has left this queue, and what the socket took.
+    /// Positions in the stream: the end of posted work, of bytes that have left this queue, and of bytes that the
+    /// socket took.
     queued: u64,
     taken: u64,
     sent: u64,
 }
 
-/// A stretch of the stream. None is empty.
+/// A stretch of the stream, which is never empty.
 enum Part {
     Copied(usize),
     Bulk {
@@ -51,7 +52,7 @@ enum Part {
         offset: usize,
         len: usize,
     },
-    /// Of polled memory; what is in `piece` comes before.
+    /// A stretch of polled memory; the bytes in `piece` come before.
     Words {
         region: Region,
         offset: usize,
@@ -110,25 +111,26 @@ impl Outgoing {
         self.sent == self.queued
     }
 
-    /// Where the stream ends that was posted.
+    /// The end of the stream that was posted.
     #[inline]
     pub(super) fn queued(&self) -> u64 {
         self.queued
     }
 
-    /// How far it has left this queue.
+    /// The position up to which it has left this queue.
     #[inline]
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// How far the socket has taken it.
+    /// The position up to which the socket has taken it.
     #[inline]
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// The next bytes, in ranges, and how many they are: `limit` or a little more at most, and none if all were taken.
+    /// The next bytes, in ranges. Returns their number, which is `limit` or a little more at most, and none if all were
+    /// taken.
     pub(super) fn next<'a>(&'a mut self, limit: usize, ranges: &mut [IoSlice<'a>; RANGES]) -> (usize, usize) {
         self.fetch();
         let this = &*self;
@@ -147,11 +149,11 @@ impl Outgoing {
                     add(&this.copied[at - len..at])
                 }
                 Part::Bulk { region, offset, len } => {
-                    // One range must not keep a poll busy.
+                    // The limit keeps one range from making a poll last long.
                     let now = (*len).min(limit);
                     add(memory::bulk(region, *offset, now)) && now == *len
                 }
-                // The rest of it, or a later one, is fetched once this has left.
+                // The rest of the part, or a later one, is fetched once this has left.
                 Part::Words { len, .. } => index == 0 && add(&this.piece[this.piece_head..]) && *len == 0,
             };
             if !more {
@@ -161,7 +163,7 @@ impl Outgoing {
         (count, bytes)
     }
 
-    /// Reads a piece of polled memory, if that is what comes next.
+    /// Reads a piece of polled memory, if that comes next.
     fn fetch(&mut self) {
         if self.piece_head < self.piece.len() {
             return;
@@ -175,7 +177,7 @@ impl Outgoing {
         *len -= now;
     }
 
-    /// `bytes` of what comes next have left.
+    /// Takes note that `bytes` of the next ones have left.
     pub(super) fn take(&mut self, mut bytes: usize) {
         self.taken += bytes as u64;
         while bytes > 0 {
@@ -216,7 +218,7 @@ impl Outgoing {
         }
     }
 
-    /// The socket has what has left.
+    /// Takes note that the socket has all bytes that have left.
     #[inline]
     pub(super) fn all_sent(&mut self) {
         self.sent = self.taken;

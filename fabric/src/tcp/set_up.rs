@@ -1,4 +1,4 @@
-//! What the two sides of an endpoint tell each other before its stream stands.
+//! The message of each side of an endpoint to the other before its stream stands.
 //!
 //! ```text
 //!   depth u32 │ hello length u32 │ hello │ regions u32 │ regions × { key u64 │ bytes u64 │ kind u8 }
@@ -9,16 +9,16 @@
 use super::config::MAX_QUEUE_DEPTH;
 use crate::{HELLO_BYTES, Region, RegionKey, RegionKind, RemoteRegion};
 
-/// The most regions that an endpoint exposes: their list must fit into what the control plane carries.
+/// The most regions that an endpoint exposes: their list must fit into a set-up of the control plane.
 pub(super) const MAX_EXPOSED: usize = 4096;
 
 const POLLED: u8 = 0;
 const BULK: u8 = 1;
 
-/// What a peer has said.
+/// A peer's message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SetUp {
-    /// How many reads it may have outstanding.
+    /// The number of reads that it may have outstanding.
     pub(super) depth: usize,
     pub(super) hello: Vec<u8>,
     pub(super) remote: Vec<RemoteRegion>,
@@ -40,7 +40,7 @@ pub(super) fn encode(depth: usize, hello: &[u8], exposed: &[Region]) -> Vec<u8> 
     bytes
 }
 
-/// None for what no node says.
+/// Reads a message. None if no node sends it.
 pub(super) fn decode(mut bytes: &[u8]) -> Option<SetUp> {
     let depth = number(&mut bytes)?;
     let hello = number(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! A connected socket: bytes from the outgoing stream into it, and from it to where they belong.
+//! A connected socket: bytes from the outgoing stream go into it, and bytes from it go to their places.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -19,25 +19,25 @@ use super::{
 };
 use crate::{BreakReason, net::Session};
 
-/// What a system call counts against a poll's budget besides its bytes.
+/// The cost of a system call against a poll's budget besides its bytes.
 const CALL_COST: usize = 4096;
 
-/// From so many missing bytes on, a bulk payload is received in place.
+/// The number of missing bytes from which on a bulk payload is received in place.
 const IN_PLACE_BYTES: usize = 4096;
 
-/// How many bytes behind a payload that is received in place are received with it. (They are copied once more, and the
-/// next payload should not be.)
+/// The number of bytes behind a payload in place that are received with it. (They are copied once more, and the next
+/// payload should not be.)
 const BEHIND_BYTES: usize = 2048;
 
-/// How many bytes are sealed ahead of what the socket takes.
+/// The number of bytes that are sealed ahead of the socket.
 const SEALED_BYTES: usize = 128 << 10;
 
 /// The data connection of an endpoint.
 pub(super) struct Socket {
     socket: OwnedFd,
-    /// Whether the socket is not known to refuse bytes.
+    /// Whether the socket may take bytes: it is false once the socket has refused some.
     pub(super) writable: bool,
-    /// Whether the peer's side has ended, so that what comes must be read to its end.
+    /// Whether the peer's side has ended, so that the remaining bytes must be read to their end.
     pub(super) ending: bool,
     tls: Option<Box<Tls>>,
 }
@@ -51,13 +51,13 @@ struct Tls {
     incoming: Vec<u8>,
 }
 
-/// Why nothing more is received for now.
+/// The reason for which nothing more is received for now.
 pub(super) enum Came {
-    /// All that is there has come.
+    /// All bytes that are there have come.
     All,
     /// There may be more.
     Some,
-    /// Nothing ever will.
+    /// Nothing ever comes again.
     Ended(String),
 }
 
@@ -67,7 +67,7 @@ impl Socket {
         Socket { socket, writable: true, ending: false, tls }
     }
 
-    /// Gives the socket what it takes, up to `budget` bytes. An error says why it is of no more use.
+    /// Gives the socket the bytes that it takes, up to `budget`. An error says why it is of no more use.
     pub(super) fn send(
         &mut self,
         outgoing: &mut Outgoing,
@@ -103,7 +103,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes what has come, up to `budget` bytes. An error breaks the endpoint.
+    /// Takes the bytes that have come, up to `budget`. An error breaks the endpoint.
     pub(super) fn receive(
         &mut self,
         receiver: &mut Receiver,
@@ -148,8 +148,8 @@ impl Socket {
         }
     }
 
-    /// Lets what was sent go its way, and takes what has come nowhere: a socket that is closed with bytes unread takes back
-    /// what it has sent.
+    /// Closes the socket so that sent bytes still go their way. Bytes that have come are discarded: a socket that is
+    /// closed with bytes unread takes back the bytes that it has sent.
     pub(super) fn close(self, staging: &mut [u8], mut budget: usize) {
         // Of a socket that is broken there is nothing to be saved.
         if shutdown(&self.socket, Shutdown::Write).is_ok() {
@@ -161,7 +161,7 @@ impl Socket {
         }
     }
 
-    /// How long the peer's host has not acknowledged what is on its way, if anything is.
+    /// The time for which the peer's host has not acknowledged bytes on their way, if there are any.
     pub(super) fn silence(&self) -> Option<Duration> {
         // SAFETY: zeros are a valid `tcp_info`.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -205,7 +205,7 @@ fn give(
         match sent {
             Ok(sent) => {
                 stats.bytes_sent += sent as u64;
-                // One that takes a part has no room for more, and reports when it has.
+                // A socket that takes a part has no room for more, and reports when it has.
                 *writable = sent == bytes;
                 return Ok(sent);
             }
@@ -219,7 +219,7 @@ fn give(
     }
 }
 
-/// How many bytes came and how many there was room for, or why none came.
+/// The number of bytes that came and the number that there was room for, or the reason for which none came.
 type Received = Result<(usize, usize), Errno>;
 
 fn receive_plain(
@@ -256,7 +256,7 @@ fn receive_plain(
 }
 
 impl Tls {
-    /// Seals what comes next.
+    /// Seals the bytes that come next.
     fn seal(&mut self, outgoing: &mut Outgoing) -> Result<(), String> {
         self.sealed.clear();
         self.head = 0;
@@ -293,7 +293,7 @@ impl Tls {
         Ok(Ok((came, wanted)))
     }
 
-    /// Opens what is whole of records, and keeps the rest.
+    /// Opens whole records, and keeps the rest.
     fn open(&mut self, input: &mut [u8], receiver: &mut Receiver, local: &mut Local<'_>) -> Result<(), BreakReason> {
         let mut result = Ok(());
         let opened = self.session.open(input, &mut |plain| {

@@ -1,4 +1,4 @@
-//! What a fabric has done so far.
+//! The counters of a fabric.
 
 /// Counts since a [`TcpFabric`](super::TcpFabric) was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct TcpStats {
     pub frames_sent: u64,
     /// Frames of peers.
     pub frames_received: u64,
-    /// What peers wrote and sent, and answered to reads, into bulk memory, in bytes: what is in place of it.
+    /// Bytes that peers wrote, sent and answered to reads, into bulk memory, and that are in place.
     pub bulk_received: u64,
     /// Bytes that sockets took, headers and encryption included.
     pub bytes_sent: u64,
@@ -21,6 +21,6 @@ pub struct TcpStats {
     pub send_calls: u64,
     /// System calls that asked a socket for bytes.
     pub receive_calls: u64,
-    /// How often the system was asked which sockets are ready, at each poll.
+    /// The number of times that the system was asked for the sockets that are ready, at each poll.
     pub ready_calls: u64,
 }

@@ -1,4 +1,4 @@
-//! The data plane alone, over connections that the tests make: what the control plane would say, they say.
+//! The data plane alone, over connections that the tests make: they play the control plane's part.
 
 use std::{
     collections::BTreeMap,
@@ -194,7 +194,7 @@ fn small_posts_leave_together_and_arrive_together() {
     assert_eq!(nodes[1].data.core.stats.frames_received, POSTS as u64);
 }
 
-/// What a peer may send, and the reason that it gives for breaking the endpoint.
+/// Bytes that a peer may send, and the reason that the node gives for breaking the endpoint.
 fn hostile() -> Vec<(&'static str, Vec<u8>, BreakReason)> {
     let frame = |kind, len| Header { kind, len }.encode().to_vec();
     let failed = |text: &str| BreakReason::Failed(format!("the peer breaks the rules: {text}"));
@@ -239,7 +239,7 @@ fn a_peer_that_breaks_the_rules_breaks_its_endpoint_and_nothing_else() {
             peer.set_nodelay(true).unwrap();
             peer.write_all(first).unwrap();
             node.poll();
-            // It may have been closed already.
+            // The socket may have been closed already.
             let _ = peer.write_all(rest).and_then(|()| peer.write_all(&[0xcc; 64]));
             node.until(what, |node| node.broken().is_some());
             assert_eq!(node.broken(), Some(&reason), "{what}");
@@ -283,7 +283,7 @@ fn what_came_before_a_break_is_taken_in() {
     let (mut node, endpoint, mut peer) = against_bytes(config(1), std::slice::from_ref(&table));
     let mut bytes = Header { kind: Kind::Write(at(7, 0)), len: BYTES }.encode().to_vec();
     bytes.resize(HEADER_BYTES + BYTES, 3);
-    // Small enough for the system's buffers, since nobody reads meanwhile.
+    // The bytes fit into the system's buffers, since no thread reads meanwhile.
     peer.write_all(&bytes).unwrap();
     node.on_event(Event::Broken { endpoint, reason: BreakReason::PeerClosed });
     node.poll();
@@ -304,7 +304,7 @@ fn what_came_before_a_send_failed_is_taken_in() {
     let mut bytes = Header { kind: Kind::Write(at(7, 0)), len: 8 }.encode().to_vec();
     bytes.resize(HEADER_BYTES + 8, 3);
     peer.write_all(&bytes).unwrap();
-    // With bytes unread, which resets the connection.
+    // It closes with bytes unread, which resets the connection.
     drop(peer);
     node.data.post(endpoint, send, Token(2)).unwrap();
     node.data.send();
@@ -329,7 +329,7 @@ fn a_peer_may_read_again_as_soon_as_it_has_its_answer() {
     let deadline = Instant::now() + PATIENCE;
     while came < HEADER_BYTES + BYTES {
         assert!(Instant::now() < deadline, "waited in vain for the answer; {came} bytes came");
-        // A poll that has come so far when the peer reads and writes.
+        // A poll comes so far when the peer reads and writes.
         node.data.look();
         node.data.send();
         came += peer.read(&mut buffer).unwrap_or(0);
@@ -339,7 +339,7 @@ fn a_peer_may_read_again_as_soon_as_it_has_its_answer() {
     assert_eq!(node.broken(), None);
 }
 
-/// Frames of all kinds, in whatever pieces, have the same effect.
+/// Frames of all kinds have the same effect in whatever pieces they come.
 #[test]
 fn a_stream_may_come_in_any_pieces() {
     let polled_bytes = 80_000;

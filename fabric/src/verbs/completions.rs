@@ -10,29 +10,30 @@ use super::{
 pub(super) struct Completions {
     pub(super) channel: Arc<Channel>,
     queues: Vec<Queue>,
-    /// How many entries one queue has at most.
+    /// The number of entries that one queue has at most.
     most: usize,
 }
 
 struct Queue {
     cq: Arc<Cq>,
     entries: usize,
-    /// How many entries the queue pairs on it may need.
+    /// The number of entries that the queue pairs on it may need.
     reserved: usize,
-    /// How many of them are those of queue pairs that are no more, whose completions may be there still.
+    /// The number of those that belong to queue pairs that are no more, whose completions may be there still.
     leaving: usize,
 }
 
-/// A new queue is made for so many endpoints.
+/// The number of endpoints for which a new queue is made.
 const ENDPOINTS: usize = 16;
 
 impl Completions {
-    /// None yet, of at most `most` entries each.
+    /// No queues yet, of at most `most` entries each.
     pub(super) fn new(context: &Arc<Context>, most: usize) -> io::Result<Completions> {
         Ok(Completions { channel: Channel::new(context)?, queues: Vec::new(), most })
     }
 
-    /// A queue on which there is room for a queue pair that may have `entries` completions outstanding, and its number.
+    /// Reserves room for a queue pair that may have `entries` completions outstanding. Returns its queue, and that
+    /// queue's number.
     pub(super) fn reserve(&mut self, entries: usize) -> io::Result<(usize, Arc<Cq>)> {
         let fits = |queue: &Queue| queue.reserved + entries <= queue.entries;
         let at = match self.queues.iter().position(fits) {
@@ -49,7 +50,7 @@ impl Completions {
         Ok((at, Arc::clone(&queue.cq)))
     }
 
-    /// A queue pair that had reserved so many entries is no more.
+    /// Gives back the entries of a queue pair that is no more.
     pub(super) fn release(&mut self, at: usize, entries: usize) {
         self.queues[at].leaving += entries;
     }

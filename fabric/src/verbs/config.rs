@@ -1,4 +1,4 @@
-//! How a device is chosen and opened, and why it may not be.
+//! The settings of a verbs fabric, the choice of its device, and the errors of opening one.
 
 use std::{fs, io, sync::Arc};
 
@@ -27,18 +27,19 @@ pub struct VerbsConfig {
     pub device: Option<String>,
     /// The device's port, counted from 1. None takes the first that is active.
     pub port: Option<u8>,
-    /// The place of the port's address in its table. None takes a RoCE v2 address, of IPv4 where there is one; on InfiniBand
-    /// the first.
+    /// The place of the port's address in its table. None takes a RoCE v2 address, of IPv4 where there is one; on
+    /// InfiniBand the first.
     pub gid_index: Option<u8>,
-    /// The largest packet's bytes: 256, 512, 1024, 2048 or 4096. None takes what the port has. The smaller side's counts.
+    /// The size of the largest packet: 256, 512, 1024, 2048 or 4096 bytes. None takes the port's. The smaller side's
+    /// counts.
     pub mtu: Option<u32>,
-    /// How many writes, reads and sends, and again how many receives, an endpoint may have outstanding: 1 to
-    /// [`MAX_QUEUE_DEPTH`].
+    /// The number of writes, reads and sends, and again the number of receives, that an endpoint may have outstanding:
+    /// 1 to [`MAX_QUEUE_DEPTH`].
     pub queue_depth: usize,
-    /// How many bytes requests carry themselves, at most [`INLINE_BYTES`]; a device may grant fewer. What is longer is
-    /// fetched from registered memory.
+    /// The number of bytes that requests carry themselves, at most [`INLINE_BYTES`]; a device may grant fewer. Longer
+    /// bytes are fetched from registered memory.
     pub inline_bytes: usize,
-    /// How much memory that nobody uses any more stays registered for later regions, in bytes.
+    /// The number of bytes of unused memory that stay registered for later regions.
     pub kept_bytes: usize,
 }
 
@@ -57,7 +58,8 @@ impl VerbsConfig {
         }
     }
 
-    /// What a fabric with these settings would use, or why there can be none on this machine.
+    /// The device that a fabric with these settings would use, or the reason for which there can be none on this
+    /// machine.
     pub fn probe(&self) -> Result<VerbsDevice, VerbsError> {
         self.check()?;
         let attachment = Attachment::open(self)?;
@@ -93,31 +95,31 @@ pub struct VerbsDevice {
     pub port: u8,
     /// The place of the port's address in its table.
     pub gid_index: u8,
-    /// The largest packet's bytes.
+    /// The size of the largest packet, in bytes.
     pub mtu: u32,
-    /// The longest message's bytes.
+    /// The length of the longest message, in bytes.
     pub max_message_bytes: usize,
 }
 
-/// Why a verbs fabric could not be opened.
+/// The reason for which a verbs fabric could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The machine has none.
+    /// The machine has no RDMA device.
     #[error(
         "this machine has no RDMA device: load the driver of its card; without a card, software RDMA does: \
          `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <interface>`"
     )]
     NoDevice,
-    /// It has others.
+    /// The machine has other devices.
     #[error("there is no RDMA device {wanted:?}: this machine has {present}")]
     NoSuchDevice {
-        /// What was asked for.
+        /// The name that was asked for.
         wanted: String,
-        /// The names of those that there are.
+        /// The names of the devices that there are.
         present: String,
     },
-    /// The process may not.
+    /// The process may not open the device.
     #[error(
         "the RDMA device {device} could not be opened: {cause}; give this user access to /dev/infiniband/uverbs*, as the \
          distribution's `rdma` group or udev rules do, and load `ib_uverbs` if there is no such file"
@@ -125,7 +127,7 @@ pub enum VerbsError {
     Open {
         /// The device.
         device: String,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
     /// No port is up.
@@ -135,7 +137,7 @@ pub enum VerbsError {
     NoPort {
         /// The device.
         device: String,
-        /// Which was asked for, as a part of a sentence.
+        /// The port that was asked for, as a part of a sentence.
         of: String,
     },
     /// The port has no usable address.
@@ -149,22 +151,22 @@ pub enum VerbsError {
         /// The port.
         port: u8,
     },
-    /// The port has no address there.
+    /// The port has no address at that index.
     #[error("port {port} of the RDMA device {device} has no address at GID index {index}: {cause}")]
     Gid {
         /// The device.
         device: String,
         /// The port.
         port: u8,
-        /// What was asked for.
+        /// The index that was asked for.
         index: u8,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
     /// There is no such packet size.
     #[error("an MTU of {mtu} bytes can't be had: take 256, 512, 1024, 2048 or 4096")]
     Mtu {
-        /// What was asked for.
+        /// The size that was asked for.
         mtu: u32,
     },
     /// The port's packets are smaller.
@@ -175,17 +177,17 @@ pub enum VerbsError {
     MtuTooLarge {
         /// The device.
         device: String,
-        /// What was asked for.
+        /// The size that was asked for.
         mtu: u32,
-        /// What the port has.
+        /// The size of the port's packets.
         active: u32,
     },
     /// The queue depth is zero or too large.
     #[error("a queue depth of {depth} can't be had: take 1 to {most}")]
     QueueDepth {
-        /// What was asked for.
+        /// The depth that was asked for.
         depth: usize,
-        /// The most that there can be, here.
+        /// The greatest depth here.
         most: usize,
     },
     /// The node's port could not be opened.
@@ -194,15 +196,15 @@ pub enum VerbsError {
     /// The system refused something that the fabric can't do without.
     #[error("the verbs fabric could not {attempt}: {cause}")]
     System {
-        /// What was attempted.
+        /// The attempt that failed.
         attempt: &'static str,
-        /// What the system said, and what can be done.
+        /// The system's message, and the remedy.
         cause: String,
     },
 }
 
 impl VerbsError {
-    /// For `map_err`.
+    /// Makes an error of the system's, for `map_err`.
     pub(super) fn system(attempt: &'static str) -> impl FnOnce(io::Error) -> VerbsError {
         move |error| VerbsError::System { attempt, cause: format!("{error}{}", memory::hint(&error)) }
     }
@@ -216,21 +218,21 @@ pub(super) struct Attachment {
     pub(super) gid_index: u8,
     pub(super) gid: [u8; 16],
     pub(super) mtu: ibv_mtu::Type,
-    /// Of a queue pair's queues, in work requests.
+    /// The limit of a queue pair's queues, in work requests.
     pub(super) max_requests: usize,
-    /// Of a completion queue.
+    /// The limit of a completion queue, in entries.
     pub(super) max_entries: usize,
-    /// Of reads that are under way.
+    /// The limits of reads that are under way, from here and to here.
     pub(super) reads: u8,
     pub(super) served_reads: u8,
-    /// Of one message.
+    /// The limit of one message, in bytes.
     pub(super) max_message: usize,
 }
 
-/// So many reads of one endpoint are under way at a time; a card that could do more would take memory for it.
+/// The most reads of one endpoint that are under way at a time; a card that could do more would take memory for it.
 const MAX_READS: i32 = 16;
 
-/// No message is longer, whatever the port says: lengths are u32, and some devices count 2^31 as 0.
+/// The longest message whatever the port says: lengths are u32, and some devices count 2^31 as 0.
 const MAX_MESSAGE: usize = 1 << 30;
 
 impl Attachment {
@@ -275,7 +277,7 @@ impl Attachment {
 fn choose(config: &VerbsConfig) -> Result<(Arc<Context>, u8, ibv_port_attr), VerbsError> {
     let wanted = |name: &str| config.device.as_deref().is_none_or(|device| device == name);
     let devices = Context::open_all(wanted).map_err(|error| match error.raw_os_error() {
-        // What libibverbs says where the kernel's part is not loaded.
+        // libibverbs returns ENOSYS where the kernel's part is not loaded.
         Some(38) => VerbsError::NoDevice,
         _ => VerbsError::system("list the RDMA devices")(error),
     })?;
@@ -289,7 +291,7 @@ fn choose(config: &VerbsConfig) -> Result<(Arc<Context>, u8, ibv_port_attr), Ver
             return Err(VerbsError::NoSuchDevice { wanted: wanted.clone(), present: names.join(", ") });
         }
     }
-    // That of the first device is reported if none will do.
+    // The first device's refusal is reported if none will do.
     let mut refusal = VerbsError::NoDevice;
     for (device, context) in devices {
         let tried = context
@@ -314,7 +316,7 @@ fn choose_port(config: &VerbsConfig, context: &Context) -> Result<(u8, ibv_port_
     })
 }
 
-/// Where the kernel says what it knows of RDMA devices.
+/// The directory in which the kernel describes RDMA devices.
 const CLASS: &str = "/sys/class/infiniband";
 
 fn choose_gid(
@@ -350,7 +352,8 @@ fn choose_gid(
     Ok((index, gid))
 }
 
-/// How well a RoCE v2 address serves: routed IPv4 best, then routed IPv6, then one of the local link; zeros not at all.
+/// The rank of a RoCE v2 address: routed IPv4 is best, then routed IPv6, then one of the local link; zeros are no
+/// address.
 fn gid_rank(gid: &[u8; 16]) -> u8 {
     match gid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => 3,
@@ -360,12 +363,12 @@ fn gid_rank(gid: &[u8; 16]) -> u8 {
     }
 }
 
-/// What verbs call a packet size.
+/// The code by which verbs name a packet size.
 fn mtu_code(mtu: u32) -> Option<ibv_mtu::Type> {
     (1..=5).find(|code| mtu_bytes(*code) == mtu)
 }
 
-/// A packet size by what verbs call it.
+/// The packet size of a code of verbs.
 fn mtu_bytes(code: ibv_mtu::Type) -> u32 {
     128 << code
 }

@@ -1,4 +1,4 @@
-//! Making an endpoint, and how it comes to meet its counterpart.
+//! Making an endpoint, and its meeting with its counterpart.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -108,7 +108,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Learns what the control thread has to say. Returns the endpoints that it says are no more.
+    /// Takes the control thread's events. Returns the endpoints that they say are no more.
     pub(super) fn take_events(&mut self, out: &mut Vec<Completion>) -> Vec<(EndpointId, BreakReason)> {
         let mut ends = Vec::new();
         if !self.events.are_pending() {
@@ -120,7 +120,7 @@ impl VerbsFabric {
                 Ok(Some(Event::Paired(paired))) => self.on_paired(paired.endpoint, &paired.set_up),
                 Ok(Some(Event::Told { endpoint, bytes })) => {
                     let Some(endpoint) = self.endpoints.get_mut(endpoint) else { continue };
-                    // Whoever armed before this must announce anew.
+                    // A thread that armed before this must announce anew.
                     self.core.look_again = true;
                     match bytes[..] {
                         [READY] => endpoint.connected(out),
@@ -140,7 +140,7 @@ impl VerbsFabric {
     }
 
     fn on_paired(&mut self, id: EndpointId, set_up: &[u8]) {
-        // It may have been closed meanwhile.
+        // The endpoint may have been closed meanwhile.
         let Some(endpoint) = self.endpoints.get_mut(id) else { return };
         let attachment = &self.attachment;
         let connected = SetUp::decode(set_up).map_err(|error| error.to_string()).and_then(|theirs| {
@@ -182,11 +182,12 @@ impl VerbsFabric {
     }
 }
 
-/// A request that is not acknowledged is sent so many times again. (7, the most, is without end to rxe.)
+/// The number of times that a request without acknowledgement is sent again. (7, the most, is without end to rxe.)
 const RETRIES: u8 = 6;
 
-/// How long an acknowledgement is waited for, 4.096 µs · 2^this: so that all tries together take at most three quarters of
-/// the failure timeout. (A device may wait up to four times as long. Of peers that are idle, the link's heartbeats tell.)
+/// The exponent of the time that an acknowledgement is waited for, 4.096 µs · 2^this: all tries together take at most
+/// three quarters of the failure timeout. (A device may wait up to four times as long. Of peers that are idle, the
+/// link's heartbeats tell.)
 pub(super) fn ack_timeout(failure_timeout: Duration) -> u8 {
     let all_tries = |exponent: u32| Duration::from_nanos(4096 << exponent) * (1 + u32::from(RETRIES));
     (8..=20).rev().find(|&exponent| all_tries(exponent) <= failure_timeout * 3 / 4).unwrap_or(8) as u8
@@ -196,7 +197,7 @@ fn new_queue_pair(attachment: &Attachment, cq: &Arc<Cq>, room: Room) -> io::Resu
     let mut inline = room.inline;
     let qp = loop {
         match Qp::new(&attachment.pd, cq, Room { inline, ..room }) {
-            // A device that can't carry so much refuses, and says nowhere how much it can.
+            // A device that can't carry so much refuses, and does not report how much it can.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) && inline > 0 => inline /= 2,
             other => break other?,
         }

@@ -1,5 +1,5 @@
-//! An RDMA device and its memory, as libibverbs has them. Each object is released when it is dropped, and keeps alive what
-//! it was made of.
+//! An RDMA device and its memory, as libibverbs has them. Each object is released when it is dropped, and keeps the
+//! objects alive that it was made of.
 
 use std::{
     ffi::CStr,
@@ -15,7 +15,7 @@ use rdma_sys::{
     ibv_pd, ibv_port_attr, ibv_query_device, ibv_query_gid, ibv_reg_mr,
 };
 
-/// What a call returned that gives an error number, or 0.
+/// The result of a call that returns an error number, or 0.
 pub(super) fn check(returned: i32) -> io::Result<()> {
     match returned {
         0 => Ok(()),
@@ -23,7 +23,7 @@ pub(super) fn check(returned: i32) -> io::Result<()> {
     }
 }
 
-/// What a call returned that gives an object, or null and an error number aside.
+/// The result of a call that returns an object, or null and sets the error number.
 pub(super) fn object<T>(returned: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(returned).ok_or_else(io::Error::last_os_error)
 }
@@ -40,7 +40,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens all devices that `wanted` picks by name, which it is asked about in the system's order.
+    /// Opens all devices that `wanted` picks by name; it is called in the system's order.
     pub(super) fn open_all(wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, io::Result<Arc<Context>>)>> {
         let mut count = 0;
         // SAFETY: the list is as long as `count` says, and is freed below, after its last use.
@@ -97,12 +97,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: whatever was made of the context holds it, so nothing is left.
+        // SAFETY: any object that was made of the context holds it, so nothing is left.
         report("a device could not be closed", unsafe { ibv_close_device(self.raw()) });
     }
 }
 
-/// Logs what nobody can act on.
+/// Logs an error that no caller can act on.
 pub(super) fn report(what: &str, returned: i32) {
     if let Err(error) = check(returned) {
         tracing::error!(%error, "{what}");
@@ -153,7 +153,8 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers memory for use by queue pairs of `pd`; if `exposed`, also by peers that are told its key.
     ///
-    /// Not for relaxed ordering: who polls memory counts on writes that become visible in order (G1).
+    /// It does not permit relaxed ordering: a thread that polls memory counts on writes that become visible in order
+    /// (G1).
     ///
     /// # Safety
     ///
@@ -162,20 +163,20 @@ impl Mr {
         let local = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
         let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         let access = if exposed { local | remote } else { local };
-        // SAFETY: the caller answers for the memory. What it does with it later harms nobody: the device keeps to the pages
-        // that are locked now.
+        // SAFETY: the caller answers for the memory. Its later use by the caller does no harm: the device keeps
+        // to the pages that are locked now.
         let raw = object(unsafe { ibv_reg_mr(pd.raw(), base.as_ptr().cast(), bytes, access as i32) })?;
         Ok(Mr { raw, _pd: Arc::clone(pd) })
     }
 
-    /// What this process's requests name the memory by.
+    /// The key by which this process's requests name the memory.
     #[inline]
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: the structure lives until the memory is deregistered, and does not change.
         unsafe { self.raw.as_ref().lkey }
     }
 
-    /// What a peer's requests name the memory by.
+    /// The key by which a peer's requests name the memory.
     pub(super) fn remote_key(&self) -> u32 {
         // SAFETY: as above.
         unsafe { self.raw.as_ref().rkey }
@@ -184,7 +185,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: whoever has work outstanding on the memory holds this value.
+        // SAFETY: any endpoint that has work outstanding on the memory holds this value.
         report("memory could not be deregistered", unsafe { ibv_dereg_mr(self.raw.as_ptr()) });
     }
 }

@@ -18,33 +18,33 @@ use crate::{
 
 /// One side of a connection, from `connect` until it breaks or is closed.
 pub(super) struct Endpoint {
-    // First: when it is dropped, the device is done with all memory that the other fields hold.
+    // It is the first field: when it is dropped, the device is done with all memory that the other fields hold.
     pub(super) qp: Qp,
     pub(super) id: EndpointId,
     pub(super) peer: NodeId,
     pub(super) tag: GroupTag,
-    /// Which completion queue it is on.
+    /// The number of its completion queue.
     pub(super) cq: usize,
     pub(super) set_up: SetUp,
-    /// What the peer may reach.
+    /// The regions that the peer may reach.
     pub(super) exposed: Vec<Region>,
     /// Receives, oldest first.
     pub(super) recvs: VecDeque<Recv>,
-    /// A receive found the queue full: `Room` is owed.
+    /// Whether a receive found the queue full, so that `Room` is owed.
     pub(super) recv_was_full: bool,
     pub(super) sending: Sending,
     pub(super) stage: Stage,
     pub(super) watch: Watch,
     pub(super) announcement: Announcement,
-    /// Why it is about to break.
+    /// The end that it is about to come to.
     pub(super) ending: Option<Ending>,
 }
 
-/// How far a connection has come.
+/// The stage of a connection.
 pub(super) enum Stage {
     /// The next poll announces it.
     New,
-    /// Until both sides have asked for it.
+    /// The two sides have not both asked for it yet.
     Waiting,
     /// The peer may reach this side, and has not said yet that it can be reached.
     Ready(SetUp),
@@ -53,7 +53,7 @@ pub(super) enum Stage {
 
 /// A posted buffer.
 pub(super) struct Recv {
-    // Held until the receive is complete.
+    // It is held until the receive is complete.
     region: Region,
     len: usize,
     token: Token,
@@ -62,9 +62,9 @@ pub(super) struct Recv {
 /// The end that an endpoint comes to.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
-    /// This side knows why, and the peer is to be told.
+    /// This side knows the reason, and the peer is to be told.
     Known(BreakReason),
-    /// The peer or the control plane may know better, until then.
+    /// The peer or the control plane may give a better reason, until that time.
     Suspected(BreakReason, Time),
 }
 
@@ -75,8 +75,8 @@ impl Identified for Endpoint {
     }
 }
 
-/// The mark of receives in the ids of work requests: the highest bit, which this fabric's number leaves free in the ids of
-/// its endpoints.
+/// The mark of receives in the ids of work requests: the highest bit, which this fabric's number leaves free in the ids
+/// of its endpoints.
 const RECV: u64 = 1 << 63;
 
 /// The id of an endpoint's work requests.
@@ -116,8 +116,8 @@ impl Endpoint {
     /// Hands a receive to the device.
     pub(super) fn post_recv(&mut self, core: &mut Core, into: Slice<'_>, token: Token) -> io::Result<()> {
         let piece = core.piece(into.region, into.offset, into.len)?;
-        // SAFETY: the slice was checked to lie in its region, which is held below until the receive is complete or the queue
-        // pair, which is dropped before it, is no more.
+        // SAFETY: the slice was checked to lie in its region, which is held below until the receive is complete or the
+        // queue pair, which is dropped before it, is no more.
         unsafe { self.qp.post_recv(request_id(self.id, true), piece) }?;
         self.keep_recv(into, token);
         Ok(())
@@ -141,7 +141,7 @@ impl Endpoint {
             return self.on_error(completed.status, recv, core, now);
         }
         if recv {
-            // The peer's first message may overtake its word that it can be reached.
+            // The peer's first message may overtake its `READY`.
             core.look_again |= matches!(self.stage, Stage::Ready(_));
             self.connected(out);
             let Some(Recv { token, len, region }) = self.recvs.pop_front() else { return };
@@ -154,7 +154,7 @@ impl Endpoint {
         let before = self.sending.completed;
         self.sending.on_success(self.id, out);
         if self.announcement.end > before {
-            // What came before the announcement was complete is nobody's to tell.
+            // Of writes that came before the announcement was complete, no peer tells.
             core.look_again = true;
         }
         if self.sending.last_polled > before && self.watch.must_tell() {
@@ -177,7 +177,7 @@ impl Endpoint {
                 Ending::Known(BreakReason::ReceiverNotReady)
             }
             status::IBV_WC_REM_ACCESS_ERR => Ending::Known(BreakReason::Access),
-            // The peer has destroyed its queue pair, or something is in the way.
+            // The peer has destroyed its queue pair, or the network is interrupted.
             status::IBV_WC_RETRY_EXC_ERR => suspect(BreakReason::Unreachable),
             // The queue pair failed in its other half, or as the peer's did.
             status::IBV_WC_WR_FLUSH_ERR => suspect(BreakReason::Lost("its queue pair failed".to_owned())),
@@ -203,10 +203,11 @@ impl Endpoint {
         }
     }
 
-    /// Reports the end: what is not complete, and then why. Returns what another endpoint can use.
+    /// Reports the end: the work that is not complete, and then the reason. Returns the watch, which another endpoint
+    /// can use.
     pub(super) fn finish(self, reason: BreakReason, out: &mut Vec<Completion>) -> Watch {
         let Endpoint { qp, id, peer, tag, recvs, sending, watch, .. } = self;
-        // Nothing is written any more when the completions below are read.
+        // No memory is written any more when the completions below are read.
         drop(qp);
         let sends = sending.tokens().filter(|token| *token != Token::UNSIGNALED);
         for token in sends.chain(recvs.iter().map(|recv| recv.token)) {
@@ -223,10 +224,10 @@ impl Endpoint {
     }
 }
 
-/// What one side tells the other over the control plane: that it can be reached.
+/// The message to a peer over the control plane that this side can be reached.
 pub(super) const READY: u8 = 0;
 
-/// And that it has written polled memory of a node that sleeps.
+/// The message that this side has written polled memory of a node that sleeps.
 pub(super) const WAKE: u8 = 1;
 
 /// The peer's region of that key. (There are few, so a search costs less than a map.)

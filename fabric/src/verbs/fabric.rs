@@ -42,12 +42,12 @@ use crate::{
 /// Dropping it tells the peers. Regions may outlive it.
 pub struct VerbsFabric {
     pub(super) node: NodeId,
-    // Before what their queue pairs complete on, and read from.
+    // They stand before the queues that their queue pairs complete on, and the memory that these read from.
     pub(super) endpoints: Endpoints<Endpoint>,
     pub(super) core: Core,
     pub(super) attachment: Attachment,
     pub(super) room: Room,
-    /// How an acknowledgement is waited for, as verbs number it.
+    /// The time that an acknowledgement is waited for, as verbs number it.
     pub(super) timeout: u8,
     pub(super) completions: Completions,
     /// Scratch of `poll`.
@@ -60,7 +60,7 @@ pub struct VerbsFabric {
     stillborn: Vec<(EndpointId, NodeId, BreakReason)>,
     graphs: Executor,
     pub(super) bell: Arc<Doorbell>,
-    /// Ends a wait when an endpoint is due to break.
+    /// The timer that ends a wait when an endpoint is due to break.
     pub(super) timer: OwnedFd,
     /// Readable when the bell, the completion channel or the timer is.
     pub(super) signal: OwnedFd,
@@ -69,26 +69,26 @@ pub struct VerbsFabric {
     net: Arc<Net>,
 }
 
-/// What endpoints share.
+/// The state that endpoints share.
 pub(super) struct Core {
     pub(super) depth: usize,
     pub(super) max_message: usize,
     pub(super) failure_timeout: Duration,
     pub(super) memories: Memories,
     pub(super) watches: Watches,
-    /// What the next poll sends to the control thread.
+    /// The commands that the next poll sends to the control thread.
     pub(super) commands: Vec<Command>,
-    /// The last poll left work behind that nobody would signal.
+    /// Whether the last poll left work behind that would come without a signal.
     pub(super) unfinished: bool,
-    /// Something was learned since the thread armed that calls for one more look: see `watch`.
+    /// Whether something was learned since the thread armed that calls for one more look: see `watch`.
     pub(super) look_again: bool,
-    /// Some endpoint is about to break.
+    /// Whether an endpoint is about to break.
     pub(super) has_endings: bool,
     pub(super) stats: VerbsStats,
 }
 
 impl Core {
-    /// A piece of a region as the device knows it. No message fills more than its first part if it is very long.
+    /// A piece of a region as the device knows it. If it is very long, no message fills more than its first part.
     #[inline]
     pub(super) fn piece(&mut self, region: &Region, offset: usize, len: usize) -> io::Result<Piece> {
         if len == 0 {
@@ -107,7 +107,7 @@ impl VerbsFabric {
         VerbsFabric::on(net, config)
     }
 
-    /// The same, for a node whose port is open.
+    /// As [`open`](VerbsFabric::open), for a node whose port is open.
     pub(crate) fn on(net: Arc<Net>, config: VerbsConfig) -> Result<VerbsFabric, VerbsError> {
         config.check()?;
         let attachment = Attachment::open(&config)?;
@@ -175,27 +175,28 @@ impl VerbsFabric {
         })
     }
 
-    /// What it has done so far.
+    /// The counts since it was opened.
     pub fn stats(&self) -> VerbsStats {
         self.core.stats
     }
 
-    /// What happened at the node's port so far.
+    /// The counts of the node's port.
     pub fn net_stats(&self) -> NetStats {
         self.net.stats()
     }
 
-    /// Where the node's port listens, ports filled in.
+    /// The addresses at which the node's port listens, ports filled in.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         self.net.local_addrs()
     }
 
-    /// Says where a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. Links that are up stay up.
+    /// Sets the addresses at which a node listens, as [`NetConfig::peers`](crate::net::NetConfig::peers) does. Links
+    /// that are up stay up.
     pub fn learn(&mut self, node: NodeId, addresses: &[String]) {
         self.net.set_peer(node, addresses.to_vec());
     }
 
-    /// Takes the streams that peers open for a service, from now on and in place of who took them before.
+    /// Takes the streams that peers open for a service, from now on and in place of an earlier receiver.
     pub fn take_service(&self, service: ServiceId) -> Receiver<ServiceStream> {
         self.net.take_service(service)
     }
@@ -226,7 +227,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes in what the device has completed.
+    /// Takes in the device's completions.
     fn take_completions(&mut self, now: Time, out: &mut Vec<Completion>) {
         let mut completed = std::mem::take(&mut self.completed);
         match self.completions.take_all(&mut completed) {
@@ -244,7 +245,7 @@ impl VerbsFabric {
         self.core.stats.completions += completed.len() as u64;
         for completed in completed.drain(..) {
             let (id, recv) = endpoint_of(completed.id);
-            // Those of endpoints that are no more are nobody's.
+            // Completions of endpoints that are no more are ignored.
             if let Some(endpoint) = self.endpoints.get_mut(id) {
                 endpoint.on_completed(completed, recv, &mut self.core, now, out);
             }
@@ -339,12 +340,12 @@ impl Fabric for VerbsFabric {
         let Some(endpoint) = self.remove(on) else { return };
         self.graphs.endpoint_gone(on);
         tracing::debug!(peer = %endpoint.peer, tag = ?endpoint.tag, endpoint = on.0, "disconnected");
-        // Of one that was not announced yet, the control thread knows nothing.
+        // Of an endpoint that was not announced yet, the control thread knows nothing.
         let announced = !matches!(endpoint.stage, Stage::New);
         self.core.watches.give_back(endpoint.finish(BreakReason::PeerClosed, &mut Vec::new()));
         self.core.memories.forget_unused();
         if announced {
-            // With whatever was to be sent before, to keep its order.
+            // Earlier commands go along, to keep their order.
             self.core.commands.push(Command::Close { endpoint: on, reason: BreakReason::PeerClosed });
             self.control.send(self.core.commands.drain(..));
         }
@@ -377,7 +378,7 @@ impl Fabric for VerbsFabric {
         if !self.new.is_empty() {
             self.announce();
         }
-        // What came before a peer closed is reported before that.
+        // Completions that came before a peer closed are reported before that.
         self.take_completions(now, out);
         for (id, reason) in ends {
             self.break_endpoint(id, reason, out);

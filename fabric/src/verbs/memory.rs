@@ -1,12 +1,12 @@
 //! Memory that the device can reach.
 //!
-//! To register memory takes a system call that locks each of its pages. So it is done once: memory that this fabric
-//! registered and that nobody uses any more is kept, registered, for the next region of its size, up to a limit. Memory of
-//! other fabrics is registered when it is first used. Once nobody else has it, it is let go with the next registration, or
-//! the next end of an endpoint.
+//! To register memory takes a system call that locks each of its pages. So it is done once: unused memory that this
+//! fabric registered is kept, registered, for the next region of its size, up to a limit. Memory of other fabrics is
+//! registered when it is first used. Once nothing else holds it, it is let go with the next registration, or the next
+//! end of an endpoint.
 //!
-//! A region that is exposed is registered once more, for peers, under a key that is gone with the region. So no peer, whatever
-//! it does, reaches memory that was not exposed to some peer, nor what is made of exposed memory later (G6).
+//! A region that is exposed is registered once more, for peers, under a key that is gone with the region. So no peer,
+//! whatever it does, reaches memory that was not exposed to some peer, nor a later region in exposed memory (G6).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ use rustix::{
 use super::device::{Mr, Pd};
 use crate::{Region, RegionKey, RegionKind};
 
-/// What an operator can do about a refusal to lock memory, as the rest of a sentence.
+/// An operator's remedy for a refusal to lock memory, as the rest of a sentence.
 pub(super) fn hint(cause: &io::Error) -> String {
     let limit = getrlimit(Resource::Memlock).current;
     match (cause.kind(), limit) {
@@ -65,7 +65,7 @@ impl Mapping {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping { base, bytes };
-        // A child of a fork would otherwise make this process write to a copy, and the device to the pages of before.
+        // After a fork, this process would otherwise write to a copy, and the device to the pages of before.
         // SAFETY: the range is that of the mapping, of which no child has any use.
         unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
         Ok(mapping)
@@ -74,7 +74,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is that of `new`, and whoever uses it keeps this value.
+        // SAFETY: the range is that of `new`, and any user of it keeps this value.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) } {
             tracing::error!(%error, bytes = self.bytes, "registered memory could not be unmapped");
         }
@@ -83,12 +83,12 @@ impl Drop for Mapping {
 
 /// Mapped memory that is registered.
 struct Block {
-    // First, so that it is deregistered before it is unmapped.
+    // It is the first field, so that the memory is deregistered before it is unmapped.
     mr: Mr,
     mapping: Mapping,
 }
 
-/// Blocks that nobody uses, by their size.
+/// Unused blocks, by their size.
 #[derive(Default)]
 struct Shelf {
     blocks: BTreeMap<usize, Vec<Block>>,
@@ -102,7 +102,7 @@ struct Pool {
     shelf: Mutex<Shelf>,
 }
 
-/// Up to this size blocks are powers of two, beyond it multiples of it.
+/// The size up to which blocks are powers of two, and beyond which they are multiples of it.
 const COARSE_BYTES: usize = 1 << 20;
 
 fn block_bytes(bytes: usize) -> Option<usize> {
@@ -125,7 +125,7 @@ impl Pool {
             block
         };
         if let Some(block) = kept {
-            // SAFETY: the mapping is as long, and nobody else has it.
+            // SAFETY: the mapping is as long, and nothing else has it.
             unsafe { block.mapping.base.as_ptr().write_bytes(0, bytes) };
             return Ok(block);
         }
@@ -134,7 +134,7 @@ impl Pool {
         let registered = unsafe { Mr::register(&self.pd, mapping.base, block_bytes, false) };
         match registered {
             Ok(mr) => Ok(Block { mr, mapping }),
-            // What is kept counts against the limit of locked memory, too.
+            // Kept memory counts against the limit of locked memory, too.
             Err(error) if self.shelf().bytes == 0 => Err(error),
             Err(_) => {
                 *self.shelf() = Shelf::default();
@@ -155,11 +155,11 @@ impl Pool {
     }
 }
 
-/// What keeps a region of this fabric alive.
+/// The owner that keeps a region of this fabric alive.
 struct OwnMemory {
-    /// Once it was exposed.
+    /// The registration for peers, once it was exposed.
     exposed: OnceLock<Mr>,
-    /// Until it is dropped.
+    /// The block, until this is dropped.
     block: Option<Block>,
     pool: Arc<Pool>,
 }
@@ -188,7 +188,7 @@ struct Foreign {
 }
 
 impl Memories {
-    /// None yet; at most `limit` bytes are kept for later.
+    /// No memory yet; at most `limit` bytes are kept for later.
     pub(super) fn new(pd: &Arc<Pd>, limit: usize) -> Memories {
         let pool = Pool { pd: Arc::clone(pd), limit, shelf: Mutex::default() };
         Memories { pool: Arc::new(pool), foreign: HashMap::new() }
@@ -200,13 +200,13 @@ impl Memories {
         let block = self.pool.take(bytes)?;
         let base = block.mapping.base;
         let memory = OwnMemory { exposed: OnceLock::new(), block: Some(block), pool: Arc::clone(&self.pool) };
-        // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and goes back to the pool only
-        // when `memory` is dropped. Nothing else in this process uses it.
+        // SAFETY: the mapping covers `bytes` rounded up to whole pages, is aligned to a page, and goes back to the pool
+        // only when `memory` is dropped. Nothing else in this process uses it.
         Ok(unsafe { Region::from_raw(kind, key, base, bytes, Box::new(memory)) })
     }
 
-    /// The device's name for a region in this node's requests. The region is registered if it was not yet. The name holds
-    /// while the caller has the region.
+    /// The device's name for a region in this node's requests. The region is registered if it was not yet. The name
+    /// holds while the caller has the region.
     #[inline]
     pub(super) fn local_key(&mut self, region: &Region) -> io::Result<u32> {
         if let Some(memory) = own(&self.pool, region)
@@ -227,7 +227,8 @@ impl Memories {
         if let Some(mr) = exposed.get() {
             return Ok(mr.remote_key());
         }
-        // SAFETY: the region's memory is mapped as long as whoever keeps this registration, and is accessed through regions.
+        // SAFETY: the region's memory is mapped as long as the holder of this registration lives, and is accessed
+        // through regions.
         let mr = unsafe { Mr::register(&pool.pd, region.base(), region.len(), true) }?;
         Ok(exposed.get_or_init(|| mr).remote_key())
     }
@@ -244,7 +245,7 @@ impl Memories {
         self.foreign.get(&place).ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Lets memory of other fabrics go that nobody else has.
+    /// Lets go of memory of other fabrics that nothing else holds.
     pub(super) fn forget_unused(&mut self) {
         self.foreign.retain(|_, foreign| foreign.region.is_shared());
     }

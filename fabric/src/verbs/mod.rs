@@ -2,10 +2,11 @@
 //!
 //! # How it works
 //!
-//! An endpoint is a queue pair of a reliable connection (RC). Writes, reads and sends go straight to the device; its order and
-//! its acknowledgements are those of G1 and G4. What one side must know of the other before (the queue pair's number and
-//! address, the regions that it exposes and their keys) travels over the node's control plane, [`net`](crate::net), which is
-//! authenticated if the cluster's is, notices dead peers, and carries the reason when an endpoint breaks.
+//! An endpoint is a queue pair of a reliable connection (RC). Writes, reads and sends go straight to the device; its
+//! order and its acknowledgements are those of G1 and G4. Before that, one side must know the other's queue pair (its
+//! number and address), and the regions that it exposes with their keys. This travels over the node's control plane,
+//! [`net`](crate::net), which is authenticated if the cluster's is, notices dead peers, and carries the reason when an
+//! endpoint breaks.
 //!
 //! ```text
 //!   polling thread
@@ -15,26 +16,28 @@
 //!        ◀─ doorbell ◀── wakers, control thread ◀── link ──▶ peer's control thread
 //! ```
 //!
-//! - Both sides bring their queue pair up when they have met, and then say so over the control plane: who reports `Connected`
-//!   finds its peer ready, and a message that finds no receive is a breach (the device does not try again).
-//! - Receives are posted to the device at once, so that those posted with `connect` are in place before a peer can send.
-//! - A queue never overflows: a post beyond the depth is [`Full`](crate::PostError::Full), what takes several requests waits
-//!   for room, and each queue pair has entries in its completion queue for all its requests.
+//! - Both sides bring their queue pair up when they have met, and then say so over the control plane. A side that
+//!   reports `Connected` finds its peer ready, and a message that finds no receive is a breach (the device does not try
+//!   again).
+//! - Receives are posted to the device at once, so that those posted with `connect` are in place before a peer can
+//!   send.
+//! - A queue never overflows: a post beyond the depth is [`Full`](crate::PostError::Full), work that takes several
+//!   requests waits for room, and each queue pair has entries in its completion queue for all its requests.
 //! - Writes and reads beyond the device's longest message are split. A send can't be: a longer one breaks its endpoint.
 //! - A thread that sleeps is told by its peers that they have written its polled memory: see `watch.rs`.
 //! - When an endpoint ends, its queue pair is destroyed before that is reported: no late write reaches its memory (G6).
 //!
-//! # Who is trusted
+//! # Trust
 //!
-//! Keys and bounds are checked by the poster against what the peer exposed; the device checks them again, by keys of its own,
-//! which a peer learns with a region and which end with it. A peer that breaks the rules reaches at most what some endpoint
-//! exposes at that time: to memory, all endpoints of a device are alike.
+//! Keys and bounds are checked by the poster against the regions that the peer exposed. The device checks them again,
+//! by keys of its own, which a peer learns with a region and which end with it. A peer that breaks the rules reaches at
+//! most memory that some endpoint exposes at that time: to memory, all endpoints of a device are alike.
 //!
 //! # Limits
 //!
-//! Registered memory is locked: `ulimit -l` must allow for it, and for what is exposed twice. A region of this fabric takes
-//! whole pages. Where the nodes' ports reach each other and their devices don't, that shows when something is sent. iWARP is
-//! not supported.
+//! Registered memory is locked: `ulimit -l` must allow for it, and exposed memory counts twice. A region of this fabric
+//! takes whole pages. Where the nodes' ports reach each other and their devices don't, that shows when something is
+//! sent. iWARP is not supported.
 
 mod completions;
 mod config;

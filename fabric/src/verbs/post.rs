@@ -1,6 +1,6 @@
-//! Posting work: what is wrong with it, and what the device is to do for it.
+//! Posting work: the checks, and the translation into requests for the device.
 //!
-//! Keys and bounds are checked here, against what the peer exposed: a breach never leaves this node (G7).
+//! Keys and bounds are checked here, against the regions that the peer exposed: a breach never leaves this node (G7).
 
 use std::io;
 
@@ -16,10 +16,10 @@ use crate::{
     check::{check_slice, check_source, check_words},
 };
 
-/// Work that was checked for what a caller can do wrong.
+/// Work after the checks for a caller's errors.
 enum Checked<'a> {
     Work(Work, &'a [u8]),
-    /// It breaks the endpoint.
+    /// The work breaks the endpoint.
     Breach(BreakReason),
 }
 
@@ -35,7 +35,7 @@ impl Endpoint {
             self.sending.was_full = true;
             return Err(PostError::Full);
         }
-        // An endpoint that is about to break takes what it flushes.
+        // An endpoint that is about to break takes work, which it flushes.
         let reason = if self.sending.is_doomed() || self.ending.is_some() {
             BreakReason::PeerClosed
         } else {
@@ -43,7 +43,7 @@ impl Endpoint {
                 Ok(Checked::Work(work, captured)) => match self.sending.take(&self.qp, self.id, core, work, captured) {
                     Ok(()) => return Ok(()),
                     Err(error) => {
-                        // What was taken of it must not be followed by anything.
+                        // The part of it that was taken must not be followed by anything.
                         return self.doom(core, failed(&error), token);
                     }
                 },
@@ -68,7 +68,7 @@ impl Endpoint {
             return Err(PostError::Full);
         }
         if let Err(error) = self.post_recv(core, into, token) {
-            // It is reported as flushed with the others.
+            // The receive is reported as flushed with the others.
             self.keep_recv(into, token);
             if self.ending.is_none() && !self.sending.is_doomed() {
                 self.sending.doom_silently(failed(&error));
@@ -79,12 +79,12 @@ impl Endpoint {
     }
 }
 
-/// Why the endpoint of a post breaks that the device or the system refused.
+/// The reason for which an endpoint breaks when the device or the system refused a post.
 fn failed(error: &io::Error) -> BreakReason {
     BreakReason::Failed(format!("work could not be posted: {error}{}", super::memory::hint(error)))
 }
 
-/// What is wrong with a post whatever the state of the endpoint.
+/// Checks a post for errors that do not depend on the endpoint's state.
 #[inline]
 fn check_op(theirs: &SetUp, op: Op<'_>) -> Result<(), PostError> {
     match op {
@@ -106,7 +106,7 @@ fn check_op(theirs: &SetUp, op: Op<'_>) -> Result<(), PostError> {
     }
 }
 
-/// What the device is to do.
+/// The work for the device.
 #[inline]
 fn translate<'a>(theirs: &SetUp, core: &mut Core, op: Op<'a>, token: Token) -> io::Result<Checked<'a>> {
     const ACCESS: Checked<'_> = Checked::Breach(BreakReason::Access);
@@ -162,7 +162,7 @@ fn translate<'a>(theirs: &SetUp, core: &mut Core, op: Op<'a>, token: Token) -> i
     Ok(Checked::Work(work, captured))
 }
 
-/// Where a write of no bytes goes.
+/// The destination of a write of no bytes.
 const NOWHERE: Remote = Remote { addr: 0, key: 0 };
 
 /// The place of `len` bytes at a target, and whether it is polled, if the peer lets this endpoint reach it.
@@ -176,13 +176,13 @@ fn place(theirs: &SetUp, target: Target, len: usize) -> Option<(Remote, bool)> {
     Some((Remote { addr: addr + target.offset as u64, key }, describe.kind == RegionKind::Polled))
 }
 
-/// Where bytes of a region lie.
+/// The address of bytes of a region.
 #[inline]
 pub(super) fn address(region: &Region, offset: usize, len: usize) -> u64 {
     region.address(offset, len).as_ptr().addr() as u64
 }
 
-/// A target of an unknown key passes: it breaks the endpoint instead.
+/// Checks the alignment of a target. An unknown key passes: it breaks the endpoint instead.
 #[inline]
 fn check_target(theirs: &SetUp, target: Target, len: usize) -> Result<(), PostError> {
     let polled = find(theirs, target.region).is_some_and(|exposed| exposed.describe.kind == RegionKind::Polled);

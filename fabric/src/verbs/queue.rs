@@ -1,4 +1,4 @@
-//! Queue pairs, completion queues and the channel that wakes who waits for completions.
+//! Queue pairs, completion queues and the channel that wakes a thread that waits for completions.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use super::device::{Context, Pd, check, object, report};
 /// A port's link layer (`IBV_LINK_LAYER_INFINIBAND`); all others address by GID.
 pub(super) const INFINIBAND: u8 = 1;
 
-/// Where completion queues announce completions to who waits.
+/// The channel on which completion queues announce completions to a waiting thread.
 pub(super) struct Channel {
     raw: NonNull<ibv_comp_channel>,
     context: Arc<Context>,
@@ -43,7 +43,7 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// Readable when a queue that was asked to has announced a completion.
+    /// A descriptor that is readable when a queue that was asked to has announced a completion.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's descriptor is open as long as the channel lives.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
@@ -68,7 +68,7 @@ impl Drop for Channel {
     }
 }
 
-/// Where the completions of many queue pairs come together.
+/// A queue for the completions of many queue pairs.
 pub(super) struct Cq {
     raw: NonNull<ibv_cq>,
     _channel: Arc<Channel>,
@@ -82,10 +82,10 @@ unsafe impl Sync for Cq {}
 /// One completion.
 #[derive(Clone, Copy)]
 pub(super) struct Completed {
-    /// That of the work request.
+    /// The id of the work request.
     pub(super) id: u64,
     pub(super) status: ibv_wc_status::Type,
-    /// Of a receive that succeeded: how many bytes came into its buffer.
+    /// The number of bytes that came into the buffer of a receive that succeeded.
     pub(super) bytes: usize,
     pub(super) imm: Option<u32>,
 }
@@ -99,7 +99,7 @@ impl Cq {
         Ok(Arc::new(Cq { raw, _channel: Arc::clone(channel) }))
     }
 
-    /// Takes some completions, and appends them to `into`. Returns how many.
+    /// Takes some completions, and appends them to `into`. Returns their number.
     #[inline]
     pub(super) fn poll(&self, into: &mut Vec<Completed>) -> io::Result<usize> {
         const AT_A_TIME: usize = 32;
@@ -134,12 +134,13 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs hold the queue, so none is left, and each announcement was acknowledged when it was taken.
+        // SAFETY: the queue pairs hold the queue, so none is left, and each announcement was acknowledged when it was
+        // taken.
         report("a completion queue could not be destroyed", unsafe { ibv_destroy_cq(self.raw.as_ptr()) });
     }
 }
 
-/// How much a queue pair takes at a time.
+/// The numbers of requests and bytes that a queue pair takes at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Work requests in its send queue.
@@ -150,23 +151,23 @@ pub(super) struct Room {
     pub(super) inline: u32,
 }
 
-/// The way to a peer's queue pair, and how to go it.
+/// The way to a peer's queue pair, with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) port: u8,
     pub(super) gid_index: u8,
     pub(super) link_layer: u8,
     pub(super) mtu: ibv_mtu::Type,
-    /// Of the peer's queue pair.
+    /// The number of the peer's queue pair.
     pub(super) number: u32,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
     pub(super) send_psn: u32,
     pub(super) recv_psn: u32,
-    /// How many reads may be under way, from here and to here.
+    /// The number of reads that may be under way, from here and to here.
     pub(super) reads: u8,
     pub(super) served_reads: u8,
-    /// An acknowledgement is waited for 4.096 µs · 2^this.
+    /// The exponent of the time that an acknowledgement is waited for, 4.096 µs · 2^this.
     pub(super) timeout: u8,
     pub(super) retries: u8,
 }
@@ -179,11 +180,11 @@ pub(super) struct Piece {
     pub(super) key: u32,
 }
 
-/// Where a send request's bytes are.
+/// The place of a send request's bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Local {
     Memory(Piece),
-    /// In the bytes that are given with the request, which are captured.
+    /// A range of the bytes that are given with the request, which are captured.
     Captured {
         begin: usize,
         len: usize,
@@ -224,14 +225,14 @@ pub(super) struct Qp {
 // SAFETY: as for `Channel`.
 unsafe impl Send for Qp {}
 
-/// So many requests are handed to the device at a time.
+/// The most requests that are handed to the device at a time.
 const CHAIN: usize = 16;
 
 impl Qp {
-    /// A queue pair that takes at least `room`; `Qp::room` says what it takes.
+    /// A queue pair that takes at least `room`; `Qp::room` gives what it takes.
     pub(super) fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, room: Room) -> io::Result<Qp> {
-        // SAFETY: zeros are valid in all fields of these attributes; domain and queue live for as long as the queue pair,
-        // which holds them.
+        // SAFETY: zeros are valid in all fields of these attributes; domain and queue live for as long as the queue
+        // pair, which holds them.
         let (raw, granted) = unsafe {
             let mut attributes: ibv_qp_init_attr = zeroed();
             attributes.send_cq = cq.raw.as_ptr();
@@ -244,7 +245,7 @@ impl Qp {
             attributes.cap.max_inline_data = room.inline;
             (object(ibv_create_qp(pd.raw(), &mut attributes))?, attributes.cap)
         };
-        // More than was asked for is not used, so that the completion queue's room is enough.
+        // Room beyond the request is not used, so that the completion queue's room is enough.
         let room = Room { inline: granted.max_inline_data, ..room };
         Ok(Qp { raw, room, _pd: Arc::clone(pd), _cq: Arc::clone(cq) })
     }
@@ -259,7 +260,7 @@ impl Qp {
         check(unsafe { ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as i32) })
     }
 
-    /// From now on it takes receives.
+    /// Has the queue pair take receives.
     pub(super) fn initialize(&self, port: u8) -> io::Result<()> {
         // SAFETY: zeros are valid in all fields.
         let mut attributes: ibv_qp_attr = unsafe { zeroed() };
@@ -274,7 +275,7 @@ impl Qp {
         self.modify(&mut attributes, mask)
     }
 
-    /// From now on the peer's requests are carried out, and this side's may be posted.
+    /// Has the queue pair carry out the peer's requests and take this side's.
     pub(super) fn connect(&self, path: &Path) -> io::Result<()> {
         // SAFETY: zeros are valid in all fields.
         let mut attributes: ibv_qp_attr = unsafe { zeroed() };
@@ -323,8 +324,8 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// The piece lies in registered memory that stays registered, and that nobody reads otherwise than a
-    /// [`Region`](crate::Region), until the receive is complete or the queue pair is dropped.
+    /// The piece lies in registered memory that stays registered, and that is read only as a [`Region`](crate::Region),
+    /// until the receive is complete or the queue pair is dropped.
     pub(super) unsafe fn post_recv(&self, id: u64, into: Piece) -> io::Result<()> {
         let mut entry = ibv_sge { addr: into.addr, length: into.len, lkey: into.key };
         let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut entry, num_sge: 1 };
@@ -341,16 +342,16 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// Each request's piece lies in registered memory that stays registered until the request is complete or the queue pair
-    /// is dropped; what a read fetches into, nobody reads otherwise than a [`Region`](crate::Region).
+    /// Each request's piece lies in registered memory that stays registered until the request is complete or the queue
+    /// pair is dropped; memory that a read fetches into is read only as a [`Region`](crate::Region).
     pub(super) unsafe fn post_send(&self, id: u64, requests: &[Request], captured: &[u8]) -> io::Result<()> {
         for some in requests.chunks(CHAIN) {
             let mut entries = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN];
             let mut chain = [const { MaybeUninit::<ibv_send_wr>::zeroed() }; CHAIN];
             let (first_entry, first) = (entries.as_mut_ptr(), chain.as_mut_ptr().cast::<ibv_send_wr>());
             for (at, request) in some.iter().enumerate() {
-                // SAFETY: `at` lies within both arrays, which are accessed through these pointers only, and zeros are valid in
-                // all fields of both.
+                // SAFETY: `at` lies within both arrays, which are accessed through these pointers only, and zeros are
+                // valid in all fields of both.
                 let (entry, wr) = unsafe { (&mut *first_entry.add(at), &mut *first.add(at)) };
                 wr.wr_id = id;
                 if request.signaled {
@@ -397,8 +398,8 @@ impl Qp {
                 }
             }
             let mut bad = null_mut();
-            // SAFETY: the queue pair lives; the chain, its pieces and the captured bytes live during the call, in which the
-            // device takes them over; the caller answers for the memory.
+            // SAFETY: the queue pair lives; the chain, its pieces and the captured bytes live during the call, in which
+            // the device takes them over; the caller answers for the memory.
             check(unsafe { ibv_post_send(self.raw.as_ptr(), first, &mut bad) })?;
         }
         Ok(())
@@ -407,7 +408,7 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. When this returns, the device neither reads nor writes memory for it any more.
+        // SAFETY: nothing else has it. When this returns, the device neither reads nor writes memory for it any more.
         report("a queue pair could not be destroyed", unsafe { ibv_destroy_qp(self.raw.as_ptr()) });
     }
 }

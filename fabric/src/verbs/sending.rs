@@ -1,7 +1,9 @@
-//! An endpoint's send queue: what is staged, what the device has, and what waits for room in it.
+//! An endpoint's send queue: requests that are staged, requests that the device has, and work that waits for room in
+//! it.
 //!
-//! Requests are staged until the next poll and handed to the device together. Only the last of them is signaled, and some
-//! between, so that a completion vouches for many (RC completes in order) and the queue's room is never lost track of.
+//! Requests are staged until the next poll and handed to the device together. Only the last of them is signaled, and
+//! some between, so that a completion vouches for many (RC completes in order) and the queue's room is never lost track
+//! of.
 
 use std::{collections::VecDeque, io};
 
@@ -15,12 +17,12 @@ pub(super) struct Sending {
     /// Requests for the device, and their captured bytes.
     staged: Vec<Request>,
     captured: Vec<u8>,
-    /// How many requests were staged so far, and how many are known to be complete.
+    /// The number of requests that were staged so far, and of those that are known to be complete.
     issued: u64,
     pub(super) completed: u64,
-    /// How many were staged when each signaled one was, of those that are not complete.
+    /// The value of `issued` behind each signaled request that is not complete.
     signaled: VecDeque<u64>,
-    /// The last of them that is signaled.
+    /// The last request that is signaled.
     last_signaled: u64,
     /// The last request that wrote polled memory.
     pub(super) last_polled: u64,
@@ -28,11 +30,11 @@ pub(super) struct Sending {
     pending: VecDeque<Pending>,
     /// Work that waits for room.
     backlog: VecDeque<Deferred>,
-    /// The endpoint breaks when what is ahead is complete; what was posted since.
+    /// The reason for which the endpoint breaks when the work ahead is complete, and the posts since.
     doom: Option<(BreakReason, VecDeque<Token>)>,
-    /// A post found the queue full: `Room` is owed.
+    /// Whether a post found the queue full, so that `Room` is owed.
     pub(super) was_full: bool,
-    /// Where bytes are captured that are too long for the device to do so: a place for each request of the queue.
+    /// A place for each request of the queue, for captured bytes that are too long for the device to capture.
     bounce: Option<Region>,
 }
 
@@ -40,19 +42,19 @@ pub(super) struct Sending {
 struct Pending {
     end: u64,
     token: Token,
-    /// What the device reads or writes.
+    /// The memory that the device reads or writes.
     _keep: Option<Region>,
 }
 
 /// Work that is on its way into the queue.
 pub(super) struct Work {
     pub(super) verb: Verb,
-    /// The polled memory that it writes, if any, wants its owner told.
+    /// Whether it writes polled memory, whose owner is to be told.
     pub(super) polled: bool,
-    /// Where the local bytes are; captured ones come along.
+    /// The place of the local bytes; captured ones come along.
     pub(super) memory: Option<Piece64>,
     pub(super) len: usize,
-    /// How many bytes of it are staged.
+    /// The number of bytes that are staged.
     done: usize,
     begun: bool,
     /// A word that is to follow.
@@ -79,10 +81,10 @@ impl Work {
     }
 }
 
-/// So many requests are staged at most before the device gets them.
+/// The most requests that are staged before the device gets them.
 const STAGED: usize = 64;
 
-/// Requests that the fabric itself may need: see `watch`.
+/// The number of requests that the fabric itself may need: see `watch`.
 pub(super) const RESERVED: usize = 2;
 
 impl Sending {
@@ -103,25 +105,25 @@ impl Sending {
         }
     }
 
-    /// How much counts against the queue's depth.
+    /// The number of posts that count against the queue's depth.
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
         self.pending.len() + self.backlog.len() + self.doom.as_ref().map_or(0, |(_, tokens)| tokens.len())
     }
 
-    /// What was posted and is not complete, in the order of posts.
+    /// The tokens of posts that are not complete, in the order of posts.
     pub(super) fn tokens(&self) -> impl Iterator<Item = Token> {
         let pending = self.pending.iter().map(|pending| pending.token);
         let backlog = self.backlog.iter().map(|deferred| deferred.work.token);
         pending.chain(backlog).chain(self.doom.iter().flat_map(|(_, tokens)| tokens.iter().copied()))
     }
 
-    /// From now on nothing is handed over; the endpoint breaks once what was posted before is complete.
+    /// Stops handing work over: the endpoint breaks once the earlier posts are complete.
     pub(super) fn doom(&mut self, reason: BreakReason, token: Token) {
         self.doom.get_or_insert((reason, VecDeque::new())).1.push_back(token);
     }
 
-    /// The same, for what is no post of this queue.
+    /// As [`doom`](Sending::doom), for a reason that is no post of this queue.
     pub(super) fn doom_silently(&mut self, reason: BreakReason) {
         self.doom.get_or_insert((reason, VecDeque::new()));
     }
@@ -130,7 +132,7 @@ impl Sending {
         self.doom.is_some()
     }
 
-    /// Why the endpoint breaks, once that may be.
+    /// The reason for which the endpoint breaks, once that may be.
     pub(super) fn due(&self) -> Option<BreakReason> {
         let (reason, _) = self.doom.as_ref()?;
         (self.issued == self.completed && self.backlog.is_empty()).then(|| reason.clone())
@@ -140,7 +142,7 @@ impl Sending {
         (self.issued - self.completed) as usize
     }
 
-    /// Takes work, `captured` of which are the bytes if they are not in memory. What finds no room waits.
+    /// Takes work; `captured` are its bytes if they are not in memory. Work that finds no room waits.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -156,7 +158,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Goes on with what waits, and hands over what is staged.
+    /// Goes on with work that waits, and hands over staged requests.
     #[inline]
     pub(super) fn pump(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
         while let Some(mut first) = self.backlog.pop_front() {
@@ -168,7 +170,7 @@ impl Sending {
         self.flush(qp, id, core)
     }
 
-    /// Stages as much of some work as there is room for. Returns whether that was all.
+    /// Stages as much of some work as there is room for. Returns whether all of it was.
     fn stage(
         &mut self,
         qp: &Qp,
@@ -266,7 +268,7 @@ impl Sending {
         self.signaled.push_back(self.issued);
     }
 
-    /// Hands over what is staged.
+    /// Hands over staged requests.
     #[inline]
     fn flush(&mut self, qp: &Qp, id: EndpointId, core: &mut Core) -> io::Result<()> {
         let Some(last) = self.staged.last_mut() else { return Ok(()) };
@@ -275,15 +277,15 @@ impl Sending {
         }
         core.stats.requests += self.staged.len() as u64;
         core.stats.posts += 1;
-        // SAFETY: all pieces lie in regions that `pending` or `bounce` holds until the requests are complete, or else until the
-        // queue pair was dropped, which is the first that an endpoint drops.
+        // SAFETY: all pieces lie in regions that `pending` or `bounce` holds until the requests are complete, or else
+        // until the queue pair was dropped, which is the first that an endpoint drops.
         let posted = unsafe { qp.post_send(super::endpoint::request_id(id, false), &self.staged, &self.captured) };
         self.staged.clear();
         self.captured.clear();
         posted
     }
 
-    /// The first signaled request is complete, and with it all before it.
+    /// Takes note that the first signaled request is complete, and with it all before it.
     pub(super) fn on_success(&mut self, id: EndpointId, out: &mut Vec<Completion>) {
         let Some(end) = self.signaled.pop_front() else { return };
         self.completed = end;

@@ -1,4 +1,4 @@
-//! What the two sides of a connection tell each other before their queue pairs meet.
+//! The message of each side of a connection to the other before their queue pairs meet.
 //!
 //! Little-endian:
 //!
@@ -30,7 +30,7 @@ pub(super) const MAX_EXPOSED: usize = 4096;
 pub(super) struct SetUp {
     pub(super) mtu: u8,
     pub(super) link_layer: u8,
-    /// How many reads of the peer may be under way.
+    /// The number of reads of the peer that may be under way.
     pub(super) served_reads: u8,
     pub(super) lid: u16,
     pub(super) number: u32,
@@ -61,7 +61,7 @@ impl Exposed {
     }
 }
 
-/// Why what a peer says can't be used.
+/// The reason for which a peer's message can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error(
@@ -148,7 +148,7 @@ impl SetUp {
     }
 }
 
-/// What is left to be decoded.
+/// The bytes that are left to be decoded.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

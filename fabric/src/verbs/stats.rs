@@ -1,12 +1,12 @@
 //! Counters.
 
-/// What a [`VerbsFabric`](super::VerbsFabric) has done so far.
+/// Counts since a [`VerbsFabric`](super::VerbsFabric) was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerbsStats {
     /// Requests that were handed to the device.
     pub requests: u64,
-    /// How often, each time with one or more.
+    /// The number of times that requests were handed over, each time one or more.
     pub posts: u64,
     /// Completions that the device reported.
     pub completions: u64,

@@ -1,4 +1,4 @@
-//! Sleeping until the device, a peer or another thread has something.
+//! The sleep until the device, a peer or another thread has something.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -18,7 +18,7 @@ use super::{
 use crate::{BreakReason, Time, Wait, Waker, part::Part, shm::doorbell};
 
 impl Wait for VerbsFabric {
-    /// See the `watch` module for why no wake-up is lost.
+    /// Announces a sleep; the `watch` module shows that no wake-up is lost.
     fn arm(&mut self) {
         self.bell.arm();
         self.completions.announce_next();
@@ -30,7 +30,7 @@ impl Wait for VerbsFabric {
             let Stage::Up(theirs) = &endpoint.stage else { continue };
             let to = Remote { addr: theirs.watch_addr, key: theirs.watch_key };
             if endpoint.announcement.end > endpoint.sending.completed {
-                // The last one is still on its way, and there is room for one.
+                // The last announcement is still on its way, and there is room for one.
                 self.core.look_again = true;
                 continue;
             }
@@ -51,9 +51,9 @@ impl Wait for VerbsFabric {
         self.bell.disarm();
     }
 
-    /// A wait that was not armed ends at once.
+    /// Sleeps. A wait that was not armed ends at once.
     fn wait(&mut self, until: Time) {
-        // Work that the last poll did not finish is nobody else's to signal.
+        // No signal comes for work that the last poll did not finish.
         while self.may_sleep() {
             let timeout = (until != Time::MAX).then(|| {
                 let left = until.since(Time::boot_clock());

@@ -1,16 +1,16 @@
-//! How a thread that sleeps learns that a peer has written polled memory.
+//! The wake-up of a thread that sleeps when a peer has written polled memory.
 //!
-//! The device reports messages to who sleeps, but one-sided writes to nobody. So a node that is about to sleep *announces*
-//! it: on each endpoint through which a peer may write polled memory, it writes a growing count into a word of that peer's,
-//! the endpoint's *watch*. The peer looks at the watch whenever its writes to polled memory are complete, and tells the
-//! sleeper over the control plane, once for each count.
+//! The device reports messages to a thread that sleeps, but no one-sided writes. So a node that is about to sleep
+//! *announces* it: on each endpoint through which a peer may write polled memory, it writes a growing count into a word
+//! of that peer's, the endpoint's *watch*. The peer looks at the watch whenever its writes to polled memory are
+//! complete, and tells the sleeper over the control plane, once for each count.
 //!
 //! # No wake-up is lost
 //!
-//! A node sleeps only if its last announcement is complete, thus in the peer's memory, if it has looked for work after that,
-//! and if no peer has told since it armed. The peer looks at its watch only after its write is complete, thus in the node's
-//! memory. Either the peer finds the announcement and tells; or it looked before that was complete, and then the node's look
-//! came after the write.
+//! A node sleeps only if its last announcement is complete, thus in the peer's memory, if it has looked for work after
+//! that, and if no peer has told since it armed. The peer looks at its watch only after its write is complete, thus in
+//! the node's memory. Either the peer finds the announcement and tells; or it looked before that was complete, and then
+//! the node's look came after the write.
 //!
 //! An announcement stays good until the peer has told: a node that wakes for other reasons and sleeps again need not
 //! announce anew. A peer that writes all the time tells once for each sleep.
@@ -20,13 +20,13 @@ use std::io;
 use super::memory::Memories;
 use crate::{Region, RegionKind};
 
-/// What one endpoint has announced to its peer.
+/// The announcement of one endpoint to its peer.
 #[derive(Debug, Default)]
 pub(super) struct Announcement {
     count: u64,
-    /// The peer has told since, or nothing was announced yet.
+    /// Whether the peer has told since, or nothing was announced yet.
     pub(super) used: bool,
-    /// Where the send queue stands when it is complete.
+    /// The position of the send queue at which it is complete.
     pub(super) end: u64,
 }
 
@@ -38,7 +38,7 @@ impl Announcement {
         self.count
     }
 
-    /// Whether the peer would not tell now.
+    /// Whether the peer would not tell now, so that an announcement is due.
     pub(super) fn is_due(&self) -> bool {
         self.used || self.count == 0
     }
@@ -51,11 +51,11 @@ pub(super) struct Watches {
     free: Vec<Watch>,
 }
 
-/// One endpoint's word.
+/// The word of one endpoint.
 pub(super) struct Watch {
     slab: Region,
     offset: usize,
-    /// The count for which the peer was told.
+    /// The last count for which the peer was told.
     told: u64,
 }
 
@@ -75,14 +75,14 @@ impl Watches {
         Ok(watch)
     }
 
-    /// The endpoint's queue pair is no more.
+    /// Takes the word of an endpoint whose queue pair is no more.
     pub(super) fn give_back(&mut self, watch: Watch) {
         self.free.push(watch);
     }
 }
 
 impl Watch {
-    /// Where the peer writes, and under which name.
+    /// The address that the peer writes, and its key.
     pub(super) fn place(&self, memories: &mut Memories) -> io::Result<(u64, u32)> {
         let key = memories.expose(&self.slab)?;
         Ok((self.slab.address(self.offset, 8).as_ptr().addr() as u64, key))

@@ -14,10 +14,10 @@ use squall_fabric::{
 
 use crate::rig::tag;
 
-/// How many rounds a race takes.
+/// The number of rounds that a race takes.
 const ROUNDS: u64 = 20_000;
 
-/// How long anybody waits for anything.
+/// The longest time of any wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Spins until `done`, polling.
@@ -86,7 +86,7 @@ fn run<F: Fabric + Send>(
             poll_until(&mut reader, |_| writer_over.load(Ordering::Relaxed));
         });
         scope.spawn(|| {
-            /// However the reader ends, the others do too.
+            /// For whatever reason the reader ends, the others end too.
             struct Over<'a>(&'a AtomicBool);
             impl Drop for Over<'_> {
                 fn drop(&mut self) {
@@ -148,7 +148,7 @@ pub(crate) fn writes_are_ordered<F: Fabric + Send>(writer: F, mut reader: F) {
     let table = reader.register(RegionKind::Polled, 8 * WORDS).expect("a region");
     let write = |fabric: &mut F, e, remote: &[RemoteRegion], over: &AtomicBool| {
         for round in (1..=ROUNDS).take_while(|_| !over.load(Ordering::Relaxed)) {
-            // In turn to both ends of the memory, so that they lie on different pages or lines.
+            // The writes go in turn to both ends of the memory, so that they lie on different pages or lines.
             for word in [WORDS - 1, WORDS / 2, 0] {
                 let target = Target { region: remote[0].key, offset: 8 * word };
                 post(fabric, e, Op::Write { source: Source::Inline(&round.to_ne_bytes()), target });
@@ -175,7 +175,7 @@ pub(crate) fn writes_are_ordered<F: Fabric + Send>(writer: F, mut reader: F) {
 
 /// A reader that sees an announcing word sees all bytes that it announces.
 pub(crate) fn a_word_announces_its_bytes<F: Fabric + Send>(mut writer: F, mut reader: F) {
-    /// So many bodies are in use at a time.
+    /// The number of bodies that are in use at a time.
     const SLOTS: usize = 4;
     const BODY_BYTES: usize = 1500;
     let body = reader.register(RegionKind::Bulk, SLOTS * BODY_BYTES).expect("a region");

@@ -1,8 +1,8 @@
 //! The scenarios on nodes that have shared memory and TCP at once, and RDMA where there is a device.
 //!
-//! By the seed, the first two nodes meet over the one and the third over the other, or the other way round; and nodes know
-//! that it is TCP, or find out that none has more. With RDMA, each pair meets over another one. Memory is shared memory's
-//! throughout.
+//! By the seed, the first two nodes meet over the one and the third over the other, or the other way round; and nodes
+//! know that it is TCP, or find out that none has more. With RDMA, each pair meets over another one. Memory is shared
+//! memory's throughout.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     testbed::{Capabilities, Here},
 };
 
-/// How many seeds each scenario runs from. (Where RDMA is emulated, all takes long.)
+/// The number of seeds that each scenario runs from. (Where RDMA is emulated, all takes long.)
 const SEEDS: u64 = if cfg!(feature = "verbs") { 4 } else { 8 };
 
 fn bed(seed: u64) -> Here<MixedFabric> {
@@ -47,7 +47,7 @@ fn with_verbs(fabrics: Vec<MixedFabric>, _seed: u64) -> Vec<MixedFabric> {
     fabrics
 }
 
-/// If there is a device, lets each pair meet over another fabric.
+/// Has each pair meet over another fabric, if there is a device.
 #[cfg(feature = "verbs")]
 fn with_verbs(fabrics: Vec<MixedFabric>, seed: u64) -> Vec<MixedFabric> {
     if crate::verbs::devices().is_empty() {

@@ -1,4 +1,4 @@
-//! What must hold of the completions of any endpoint, whatever the scenario does.
+//! The rules for the completions of any endpoint, whatever the scenario does.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,27 +12,27 @@ pub(crate) struct Received {
     pub(crate) imm: Option<u32>,
 }
 
-/// What is known of one endpoint of one node.
+/// The state of one endpoint of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoint {
     /// The peer's regions and private data, once it is connected.
     pub(crate) connected: Option<(Vec<RemoteRegion>, Vec<u8>)>,
-    /// Why it broke.
+    /// The reason for which it broke.
     pub(crate) broken: Option<BreakReason>,
-    /// What succeeded, in the order of reports.
+    /// The work that succeeded, in the order of reports.
     pub(crate) done: Vec<Token>,
-    /// What was flushed.
+    /// The work that was flushed.
     pub(crate) flushed: Vec<Token>,
-    /// What came in.
+    /// The messages that came in.
     pub(crate) received: Vec<Received>,
-    /// How often it had room again.
+    /// The number of times that it had room again.
     pub(crate) rooms: usize,
     closed: bool,
     /// Signaled writes, reads and sends, in the order of posts.
     sends: VecDeque<Token>,
     /// Receives and their lengths, in the order of posts.
     recvs: VecDeque<(Token, usize)>,
-    /// How many `Full`s may still be answered by a `Room`.
+    /// The number of `Full`s that may still be answered by a `Room`.
     rooms_owed: usize,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Endpoint {
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     endpoints: BTreeMap<EndpointId, Endpoint>,
-    /// Graphs, and how they ended.
+    /// Graphs, and their ends.
     graphs: BTreeMap<Token, Option<Result<(), GraphFailure>>>,
 }
 
@@ -49,7 +49,7 @@ impl Monitor {
         &self.endpoints[&e]
     }
 
-    /// How a graph ended, if it has.
+    /// The end of a graph, if it has ended.
     pub(crate) fn graph(&self, token: Token) -> Option<Result<(), GraphFailure>> {
         self.graphs[&token]
     }

@@ -13,7 +13,7 @@ use crate::{
     testbed::{Capabilities, Testbed},
 };
 
-/// A scenario's verdict; the sentence says which guarantee was broken, and how it showed.
+/// A scenario's verdict; the sentence names the guarantee that was broken, and the sign of it.
 pub(crate) type Verdict = Result<(), String>;
 
 /// Fails the scenario with a sentence unless the condition holds.
@@ -33,7 +33,7 @@ pub(crate) struct Pair {
     pub(crate) nodes: [usize; 2],
     /// Each node's endpoint.
     pub(crate) ends: Vec<EndpointId>,
-    /// What each node may reach at the other.
+    /// The regions that each node may reach at the other.
     pub(crate) remote: [Vec<RemoteRegion>; 2],
 }
 
@@ -168,7 +168,7 @@ impl<'a> Rig<'a> {
         self.try_post_graph(node, graph).map_err(|error| format!("a graph was refused: {error}"))
     }
 
-    /// How a graph ended, if it has.
+    /// The end of a graph, if it has ended.
     pub(crate) fn graph(&self, node: usize, token: Token) -> Option<Result<(), GraphFailure>> {
         self.monitors[node].graph(token)
     }
@@ -199,12 +199,12 @@ impl<'a> Rig<'a> {
         completions.iter().try_for_each(|completion| self.monitors[node].on_completion(completion))
     }
 
-    /// From now on, steps seldom poll this node.
+    /// Has steps seldom poll this node from now on.
     pub(crate) fn slow_down(&mut self, node: usize) {
         self.slow = Some(node);
     }
 
-    /// Lets something happen, and polls who has something to look at.
+    /// Lets something happen, and polls the nodes that have something to look at.
     pub(crate) fn step(&mut self) -> Verdict {
         let mut ready = Vec::new();
         self.bed.step(&mut ready);
@@ -214,7 +214,7 @@ impl<'a> Rig<'a> {
         ready.into_iter().try_for_each(|node| self.poll(node))
     }
 
-    /// Lets something happen that nobody looks at.
+    /// Lets something happen without a poll.
     pub(crate) fn idle(&mut self) {
         self.bed.step(&mut Vec::new());
     }
@@ -242,7 +242,7 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
-    /// Steps until all that was posted has happened.
+    /// Steps until all posted work has happened.
     pub(crate) fn settle(&mut self) -> Verdict {
         for node in 0..3 {
             self.poll(node)?;
@@ -250,7 +250,7 @@ impl<'a> Rig<'a> {
         self.throughout(self.can().settled, |_| Ok(()))
     }
 
-    /// Both nodes call `connect`; nothing is polled yet.
+    /// Has both nodes call `connect`; nothing is polled yet.
     pub(crate) fn open(&mut self, nodes: [usize; 2], tag: GroupTag, expose: [&[Region]; 2]) -> Result<Pair, String> {
         let [a, b] = nodes;
         let ends = vec![self.connect(a, b, tag, expose[0], b"")?, self.connect(b, a, tag, expose[1], b"")?];

@@ -14,7 +14,7 @@ use crate::{
     testbed::{Capabilities, Here},
 };
 
-/// How many seeds each scenario runs from.
+/// The number of seeds that each scenario runs from.
 const SEEDS: u64 = 6;
 
 /// A name that no other test's cluster has, also not in another process.

@@ -13,10 +13,10 @@ use crate::{
     testbed::{Capabilities, Testbed},
 };
 
-/// How many seeds each scenario runs from.
+/// The number of seeds that each scenario runs from.
 const SEEDS: u64 = 200;
 
-/// Within how many seeds a broken guarantee must show.
+/// The number of seeds within which a broken guarantee must show.
 const SEEDS_TO_BITE: u64 = 40;
 
 struct SimBed {
@@ -27,7 +27,8 @@ struct SimBed {
 }
 
 impl SimBed {
-    /// Every third seed has the network at its worst, every third one that nothing but its rate slows down.
+    /// The testbed of a seed. Of three seeds, one has the network at its worst, and one a network that only its rate
+    /// slows down.
     fn new(seed: u64, sabotage: Option<Sabotage>) -> SimBed {
         let mut config = match seed % 3 {
             0 => SimConfig::fast(),
@@ -100,7 +101,7 @@ pub(crate) fn check(name: &str, scenario: fn(&mut Rig<'_>) -> Verdict) {
     }
 }
 
-/// Which scenarios must notice which broken guarantee.
+/// The broken guarantees that each scenario must notice.
 const BITES: &[(&str, &[Sabotage])] = {
     use Sabotage::*;
     &[
@@ -167,7 +168,7 @@ const BITES: &[(&str, &[Sabotage])] = {
     ]
 };
 
-/// The suite's own test: a scenario that passes on a network that breaks its rule proves nothing.
+/// Tests the suite itself: a scenario that passes on a network that breaks its rule proves nothing.
 #[test]
 fn every_scenario_notices_what_it_is_for() {
     let mut missed = Vec::new();

@@ -16,13 +16,13 @@ use crate::{
     testbed::{Capabilities, FAILURE_TIMEOUT, Here},
 };
 
-/// How many seeds each scenario runs from.
+/// The number of seeds that each scenario runs from.
 const SEEDS: u64 = 6;
 
-/// Clusters don't meet: each node knows only the ports of its own.
+/// The name of all clusters, which do not meet: each node knows only the ports of its own.
 const CLUSTER: &str = "conformance";
 
-/// What nodes 0 to 2 show, of one CA for the whole process.
+/// The identities of nodes 0 to 2, of one CA for the whole process.
 fn identities() -> &'static [Identity] {
     static IDENTITIES: OnceLock<Vec<Identity>> = OnceLock::new();
     IDENTITIES.get_or_init(|| {
@@ -67,7 +67,7 @@ pub(crate) fn open(count: u32, tls: bool, set: impl Fn(&mut TcpConfig)) -> Vec<T
 fn bed(seed: u64, tls: bool) -> Here<TcpFabric> {
     let fabrics = open(3, tls, |config| {
         config.queue_depth = [16, 64, 1024][seed as usize % 3];
-        // Every other one with buffers that long messages fill.
+        // Every other seed has buffers that long messages fill.
         if seed % 2 == 1 {
             config.send_buffer_bytes = Some(8 << 10);
         }

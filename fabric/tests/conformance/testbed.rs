@@ -1,4 +1,4 @@
-//! What a backend provides so that the scenarios can run on it.
+//! The interface that a backend provides so that the scenarios can run on it.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ pub(crate) trait Testbed {
     /// The time, as the fabric takes it.
     fn now(&self) -> Time;
 
-    /// What everything that is random in a scenario is drawn from.
+    /// The seed of all randomness in a scenario.
     fn seed(&self) -> u64;
 
-    /// What it can do.
+    /// The abilities of the testbed.
     fn can(&self) -> Capabilities;
 
     /// Ends a node's process.
@@ -37,21 +37,21 @@ pub(crate) trait Testbed {
     }
 }
 
-/// What a backend and its testbed can do, and how long things take there.
+/// The abilities of a backend and its testbed, and their times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capabilities {
-    /// A node's process can be ended.
+    /// Whether a node's process can be ended.
     pub(crate) kill: bool,
-    /// Nodes can be cut off from each other.
+    /// Whether nodes can be cut off from each other.
     pub(crate) cut: bool,
-    /// Once an endpoint is broken or closed, the memory that it exposed does not change any more. (G6 does not ask for
-    /// as much: a fabric may fence by giving each group memory of its own.)
+    /// Whether the memory that an endpoint exposed does not change any more once it is broken or closed. (G6 does not
+    /// ask for as much: a fabric may fence by giving each group memory of its own.)
     pub(crate) fences_memory: bool,
-    /// After this everything that was posted has happened, unless it waits for something.
+    /// The time after which all posted work has happened, unless it waits for something.
     pub(crate) settled: Duration,
-    /// Both sides learn of a break within this.
+    /// The time within which both sides learn of a break.
     pub(crate) failure_timeout: Duration,
-    /// Whoever waits longer than this waits in vain.
+    /// The time beyond which a wait is in vain.
     pub(crate) patience: Duration,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Here<F> {
 }
 
 impl Capabilities {
-    /// Of nodes of one process, which can't die alone, nor be cut off from each other.
+    /// The abilities of nodes of one process, which can't die alone, nor be cut off from each other.
     pub(crate) fn here(fences_memory: bool) -> Capabilities {
         Capabilities {
             kill: false,
@@ -76,7 +76,7 @@ impl Capabilities {
     }
 }
 
-/// What fabrics of [`Here`] are configured with.
+/// The failure timeout of the fabrics of [`Here`].
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<F: Fabric> Testbed for Here<F> {

@@ -1,8 +1,8 @@
-//! The scenarios over an RDMA device: three nodes in this process, each on a device of its own where there are several; and
-//! threads that race.
+//! The scenarios over an RDMA device: three nodes in this process, each on a device of its own where there are several;
+//! and threads that race.
 //!
-//! Without a device they are skipped, unless `SQUALL_VERBS=1` says that there must be one. `tests/verbs-lab/conformance` runs
-//! them in a virtual machine with software RDMA.
+//! Without a device they are skipped, unless `SQUALL_VERBS=1` says that there must be one.
+//! `tests/verbs-lab/conformance` runs them in a virtual machine with software RDMA.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -22,7 +22,7 @@ use crate::{
     testbed::{Capabilities, FAILURE_TIMEOUT, Here},
 };
 
-/// How many seeds each scenario runs from.
+/// The number of seeds that each scenario runs from.
 const SEEDS: u64 = 3;
 
 /// The names of this machine's devices, in order.
@@ -61,7 +61,7 @@ fn open(cluster: &str, node: u32, queue_depth: usize, inline_bytes: usize) -> Ve
     VerbsFabric::open(config).expect("a verbs fabric")
 }
 
-/// Nodes of a cluster of their own, which know where the others are.
+/// Nodes of a cluster of their own, which know each other's addresses.
 pub(crate) fn open_all(count: u32, queue_depth: usize, inline_bytes: usize) -> Vec<VerbsFabric> {
     let cluster = cluster_name();
     let mut fabrics: Vec<_> = (0..count).map(|node| open(&cluster, node, queue_depth, inline_bytes)).collect();
@@ -73,7 +73,7 @@ pub(crate) fn open_all(count: u32, queue_depth: usize, inline_bytes: usize) -> V
     fabrics
 }
 
-/// Some seeds have a device that captures few bytes, or none. A processor that is emulated takes long.
+/// The testbed of a seed. Some seeds have a device that captures few bytes, or none. An emulated processor takes long.
 fn bed(seed: u64) -> Here<VerbsFabric> {
     let (depth, inline) = [(16, 256), (64, 0), (512, 32)][seed as usize % 3];
     let can = Capabilities {

@@ -6,7 +6,7 @@ use squall_fabric::{
 
 use crate::world::{bytes_of, inline, pair, pattern, whole};
 
-/// Longer than inline bytes may be, and than what one poll copies.
+/// A length beyond inline bytes, and beyond the bytes that one poll copies.
 const LONG: usize = 5 << 20;
 
 #[test]
@@ -99,7 +99,7 @@ fn a_message_without_a_receive_breaks_both_sides() {
 
 #[test]
 fn many_regions_are_exposed_in_order() {
-    // More than one packet carries.
+    // The regions are more than one packet carries.
     let (mut pair, regions) = pair(|node| {
         (0..150).map(|i| node.region([RegionKind::Polled, RegionKind::Bulk][i % 2], 8 * (i + 1))).collect()
     });
@@ -123,7 +123,7 @@ fn what_this_backend_can_not_carry_is_refused_with_a_sentence() {
     let foreign = Region::heap(RegionKind::Bulk, RegionKey(1), 4096);
     let (mut pair, _) = pair(|node| vec![node.region(RegionKind::Bulk, 4096)]);
     let target = pair.target(0, 0, 0);
-    // A short one is copied; a long one would have to be mapped by the peer.
+    // A short range is copied; a long one would have to be mapped by the peer.
     pair.post(0, Op::Write { source: Source::Region(Slice { region: &foreign, offset: 0, len: 100 }), target }, 1);
     pair.done(0, 1);
     pair.post(0, Op::Write { source: Source::Region(whole(&foreign)), target }, 2);

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 const ROLE: &str = "SQUALL_SHM_TEST_CHILD";
 
-/// A child process. It is killed when this is dropped.
+/// A child process, killed when this is dropped.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -19,7 +19,7 @@ impl Process {
         Process(child)
     }
 
-    /// As `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -33,13 +33,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What the parent has passed, in a process that was started for the calling test.
+/// The parent's argument, in a process that was started for the calling test.
 pub(crate) fn argument() -> Option<String> {
     std::env::var(ROLE).ok()
 }

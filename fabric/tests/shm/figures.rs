@@ -1,4 +1,4 @@
-//! What things cost. These print figures, and are run by hand on an idle host:
+//! The costs of operations. These tests print figures, and are run by hand on an idle host:
 //! `cargo test --release -p squall-fabric --test shm -- --ignored --nocapture --test-threads=1`
 
 use std::{
@@ -90,12 +90,12 @@ fn pulling_bulk_bytes() {
 /// Page faults of this process that needed no disk.
 fn page_faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // The name, which may hold anything, is in parentheses; then come the third and all other fields.
+    // The name, which may contain anything, is in parentheses; then come the third and all other fields.
     let after_name = stat.rsplit_once(')').unwrap().1;
     after_name.split_whitespace().nth(10 - 3).unwrap().parse().unwrap()
 }
 
-/// What an application does with a message.
+/// An application's use of a message.
 type Use = (&'static str, fn(&mut [u8]));
 
 const USES: [Use; 3] = [
@@ -144,7 +144,7 @@ fn sharing_beside_copying() {
             });
             let mut copy = copy.unwrap();
             use_it(&mut copy);
-            // Its pages are given back, as those of a receive buffer are not.
+            // The copy's pages are given back, as those of a receive buffer are not.
             drop(copy);
             faults = page_faults() - before;
             began.elapsed()

@@ -34,7 +34,7 @@ fn the_death_of_a_process_flushes_work_and_breaks_its_endpoints_once() {
     node.until("a connection", |node| node.remote(end).is_some());
     let into = node.region(RegionKind::Bulk, 64);
     node.post(end, Op::Recv { into: whole(&into) }, 1);
-    // The child does not poll, so these stay outstanding.
+    // The child does not poll, so these posts stay outstanding.
     node.post(end, Op::Send { source: inline(b"one"), imm: None }, 2);
     node.fabric.post(end, Op::Send { source: inline(b"two"), imm: None }, Token::UNSIGNALED).unwrap();
     node.post(end, Op::Send { source: inline(b"three"), imm: None }, 3);
@@ -64,7 +64,7 @@ fn a_process_that_dies_before_it_connects_is_waited_for() {
     let mut nodes = vec![Node::open(&cluster, 1)];
     let end = nodes[0].connect(2, &[]);
     for _ in 0..3 {
-        // Linked, since node 1 waits; not connected, since node 2 does not want to be.
+        // The nodes are linked, since node 1 waits; they are not connected, since node 2 does not ask for it.
         let idle = Node::open(&cluster, 2);
         for _ in 0..1000 {
             nodes[0].poll();

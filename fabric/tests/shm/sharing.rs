@@ -11,7 +11,7 @@ use crate::{
     world::{Node, Pair, bytes_of, cluster, inline, pair, pattern, whole},
 };
 
-/// Not of whole pages.
+/// A length that is not of whole pages.
 const LEN: usize = 100_000;
 
 fn filled(node: &mut Node) -> Region {
@@ -25,7 +25,7 @@ fn sealed(node: &mut Node) -> SealedMemory {
     node.fabric.seal(region).unwrap()
 }
 
-/// Polls until a receive is complete, and takes what was shared there.
+/// Polls until a receive is complete, and takes the copy that was shared there.
 #[track_caller]
 fn take(pair: &mut Pair, node: usize, recv: u64) -> Option<SharedCopy> {
     let mut taken = None;

@@ -1,4 +1,4 @@
-//! Who connects to a node's socket and is none of its cluster.
+//! Processes that connect to a node's socket and are no nodes of its cluster.
 
 use std::{
     os::fd::OwnedFd,
@@ -79,7 +79,7 @@ fn silent_strangers_are_closed_after_a_while_or_when_there_are_too_many() {
     assert_eq!(nodes[1].fabric.stats().strangers_refused, 40);
 }
 
-/// Node 1 as configured, and node 2 as the callback makes it; returns what each is told of the other.
+/// The reasons by which each node is told of the other: node 1 as configured, and node 2 as the callback makes it.
 fn refusals(cluster: &str, other: impl Fn(&mut ShmConfig)) -> [String; 2] {
     for late in [false, true] {
         let mut config = ShmConfig::new(cluster, NodeId(2));

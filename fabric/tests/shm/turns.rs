@@ -1,4 +1,4 @@
-//! Which endpoints a poll looks at, and in which order.
+//! The endpoints that a poll looks at, and their order.
 
 use squall_fabric::{
     BreakReason, Completion, EndpointId, Fabric, GroupTag, MIN_RECV_DEPTH, NodeId, Op, Region, RegionKind, Target,
@@ -12,7 +12,7 @@ use crate::world::{Node, cluster, inline, until, whole};
 struct World {
     nodes: Vec<Node>,
     ends: Vec<[EndpointId; 2]>,
-    /// What node 2 exposes on each.
+    /// The region that node 2 exposes on each.
     exposed: Region,
 }
 
@@ -96,7 +96,7 @@ fn an_endpoint_with_much_to_do_delays_others_by_one_poll() {
         let end = world.ends[on][1];
         world.nodes[1].post(end, Op::Recv { into: whole(&into) }, 1);
     }
-    // Each poll copies a small part of this.
+    // Each poll copies a small part of these writes.
     (0..500).for_each(|_| world.write(0, &[1; 256]));
     world.send(1);
     world.nodes[0].poll();
@@ -104,7 +104,7 @@ fn an_endpoint_with_much_to_do_delays_others_by_one_poll() {
     assert!(!world.has_received(1), "the first endpoint has used up what a poll may do");
     world.nodes[1].poll();
     assert!(world.has_received(1));
-    // One that comes when the other is in the middle waits no longer.
+    // A send that comes when the other is in the middle waits no longer.
     world.send(2);
     world.nodes[0].poll();
     world.nodes[1].poll();

@@ -65,7 +65,7 @@ impl Player {
         }
     }
 
-    /// Says first what the other echoes, and measures a round trip.
+    /// Writes first what the other echoes, and measures a round trip.
     fn serve(&mut self, how: &str, wait: fn(&mut Player, u64)) {
         let began = Instant::now();
         for word in 1..=ROUNDS {
@@ -143,7 +143,7 @@ fn a_wait_ends_at_its_deadline() {
     node.fabric.arm();
     node.fabric.wait(until);
     assert!(Time::boot_clock() >= until);
-    // Not armed, it does not sleep at all.
+    // A fabric that is not armed does not sleep at all.
     node.fabric.wait(Time::MAX);
 }
 
@@ -183,7 +183,7 @@ struct Correspondent {
     into: Region,
 }
 
-/// More than one poll pulls.
+/// A length beyond the bytes that one poll pulls.
 const MESSAGE: usize = 3 << 20;
 
 impl Correspondent {
@@ -268,7 +268,7 @@ fn messages_of_all_lengths_wake_their_receivers_and_their_senders() {
     echo.join().unwrap();
 }
 
-/// What a graph posts late in a poll may end its endpoint at once, and nobody else would say so.
+/// A post of a graph late in a poll may end its endpoint at once, and no signal would tell.
 #[test]
 fn nobody_sleeps_on_a_graph_that_breaks_its_endpoint() {
     let (mut pair, _) = pair(|_| Vec::new());

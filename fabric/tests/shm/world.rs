@@ -11,7 +11,7 @@ use squall_fabric::{
     shm::{ShmConfig, ShmFabric},
 };
 
-/// How long a test waits before it fails.
+/// The time that a test waits before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A cluster name that no other test has, in this process or another.
@@ -22,7 +22,7 @@ pub(crate) fn cluster() -> String {
 
 pub(crate) const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
 
-/// A node, and what it has been told.
+/// A node, and the completions that it has seen.
 pub(crate) struct Node {
     pub(crate) fabric: ShmFabric,
     pub(crate) seen: Vec<Completion>,
@@ -71,7 +71,7 @@ impl Node {
         self.seen.contains(&Completion::Done { endpoint: on, token: Token(token), result: Ok(()) })
     }
 
-    /// As a node that has nothing to do.
+    /// Sleeps as a node that has nothing to do.
     pub(crate) fn sleep_until_broken(&mut self, on: EndpointId) {
         loop {
             self.fabric.arm();
@@ -119,7 +119,7 @@ pub(crate) struct Pair {
     pub(crate) ends: [EndpointId; 2],
 }
 
-/// Nodes 1 and 2, connected, each of which exposes what the callback registers.
+/// Nodes 1 and 2, connected, each of which exposes the regions that the callback registers.
 pub(crate) fn pair(expose: impl Fn(&mut Node) -> Vec<Region>) -> (Pair, [Vec<Region>; 2]) {
     let cluster = cluster();
     let mut nodes = vec![Node::open(&cluster, 1), Node::open(&cluster, 2)];

@@ -1,4 +1,4 @@
-//! Connections in numbers, long messages, memory of other fabrics, and what is left when a fabric is gone.
+//! Many connections, long messages, memory of other fabrics, and the absence of leaks when a fabric is gone.
 
 use squall_fabric::{
     BreakReason, Completion, Fabric, GroupTag, NodeId, Op, Region, RegionKey, RegionKind, Source, Target, Token,

@@ -1,4 +1,4 @@
-//! What things cost. These print figures, and are run by hand on an idle host:
+//! The costs of operations. These tests print figures, and are run by hand on an idle host:
 //! `cargo test --release -p squall-fabric --test tcp -- --ignored --nocapture --test-threads=1`
 
 use std::{
@@ -16,13 +16,13 @@ use crate::{
     world::{Node, cluster, inline, pair, whole},
 };
 
-/// How long each figure is measured.
+/// The time for which each figure is measured.
 const SPELL: Duration = Duration::from_secs(1);
 
-/// How many long writes are outstanding.
+/// The number of long writes that are outstanding.
 const OUTSTANDING: usize = 4;
 
-/// How many polls that bring nothing go before a sleep.
+/// The number of polls without news that go before a sleep.
 const IDLE_POLLS: u32 = 20;
 
 /// Polls, and sleeps when there has been nothing to do for a while.
@@ -61,7 +61,7 @@ fn against_a_polled_peer(mut peer: Node, run: impl FnOnce()) -> Node {
     })
 }
 
-/// What this process' threads have used, which others on the host do not add to.
+/// The processor time of this process's threads, which other processes on the host do not add to.
 fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
@@ -141,13 +141,13 @@ fn a_stream_of_short_writes() {
     }
 }
 
-/// GB/s of one stream of the system, without a fabric, and microseconds of a processor for 1 MB.
+/// The rate of one stream of the system without a fabric, in GB/s, and the microseconds of a processor for 1 MB.
 fn plain_stream(bytes: usize) -> (f64, f64) {
     let cpu = cpu_time();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut from = listener.accept().unwrap().0;
-    // As much memory as the writes have, since much of the cost is that it is not in a cache.
+    // The memory is as large as that of the writes, since much of the cost is that it is not in a cache.
     let (source, mut target) = (vec![1; bytes], vec![1; bytes * OUTSTANDING]);
     let reader = thread::spawn(move || {
         let mut at = 0;

@@ -9,7 +9,7 @@ use crate::{
     world::{Node, cluster, inline, whole},
 };
 
-/// A node 2 that dials node 1 and connects, until it is told why it no longer is.
+/// A node 2 that dials node 1 and connects, until it learns the reason for which the connection has ended.
 #[test]
 fn child_that_is_given_up() {
     let Some(argument) = child::argument() else { return };

@@ -20,7 +20,7 @@ struct Player {
 }
 
 impl Player {
-    /// All of it asleep, connecting included.
+    /// A player that has connected; it sleeps all the time, connecting included.
     fn join(mut node: Node, peer: u32) -> Player {
         let mine = node.region(RegionKind::Polled, 64);
         let end = node.fabric.connect(NodeId(peer), TAG, std::slice::from_ref(&mine), b"");
@@ -43,7 +43,7 @@ impl Player {
     }
 }
 
-/// Waits for something, as the contract of `Wait` says.
+/// Waits for a condition, as the contract of `Wait` says.
 #[track_caller]
 fn sleep_until(node: &mut Node, what: &str, mut holds: impl FnMut(&mut Node) -> bool) {
     let deadline = Time::boot_clock() + PATIENCE;
@@ -116,7 +116,7 @@ fn a_waker_ends_a_wait_from_any_thread_and_before_it_begins() {
     for polls in 0..3 {
         node.fabric.arm();
         waker.wake();
-        // A poll in between takes the signal, and the wait must know.
+        // A poll in between takes the signal, and the wait must know of it.
         (0..polls).for_each(|_| node.poll());
         node.fabric.wait(Time::MAX);
         node.poll();

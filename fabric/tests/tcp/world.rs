@@ -12,7 +12,7 @@ use squall_fabric::{
     tcp::{TcpConfig, TcpFabric},
 };
 
-/// How long a test waits before it fails.
+/// The time that a test waits before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const TAG: GroupTag = GroupTag { layer: 1, group: 2, epoch: 3 };
@@ -23,14 +23,14 @@ pub(crate) fn cluster() -> String {
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A node, and what it has been told.
+/// A node, and the completions that it has seen.
 pub(crate) struct Node {
     pub(crate) fabric: TcpFabric,
     pub(crate) seen: Vec<Completion>,
 }
 
 impl Node {
-    /// Listens on a port of its own.
+    /// A node that listens on a port of its own.
     pub(crate) fn open(cluster: &str, id: u32) -> Node {
         Node::with(cluster, id, |_| ())
     }
@@ -80,7 +80,7 @@ impl Node {
         self.seen.contains(&Completion::Done { endpoint: on, token: Token(token), result: Ok(()) })
     }
 
-    /// As a node that has nothing to do.
+    /// Sleeps as a node that has nothing to do.
     pub(crate) fn sleep_until_broken(&mut self, on: EndpointId) {
         loop {
             self.fabric.arm();
@@ -107,7 +107,7 @@ impl Node {
     }
 }
 
-/// Lets nodes know where the others listen.
+/// Tells nodes the addresses of the others.
 pub(crate) fn introduce(nodes: &mut [Node]) {
     let addresses: Vec<_> = nodes.iter().map(|node| (node.fabric.node(), node.addresses())).collect();
     for node in nodes {
@@ -147,7 +147,7 @@ pub(crate) struct Pair {
     pub(crate) ends: [EndpointId; 2],
 }
 
-/// Nodes 1 and 2, connected, each of which exposes what the callback registers.
+/// Nodes 1 and 2, connected, each of which exposes the regions that the callback registers.
 pub(crate) fn pair(
     set: impl Fn(&mut TcpConfig),
     expose: impl Fn(&mut Node) -> Vec<Region>,

@@ -1,4 +1,4 @@
-//! How connections end that nobody closes.
+//! Ends of connections that no side closes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,17 +12,17 @@ use squall_fabric::{
 
 use crate::world::{TAG, cluster, config, connect, devices, introduced, is_there, until};
 
-/// What makes this test binary a child that is to be killed: the cluster's name, and where its peer is.
+/// The variable that makes this test binary a child that is to be killed: the cluster's name, and its peer's address.
 const CHILD: &str = "SQUALL_VERBS_CHILD";
 
-/// Not a test: the process that [`the_death_of_a_process_breaks`] kills.
+/// Runs the process that [`the_death_of_a_process_breaks`] kills; it is no test.
 #[test]
 fn child() {
     let Ok(given) = std::env::var(CHILD) else { return };
     let (cluster, peer) = given.split_once(' ').expect("a cluster and an address");
     let mut fabric = VerbsFabric::open(config(1, cluster)).expect("a verbs fabric");
     fabric.learn(NodeId(0), &[peer.to_owned()]);
-    // The node with the smaller id dials, and is told where.
+    // The node with the smaller id dials, and gets the address.
     eprintln!("listens at {}", fabric.local_addrs()[0]);
     let table = fabric.register(RegionKind::Polled, 64).expect("memory");
     fabric.connect(NodeId(0), TAG, &[table], b"");
@@ -32,7 +32,7 @@ fn child() {
     }
 }
 
-/// A process that dies takes its queue pairs with it; what was outstanding is flushed, and the link says why.
+/// A process that dies takes its queue pairs with it; outstanding work is flushed, and the link gives the reason.
 #[test]
 fn the_death_of_a_process_breaks() {
     if !is_there() {
@@ -75,7 +75,8 @@ fn the_death_of_a_process_breaks() {
     assert_eq!(flushed, outstanding, "what was outstanding is flushed before the break");
 }
 
-/// Where the nodes' ports still reach each other, the device finds out, and both sides learn of it in time.
+/// A device finds out that its peer is cut off while the nodes' ports still reach each other; both sides learn of it in
+/// time.
 #[test]
 fn a_cut_between_devices_breaks() {
     let in_the_laboratory = std::env::var("VERBS_LAB_RANK").is_ok();

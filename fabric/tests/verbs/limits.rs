@@ -1,4 +1,4 @@
-//! What the device limits, and what is said when that is too little.
+//! The device's limits, and the messages where they are too small.
 
 use squall_fabric::{
     BreakReason, Completion, Fabric, Op, RegionKind, Slice, Source, Target, Time, Token,
@@ -7,7 +7,7 @@ use squall_fabric::{
 
 use crate::world::{cluster, config, connect, devices, is_there, two, until};
 
-/// Writes and reads that are longer than the device's longest message come as one.
+/// Writes and reads beyond the device's longest message come as one.
 #[test]
 fn long_writes_are_split() {
     if !is_there() {

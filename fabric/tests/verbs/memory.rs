@@ -1,4 +1,4 @@
-//! Registered memory: kept for later, and that of others.
+//! Registered memory: kept for later, and that of other fabrics.
 
 use squall_fabric::{Completion, Fabric, Op, Region, RegionKey, RegionKind, Slice, Source, Target, Token};
 
@@ -66,7 +66,7 @@ fn regions_outlive_their_fabric() {
     assert_eq!(bytes, [3; 4096]);
 }
 
-/// Whoever gives memory back to its own fabric is not kept waiting by this one.
+/// A thread that gives memory back to its own fabric is not kept waiting by this one.
 #[test]
 fn foreign_memory_is_let_go_when_its_endpoint_is() {
     if !is_there() {

@@ -1,4 +1,4 @@
-//! A thread that sleeps is woken by whatever is for it.
+//! A thread that sleeps is woken by any work for it.
 
 use std::{thread, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::world::{PATIENCE, connect, is_there, two};
 
 const ROUNDS: u64 = 300;
 
-/// Sleeps until `done`, which looks at what was reported and at memory after each poll.
+/// Sleeps until `done`, which looks at completions and at memory after each poll.
 fn sleep_until(fabric: &mut VerbsFabric, what: &str, mut done: impl FnMut(&[Completion]) -> bool) {
     let limit = Time::boot_clock() + PATIENCE;
     let mut completions = Vec::new();
@@ -34,7 +34,7 @@ fn play(fabric: &mut VerbsFabric, e: EndpointId, table: &Region, theirs: RegionK
         if !serves {
             sleep_until(fabric, "a word", |_| table.load(0) == round);
         }
-        // The other is about to sleep, sleeps, or has slept for long.
+        // The other node is about to sleep, sleeps, or has slept for long.
         for _ in 0..rng.usize(..400) {
             thread::yield_now();
         }
@@ -46,7 +46,7 @@ fn play(fabric: &mut VerbsFabric, e: EndpointId, table: &Region, theirs: RegionK
             sleep_until(fabric, "the answer", |_| table.load(0) == round);
         }
     }
-    // What was written last is told when its completion comes in.
+    // The peer is told of the last write when its completion comes in.
     let limit = Time::boot_clock() + Duration::from_secs(1);
     while Time::boot_clock() < limit {
         fabric.poll(Time::boot_clock(), &mut Vec::new());

@@ -11,7 +11,7 @@ use squall_fabric::{
     verbs::{VerbsConfig, VerbsError, VerbsFabric},
 };
 
-/// How long anybody waits for anything.
+/// The longest time of any wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const TAG: GroupTag = GroupTag { layer: 9, group: 1, epoch: 1 };
@@ -57,7 +57,7 @@ pub(crate) fn two() -> [VerbsFabric; 2] {
     introduced([0, 1].map(|node| config(node, &cluster)))
 }
 
-/// Opens two nodes, and tells each where the other is.
+/// Opens two nodes, and tells each the other's address.
 pub(crate) fn introduced(configs: [VerbsConfig; 2]) -> [VerbsFabric; 2] {
     let mut fabrics = configs.map(|config| VerbsFabric::open(config).expect("a verbs fabric"));
     for (fabric, peer) in [(0, 1), (1, 0)] {
@@ -67,7 +67,7 @@ pub(crate) fn introduced(configs: [VerbsConfig; 2]) -> [VerbsFabric; 2] {
     fabrics
 }
 
-/// Polls until `done` gives something of what was reported.
+/// Polls until `done` returns something for a completion.
 pub(crate) fn until<T>(
     fabrics: &mut [&mut VerbsFabric],
     what: &str,
@@ -87,7 +87,7 @@ pub(crate) fn until<T>(
     panic!("waited in vain for {what}");
 }
 
-/// Connects two nodes; each exposes some regions. Gives their endpoints, and what they see of each other.
+/// Connects two nodes; each exposes some regions. Returns their endpoints, and the regions that they see of each other.
 pub(crate) fn connect(fabrics: &mut [VerbsFabric; 2], expose: [&[Region]; 2]) -> [(EndpointId, Vec<RemoteRegion>); 2] {
     let [first, second] = fabrics;
     let ends = [first.connect(NodeId(1), TAG, expose[0], b""), second.connect(NodeId(0), TAG, expose[1], b"")];

@@ -4,7 +4,7 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use super::{super::socket::dial, *};
 
-/// Sends bytes over a data connection, and says what came out.
+/// Sends bytes over a data connection, and returns the bytes that came out.
 fn carry(from: &mut DataStream, to: &mut DataStream, bytes: &[u8]) -> Vec<u8> {
     let mut sent = Vec::new();
     match &mut from.tls {
@@ -127,7 +127,7 @@ fn an_address_where_nobody_answers_does_not_delay_the_others() {
     bind(&drops, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     listen(&drops, 0).unwrap();
     let drops_at = SocketAddr::try_from(getsockname(&drops).unwrap()).unwrap();
-    // Once its queue is full, the system drops what else comes, as a firewall does.
+    // Once its queue is full, the system drops further connections, as a firewall does.
     let _filling: Vec<_> = (0..4).map(|_| dial(drops_at).unwrap()).collect();
     let dead = [refuses, mute.local_addr().unwrap().to_string(), drops_at.to_string()];
     let mut a = Node::open(&config(1, &["127.0.0.1:0"]), Plane::Tcp);

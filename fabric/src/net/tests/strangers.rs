@@ -1,6 +1,6 @@
 use super::*;
 
-/// A pair that is up, to which strangers come; `disturbed` says whether it has noticed.
+/// A pair that is up, to which strangers come; `is_undisturbed` says whether the pair has noticed.
 struct Town {
     a: Node,
     b: Node,
@@ -18,7 +18,7 @@ impl Town {
         Town { a, b, ends: (ea, eb) }
     }
 
-    /// What one tells, the other still hears, and others can still meet.
+    /// Checks that a node still hears the other's words, and that endpoints can still meet.
     fn is_undisturbed(&mut self) {
         self.a.control.send([Command::Tell { endpoint: self.ends.0, bytes: vec![1, 2, 3] }]);
         assert_eq!(self.b.told(self.ends.1), [1, 2, 3]);
@@ -39,7 +39,7 @@ fn random_bytes_disturb_nobody() {
         for count in 1..=20 {
             let mut bare = Bare::dial(&town.b);
             let mut bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(1000).collect();
-            // Of no length, nor of any that TLS or a greeting may have.
+            // A length that neither TLS nor a greeting may have.
             bytes[..5].copy_from_slice(&[255; 5]);
             let _ = bare.socket.write_all(&bytes);
             let kind = |stats: &StrangerStats| stats.tls + stats.malformed;
@@ -153,7 +153,7 @@ fn a_greeting_that_was_recorded_is_no_greeting() {
 fn certificates_of_strangers_are_refused() {
     let ca = Ca::new();
     let mut town = Town::new(Some(&ca), |_| {});
-    // Its own CA in the place of the cluster's: it would trust the node, but is not trusted.
+    // The stranger has its own CA in the place of the cluster's: it would trust the node, but is not trusted.
     let other = Ca::new();
     let (certificate, key) = other.issue(&[certificate_name(CLUSTER, NodeId(1))], [2000, 4000]);
     let trusting = Identity::from_pem(&(ca.pem() + &other.pem()), &certificate, &key).unwrap();

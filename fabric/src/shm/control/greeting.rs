@@ -1,4 +1,5 @@
-//! How a connection with another process becomes a link: both say who they are, and whether they can work together.
+//! The greeting that makes a link of a connection with another process: both say which node they are, and whether they
+//! can work together.
 
 use std::{
     collections::BTreeMap,
@@ -18,19 +19,19 @@ use crate::{
     },
 };
 
-/// How soon a peer that is not there is dialed again, at first.
+/// The time after which a peer that is not there is dialed again, at first.
 const FIRST_BACKOFF: Duration = Duration::from_millis(5);
 
-/// How soon at most.
+/// The longest such time.
 const LAST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// How long a node that was refused is remembered, for endpoints that are connected to it a little later.
+/// The time for which a node that was refused is remembered, for endpoints that are connected to it a little later.
 const REFUSAL_MEMORY: Duration = Duration::from_secs(1);
 
-/// How many refused nodes are remembered.
+/// The number of refused nodes that are remembered.
 const MAX_REFUSALS: usize = 64;
 
-/// A connection whose other end has not said who it is.
+/// A connection whose other end has not said which node it is.
 pub(super) struct Stranger {
     pub(super) socket: OwnedFd,
     pub(super) deadline: Instant,
@@ -40,7 +41,7 @@ pub(super) struct Stranger {
 pub(super) struct Dial {
     pub(super) next: Instant,
     backoff: Duration,
-    /// A connection that waits for the node's welcome, and until when.
+    /// A connection that waits for the node's welcome, and the end of that wait.
     pub(super) socket: Option<(OwnedFd, Instant)>,
 }
 
@@ -56,7 +57,7 @@ impl Dial {
     }
 }
 
-/// Nodes that this one can't work with, and why.
+/// Nodes that this one can't work with, and the reasons.
 #[derive(Default)]
 pub(super) struct Refusals(BTreeMap<NodeId, (Instant, String)>);
 
@@ -72,7 +73,7 @@ impl Refusals {
         self.0.remove(&node);
     }
 
-    /// Why a node was refused a moment ago, if it was.
+    /// The reason for which a node was refused a moment ago, if it was.
     pub(super) fn get(&self, node: NodeId) -> Option<String> {
         self.0.get(&node).filter(|(at, _)| at.elapsed() < REFUSAL_MEMORY).map(|(_, sentence)| sentence.clone())
     }
@@ -88,7 +89,7 @@ impl Thread {
         socket::send(socket, &frame.encode(), &[self.bell.watch_fd.as_fd(), self.bell.eventfd.as_fd()])
     }
 
-    /// Why this node can't work with one of that version and cluster.
+    /// The reason for which this node can't work with one of that version and cluster.
     fn mismatch(&self, peer: NodeId, version: u32, cluster: Option<&str>) -> Option<(RefuseWhy, String)> {
         let own = &self.config;
         if version != own.protocol {
@@ -112,7 +113,8 @@ impl Thread {
             match socket::accept(&self.listener) {
                 Ok(Some(socket)) if socket::is_same_user(&socket) => {
                     if self.strangers.len() >= self.config.max_strangers.max(1) {
-                        // A node says who it is at once, so the one that has been silent the longest is none.
+                        // A node introduces itself at once, so the connection that has been silent the longest is no
+                        // node's.
                         self.strangers.remove(0);
                         self.refuse_stranger("too many have not said who they are");
                     }
@@ -122,7 +124,7 @@ impl Thread {
                 Ok(None) => return,
                 Err(cause) => {
                     tracing::error!(%cause, "a connection could not be accepted{}", crate::shm::memory::hint(cause));
-                    // It would be reported again at once.
+                    // The error would be reported again at once.
                     self.accept_again = Some(now + LAST_BACKOFF);
                     return;
                 }
@@ -146,7 +148,7 @@ impl Thread {
         }
     }
 
-    /// Hears who has connected.
+    /// Reads the introduction of a connection's other end.
     pub(super) fn hear_stranger(&mut self, index: usize) {
         let mut buffer = [0; FRAME_BYTES];
         let packet = socket::recv(&self.strangers[index].socket, &mut buffer);
@@ -204,7 +206,7 @@ impl Thread {
         self.link_up(peer, rest.incarnation, socket, bell);
     }
 
-    /// Dials who is due, and gives up on who does not answer.
+    /// Dials the peers that are due, and gives up on those that do not answer.
     pub(super) fn dial_due(&mut self, now: Instant) {
         let mut wanted = self.unlinked_peers();
         wanted.retain(|peer| *peer > self.config.node);
@@ -229,7 +231,7 @@ impl Thread {
     fn try_dial(&mut self, peer: NodeId) -> Option<OwnedFd> {
         let socket = match socket::dial(self.config.rendezvous(), peer) {
             Ok(socket) => socket,
-            // Not there yet, or its queue of connections is full.
+            // The peer is not there yet, or its queue of connections is full.
             Err(Errno::CONNREFUSED | Errno::AGAIN) => return None,
             Err(cause) => {
                 if self.stranger_log.permits() {
@@ -246,7 +248,7 @@ impl Thread {
         Some(socket)
     }
 
-    /// Hears what a dialed node answers.
+    /// Reads the answer of a dialed node.
     pub(super) fn hear_dialed(&mut self, peer: NodeId, now: Instant) {
         let Some(dial) = self.dials.get_mut(&peer) else { return };
         let Some((socket, _)) = &dial.socket else { return };

@@ -1,4 +1,4 @@
-//! A connection with a node that has said who it is.
+//! A connection with a node that has said which node it is.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -20,23 +20,23 @@ use crate::{
     },
 };
 
-/// How many offers of endpoints a peer may have waiting here.
+/// The number of offers of endpoints that a peer may have waiting here.
 pub(super) const MAX_OFFERS: usize = 4096;
 
-/// How many regions a peer may have pulled from at a time.
+/// The number of regions that a peer may have pulled from at a time.
 pub(super) const MAX_SOURCES: usize = 4096;
 
-/// How many events about such regions may wait for the polling thread. A peer that keeps the rules waits for its pulls:
-/// it gives each region, and then takes it back.
+/// The number of events about such regions that may wait for the polling thread. A peer that keeps the rules waits for
+/// its pulls: it gives each region, and then takes it back.
 pub(super) const MAX_UNTAKEN: usize = 2 * MAX_SOURCES;
 
-/// How many regions a peer may expose to one endpoint.
+/// The number of regions that a peer may expose to one endpoint.
 pub(super) const MAX_EXPOSED: usize = 4096;
 
-/// How many packets may wait for a peer that does not read. A node that stops is let go at this point.
+/// The number of packets that may wait for a peer that does not read. The link with a stopped node ends at this point.
 const MAX_OUTBOX: usize = 65_536;
 
-/// How long a process may take to end once it has closed its files.
+/// The time that a process may take to end once it has closed its files.
 const ENDING: Duration = Duration::from_millis(50);
 
 /// A connection with a node.
@@ -48,19 +48,20 @@ pub(super) struct Link {
     process: Option<OwnedFd>,
     /// Packets for which the socket had no room.
     outbox: VecDeque<(Vec<u8>, Vec<Handle>)>,
-    /// Regions that have come for an endpoint whose offer, or acceptance, follows; or why one could not be mapped.
+    /// Regions that have come for an endpoint whose offer, or acceptance, follows; or the reason for which one could
+    /// not be mapped.
     pub(super) exposed: BTreeMap<u64, Result<Vec<PeerMemory>, String>>,
     /// The peer's endpoints that have no counterpart here yet (at the node with the smaller id).
     pub(super) offers: Vec<Offer>,
-    /// The endpoints here whose counterparts are these.
+    /// The endpoints of this side, by their counterparts.
     pub(super) by_theirs: BTreeMap<u64, EndpointId>,
-    /// What the peer has its bytes pulled from.
+    /// The keys of the memory that the peer has its bytes pulled from.
     pub(super) sources: BTreeSet<RegionKey>,
     /// Events about them that the polling thread has not taken.
     pub(super) untaken: Untaken,
-    /// The peer has said that it leaves.
+    /// Whether the peer has said that it leaves.
     pub(super) goodbye: bool,
-    /// Why nothing can be sent any more.
+    /// The reason for which nothing can be sent any more.
     pub(super) failed: Option<String>,
 }
 
@@ -100,9 +101,9 @@ impl Link {
         }
     }
 
-    /// Whether the kernel vouches that the peer's process is gone. Once its socket is closed, and for that alone.
+    /// Whether the kernel vouches that the peer's process is gone. It is asked only once the peer's socket is closed.
     ///
-    /// A process that ends closes its files a moment before it is gone, for which this waits.
+    /// A process that ends closes its files a moment before it is gone; this waits for that moment.
     pub(super) fn is_process_gone(&self) -> bool {
         self.process.as_ref().is_some_and(|process| socket::is_readable_within(process, ENDING))
     }
@@ -127,7 +128,7 @@ impl Link {
         !self.outbox.is_empty()
     }
 
-    /// Sends what there is room for.
+    /// Sends the packets that there is room for.
     pub(super) fn flush(&mut self) {
         while let Some((bytes, handles)) = self.outbox.front() {
             let fds: Vec<BorrowedFd<'_>> = handles.iter().map(AsFd::as_fd).collect();
@@ -137,7 +138,7 @@ impl Link {
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // The end of the stream says so as well, behind what the peer sent before.
+                // The end of the stream tells the same, behind the packets that the peer sent before.
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
                     self.outbox.clear();
                     return;

@@ -1,9 +1,9 @@
 //! The control thread: it owns all sockets, so that the polling thread never waits for the system.
 //!
 //! The polling thread sends it [`Command`]s and takes [`Event`]s from it. Between two nodes there is one connection,
-//! which the node with the smaller id dials: so two nodes never dial each other at once. Once both have said who they
-//! are (`greeting`), it is a [`link`], over which endpoints meet (`pairing`). When a process ends, the kernel closes
-//! its sockets: that is how its peers learn of it.
+//! which the node with the smaller id dials: so two nodes never dial each other at once. Once both have said which node
+//! they are (`greeting`), it is a [`link`], over which endpoints meet (`pairing`). When a process ends, the kernel
+//! closes its sockets: by that its peers learn of it.
 
 mod greeting;
 mod link;
@@ -34,17 +34,17 @@ use super::{
 };
 use crate::{BreakReason, EndpointId, GroupTag, NodeId, RegionKey};
 
-/// What the polling thread asks for.
+/// A request of the polling thread.
 pub(super) enum Command {
-    /// Let an endpoint meet its counterpart.
+    /// Has an endpoint meet its counterpart.
     Connect(Box<Connect>),
-    /// An endpoint is no more, and its counterpart shall learn why.
+    /// An endpoint is no more, and its counterpart shall learn the reason.
     Close { endpoint: EndpointId, reason: BreakReason },
-    /// Let the peer pull from this memory.
+    /// Lets the peer pull from this memory.
     Lend { link: LinkId, memory: Arc<OwnMemory> },
-    /// Let the peer have sealed memory, under this key.
+    /// Gives sealed memory to the peer, under this key.
     Share { link: LinkId, key: RegionKey, bytes: usize, fd: Arc<OwnedFd> },
-    /// That memory is gone, or that share complete.
+    /// The memory of that key is gone, or the share of that key complete.
     Forget { key: RegionKey, links: Vec<LinkId> },
     /// The fabric is dropped.
     Shutdown,
@@ -61,14 +61,14 @@ pub(super) struct Connect {
     pub(super) expose: Vec<Arc<OwnMemory>>,
 }
 
-/// What the polling thread learns.
+/// News for the polling thread.
 pub(super) enum Event {
     LinkUp {
         link: LinkId,
         node: NodeId,
         bell: PeerBell,
     },
-    /// All endpoints of the link have broken before.
+    /// A link has ended; all its endpoints have broken before.
     LinkDown {
         link: LinkId,
     },
@@ -84,14 +84,14 @@ pub(super) enum Event {
         source: Source,
         _untaken: Untaken,
     },
-    /// Sealed memory that a peer shares, or why it could not be mapped.
+    /// Sealed memory that a peer shares, or the reason for which it could not be mapped.
     Share {
         link: LinkId,
         key: RegionKey,
         copy: Result<SharedCopy, String>,
         _untaken: Untaken,
     },
-    /// The peer has given that memory up, or what it shares was taken.
+    /// The peer has given that memory up, or its share was taken.
     Forget {
         link: LinkId,
         key: RegionKey,
@@ -106,7 +106,7 @@ pub(super) struct Connected {
     pub(super) set_up: PeerSetUp,
 }
 
-/// What a peer handed over for one endpoint, mapped here.
+/// The memory that a peer handed over for one endpoint, mapped here.
 pub(super) struct PeerSetUp {
     pub(super) ring: ring::Receiver,
     pub(super) remote: Vec<PeerMemory>,
@@ -115,8 +115,8 @@ pub(super) struct PeerSetUp {
 
 /// The way to the control thread, for any thread.
 ///
-/// The channel has no bound, so that nobody waits; each command is about an endpoint or a region that this process
-/// holds, and what those take otherwise, descriptors and memory, is bounded by the system.
+/// The channel has no bound, so that no thread waits. Each command is about an endpoint or a region that this process
+/// holds, and the descriptors and memory that those take are bounded by the system.
 #[derive(Clone)]
 pub(super) struct Control {
     commands: Sender<Command>,
@@ -124,8 +124,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Sends commands, and wakes the thread if there were any. After its end they go nowhere, since there is nobody
-    /// left to be told.
+    /// Sends commands, and wakes the thread if there were any. After its end they go nowhere, since no peer is left to
+    /// be told.
     pub(super) fn send(&self, commands: impl IntoIterator<Item = Command>) {
         let mut any = false;
         for command in commands {
@@ -138,7 +138,7 @@ impl Control {
     }
 }
 
-/// Where the polling thread finds events.
+/// The polling thread's end of the events.
 pub(super) struct Events {
     events: Receiver<Event>,
     pending: Arc<AtomicBool>,
@@ -153,7 +153,7 @@ impl Events {
 
     /// Takes note of all events that there are so far; they are the next ones of [`next`](Events::next).
     pub(super) fn begin(&self) {
-        // What is sent after this sets the flag again.
+        // An event that is sent after this sets the flag again.
         self.pending.swap(false, Ordering::Acquire);
     }
 
@@ -173,8 +173,8 @@ impl Events {
 
 /// The control thread's end.
 ///
-/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. What
-/// peers can put into it is bounded by the endpoints of this side and by [`link::MAX_UNTAKEN`].
+/// The channel has no bound, since the control thread must go on noticing deaths while the polling thread is busy. The
+/// events that peers cause are bounded by the endpoints of this side and by [`link::MAX_UNTAKEN`].
 struct EventSender {
     events: Option<Sender<Event>>,
     pending: Arc<AtomicBool>,
@@ -185,13 +185,13 @@ struct EventSender {
 impl EventSender {
     fn send(&mut self, event: Event) {
         if let Some(events) = &self.events {
-            // The receiver goes with the fabric, after which nobody waits for events.
+            // The receiver goes with the fabric, after which no thread waits for events.
             let _ = events.send(event);
             self.unflushed = true;
         }
     }
 
-    /// Lets the polling thread know.
+    /// Tells the polling thread of events.
     fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed) {
             self.pending.store(true, Ordering::Release);
@@ -201,7 +201,7 @@ impl EventSender {
 }
 
 impl Drop for EventSender {
-    /// However the thread ends, the polling thread looks, and finds out.
+    /// Has the polling thread look and find the end, for whatever reason this thread ends.
     fn drop(&mut self) {
         self.events = None;
         self.unflushed = true;

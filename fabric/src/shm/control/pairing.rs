@@ -1,4 +1,4 @@
-//! How endpoints meet their counterparts, and how they part.
+//! The meeting of endpoints with their counterparts, and their parting.
 //!
 //! The node with the larger id *offers* its endpoints; the other one *accepts* an offer once it has an endpoint of that
 //! tag itself, and the offering side *confirms*:
@@ -11,9 +11,9 @@
 //! b is connected        │
 //! ```
 //!
-//! One side decides who meets whom, so a tag that is closed and connected again never meets what it was before. If `b`
-//! was closed in the meantime, its `Close` comes instead of the `Confirm`, and `a` waits for another offer. `a` can't
-//! have been used by then, so it is as new.
+//! One side decides which endpoints meet, so a tag that is closed and connected again never meets its earlier
+//! counterpart. If `b` was closed in the meantime, its `Close` comes instead of the `Confirm`, and `a` waits for
+//! another offer. `a` can't have been used by then, so it is as new.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,7 +82,7 @@ impl Locals {
 }
 
 impl Thread {
-    /// Carries out what the polling thread asks for.
+    /// Carries out a command of the polling thread.
     pub(super) fn carry_out(&mut self, command: Command) {
         match command {
             Command::Connect(connect) => {
@@ -179,7 +179,7 @@ impl Thread {
         }
     }
 
-    /// Does what a peer's packet asks for.
+    /// Carries out a peer's packet.
     pub(super) fn on_frame(&mut self, id: LinkId, frame: Frame, fds: Vec<OwnedFd>) -> Result<(), Malformed> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let peer = link.node;
@@ -280,7 +280,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The peer's endpoint is no more.
+    /// Takes note that the peer's endpoint is no more.
     fn on_close(&mut self, id: LinkId, theirs: u64, reason: BreakReason) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.exposed.remove(&theirs);
@@ -348,7 +348,7 @@ fn take_exposed(link: &mut Link, endpoint: u64, regions: &[RemoteRegion], fds: V
     Ok(())
 }
 
-/// Maps what else a peer hands over for an endpoint. The inner error is a sentence.
+/// Maps the ring that a peer hands over for an endpoint, and takes its exposed regions. The inner error is a sentence.
 fn take_set_up(link: &mut Link, set_up: SetUp, fds: Vec<OwnedFd>) -> Result<Result<PeerSetUp, String>, Malformed> {
     let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Malformed("an endpoint came without its ring"))?;
     let remote = match link.exposed.remove(&set_up.endpoint).unwrap_or_else(|| Ok(Vec::new())) {

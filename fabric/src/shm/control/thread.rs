@@ -30,13 +30,13 @@ use crate::{
     },
 };
 
-/// How many packets of one link are read before others have their turn.
+/// The number of packets of one link that are read before others have their turn.
 const PACKETS_PER_TURN: usize = 64;
 
-/// How many lines about strangers are logged in [`LOG_SPELL`] at most.
+/// The number of lines about strangers that are logged in [`LOG_SPELL`] at most.
 const LOG_LINES: u32 = 10;
 
-/// See [`LOG_LINES`].
+/// The spell of [`LOG_LINES`].
 const LOG_SPELL: Duration = Duration::from_secs(10);
 
 /// The ends of the channels with the polling thread.
@@ -56,9 +56,9 @@ pub(super) struct Thread {
     wake: Arc<OwnedFd>,
     pub(super) events: EventSender,
     pub(super) listener: OwnedFd,
-    /// When to accept again, after the system has refused to.
+    /// The time to accept again, after the system has refused to.
     pub(super) accept_again: Option<Instant>,
-    /// The oldest first.
+    /// The connections that have not introduced themselves, the oldest first.
     pub(super) strangers: Vec<Stranger>,
     pub(super) strangers_refused: Arc<AtomicU64>,
     pub(super) stranger_log: LogLimit,
@@ -71,7 +71,7 @@ pub(super) struct Thread {
     pub(super) stopping: bool,
 }
 
-/// What is ready.
+/// A descriptor that may be ready.
 #[derive(Clone, Copy)]
 enum Ready {
     Commands,
@@ -81,7 +81,7 @@ enum Ready {
     Stranger(usize),
 }
 
-/// Descriptors to wait for, and what each of them means.
+/// Descriptors to wait for, and the meaning of each.
 #[derive(Default)]
 struct Watched<'a> {
     what: Vec<Ready>,
@@ -161,7 +161,7 @@ impl Thread {
                 watched.add(Ready::Dial(*peer), socket, PollFlags::IN);
             }
         }
-        // From the last, so that those before keep their places when one is taken out.
+        // The last stranger comes first, so that those before keep their indices when one is taken out.
         for (index, stranger) in self.strangers.iter().enumerate().rev() {
             watched.add(Ready::Stranger(index), &stranger.socket, PollFlags::IN);
         }
@@ -179,7 +179,7 @@ impl Thread {
             Err(Errno::INTR | Errno::AGAIN) => return Vec::new(),
             Err(error) => {
                 tracing::error!(%error, "polling sockets failed");
-                // Out of memory, perhaps: not again at once.
+                // The system may be out of memory, so the next try waits.
                 std::thread::sleep(Duration::from_millis(50));
                 return Vec::new();
             }
@@ -188,7 +188,7 @@ impl Thread {
         what.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
-    /// When something is due even if nothing becomes ready.
+    /// The time at which something is due even if nothing becomes ready.
     fn deadline(&self) -> Option<Instant> {
         let strangers = self.strangers.first().map(|stranger| stranger.deadline);
         let dials = self.dials.values().map(|dial| dial.socket.as_ref().map_or(dial.next, |(_, deadline)| *deadline));
@@ -214,7 +214,7 @@ impl Thread {
         }
     }
 
-    /// A connection's other end is a node of this cluster.
+    /// Takes a connection whose other end is a node of this cluster.
     pub(super) fn link_up(&mut self, peer: NodeId, incarnation: u64, socket: OwnedFd, bell: PeerBell) {
         self.next_link += 1;
         let id = LinkId(self.next_link);
@@ -227,7 +227,7 @@ impl Thread {
         self.advance_all(peer);
     }
 
-    /// Reads what a peer has sent.
+    /// Reads the packets that a peer has sent.
     pub(super) fn read_link(&mut self, id: LinkId) {
         let mut buffer = [0; FRAME_BYTES];
         for _ in 0..PACKETS_PER_TURN {
@@ -239,7 +239,7 @@ impl Thread {
                     Err(error) => Err(error.to_string()),
                 },
                 Packet::End => {
-                    // One that could not say goodbye may be alive, and others rely on what this says.
+                    // A peer that could not say goodbye may be alive, and others rely on this report.
                     let gone = !link.goodbye && link.is_process_gone();
                     let reason = if gone { BreakReason::ProcessGone } else { BreakReason::PeerClosed };
                     return self.link_down(id, &reason);
@@ -255,7 +255,7 @@ impl Thread {
         }
     }
 
-    /// A link is no more, and with it all that was connected over it.
+    /// Ends a link, and with it all that was connected over it.
     fn link_down(&mut self, id: LinkId, reason: &BreakReason) {
         let Some(link) = self.links.remove(&id) else { return };
         tracing::debug!(peer = %link.node, "link ended: {reason}");
@@ -273,7 +273,7 @@ impl Thread {
         link.send(&Frame::Goodbye, Vec::new());
         let reason = BreakReason::Failed(format!("{peer}: {text}"));
         self.link_down(id, &reason);
-        // Trying again would most likely come to the same end.
+        // Another try would most likely come to the same end.
         self.fail_waiting(peer, &reason);
     }
 

@@ -117,12 +117,12 @@ pub(crate) fn a_message_without_receive_breaks(rig: &mut Rig<'_>) -> Verdict {
     breaks(rig, None, false)
 }
 
-/// So does an immediate.
+/// An immediate that finds no receive breaks the endpoint likewise.
 pub(crate) fn an_immediate_without_receive_breaks(rig: &mut Rig<'_>) -> Verdict {
     breaks(rig, None, true)
 }
 
-/// So does a message that is longer than the receive, beyond which nothing is written.
+/// A message that is longer than its receive breaks the endpoint likewise; nothing is written beyond the receive.
 pub(crate) fn a_message_too_long_breaks(rig: &mut Rig<'_>) -> Verdict {
     breaks(rig, Some(8), false)
 }

@@ -1,4 +1,4 @@
-//! G7: what a wrong access does.
+//! G7: the effect of a wrong access.
 
 use squall_fabric::{BreakReason, Op, RegionKey, RegionKind, Target, Token};
 
@@ -43,7 +43,7 @@ fn denied(rig: &mut Rig<'_>, make: impl Fn(&mut Rig<'_>, Target) -> Target) -> V
     Ok(())
 }
 
-/// A key that the endpoint was not given.
+/// A key that the endpoint was not given breaks it.
 pub(crate) fn a_wrong_key_breaks(rig: &mut Rig<'_>) -> Verdict {
     denied(rig, |rig, target| {
         let flipped = 1 << rig.rng.u32(..64);
@@ -51,7 +51,7 @@ pub(crate) fn a_wrong_key_breaks(rig: &mut Rig<'_>) -> Verdict {
     })
 }
 
-/// A place that lies partly or wholly outside.
+/// A place that lies partly or wholly outside of its region breaks the endpoint.
 pub(crate) fn outside_of_a_region_breaks(rig: &mut Rig<'_>) -> Verdict {
     denied(rig, |rig, target| {
         let offsets = [256, 264, 1 << 20, 1 << 40, usize::MAX - 7, usize::MAX - 63];

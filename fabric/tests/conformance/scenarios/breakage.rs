@@ -1,4 +1,4 @@
-//! G5: how connections break, and what is reported then.
+//! G5: the breaking of connections, and its reports.
 
 use squall_fabric::{BreakReason, Op, RegionKind, Source, Token};
 
@@ -39,18 +39,18 @@ pub(crate) fn disconnect_breaks_the_peer(rig: &mut Rig<'_>) -> Verdict {
     let why = rig.broken(1, pair.ends[1]);
     ensure!(why == Some(BreakReason::PeerClosed), "G5: the peer closed, and the endpoint broke as {why:?}");
     for (node, e) in [(0, pair.ends[0]), (1, pair.ends[1])] {
-        // The monitor wants to see `Broken`.
+        // The monitor has to see `Broken`.
         rig.try_post(node, e, Op::Send { source: inline(b"late"), imm: None }, Token::UNSIGNALED)?.err();
     }
     rig.settle()
 }
 
-/// Who closes an endpoint hears no more of it, not even of what was complete before.
+/// A side that closes an endpoint hears no more of it, not even of work that was complete before.
 pub(crate) fn nothing_is_reported_after_disconnect(rig: &mut Rig<'_>) -> Verdict {
     let pair = make_busy(rig)?;
     let time = rig.rng.u64(0..40_000);
     let limit = rig.now() + std::time::Duration::from_nanos(time);
-    // Not polled meanwhile, so that there is something to report.
+    // The node is not polled meanwhile, so that there is something to report.
     while rig.now() < limit {
         rig.idle();
     }
@@ -108,7 +108,7 @@ pub(crate) fn a_partition_breaks_both_sides(rig: &mut Rig<'_>) -> Verdict {
     rig.until("a write to a third node", |_| Ok(table.load(0) != 0))
 }
 
-/// A partition that ends before the timeout delays what is on its way, and loses and reorders nothing.
+/// A partition that ends before the timeout delays operations on their way, and loses and reorders none.
 pub(crate) fn a_short_partition_loses_nothing(rig: &mut Rig<'_>) -> Verdict {
     if !rig.can().cut {
         return Ok(());
@@ -133,7 +133,7 @@ pub(crate) fn a_short_partition_loses_nothing(rig: &mut Rig<'_>) -> Verdict {
     ensure!((before..posted).all(|i| table.load(8 * i) == 0), "a write got through a partition");
     rig.heal(0, 1);
     rig.until("the last write", |_| {
-        // From the back: what lands while this looks must not look like a gap.
+        // It looks from the back: words that land meanwhile must not look like a gap.
         let Some(last) = (0..posted).rev().find(|i| table.load(8 * i) != 0) else { return Ok(false) };
         ensure!((0..last).all(|i| table.load(8 * i) != 0), "G1: a write is missing after a partition");
         Ok(last + 1 == posted)

@@ -20,7 +20,7 @@ pub(crate) fn any_use_keeps_the_rules(rig: &mut Rig<'_>) -> Verdict {
             0..=1 => {
                 let peer = (node + rig.rng.usize(1..3)) % 3;
                 let group = rig.rng.u32(..4);
-                // Its tag may be in use, and the peer may never call.
+                // The tag may be in use, and the peer may never call.
                 ends.push((node, rig.connect(node, peer, tag(group), &regions[node], b"hello")?));
             }
             2 if ends.len() > 8 => {
@@ -43,7 +43,7 @@ pub(crate) fn any_use_keeps_the_rules(rig: &mut Rig<'_>) -> Verdict {
     }
     cuts.into_iter().for_each(|(a, b)| rig.heal(a, b));
     rig.settle()?;
-    // Each is closed by one side or by both.
+    // Each connection is closed by one side or by both.
     for (node, e) in ends {
         if rig.rng.bool() {
             rig.disconnect(node, e);
@@ -52,7 +52,7 @@ pub(crate) fn any_use_keeps_the_rules(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// Right for the most part; most breaches end the connection, and the run goes on with others.
+/// Posts work that is right for the most part; most breaches end the connection, and the run goes on with others.
 fn post_anything(rig: &mut Rig<'_>, node: usize, e: EndpointId, regions: &[Region; 2]) -> Verdict {
     let remote: Vec<RegionKey> = match &rig.endpoint(node, e).connected {
         Some((remote, _)) => remote.iter().map(|region| region.key).collect(),

@@ -1,4 +1,4 @@
-//! G4: what a local completion says.
+//! G4: the meaning of a local completion.
 
 use squall_fabric::{Op, RegionKind, Source, Token};
 
@@ -29,7 +29,7 @@ pub(crate) fn a_buffer_is_free_after_done(rig: &mut Rig<'_>) -> Verdict {
     Ok(())
 }
 
-/// A completion says as much for all work that was posted before it on its endpoint, signaled or not.
+/// A completion vouches as well for all work that was posted before it on its endpoint, signaled or not.
 pub(crate) fn done_vouches_for_earlier_work(rig: &mut Rig<'_>) -> Verdict {
     const SLOTS: usize = 12;
     const LEN: usize = 800;
@@ -55,7 +55,7 @@ pub(crate) fn done_vouches_for_earlier_work(rig: &mut Rig<'_>) -> Verdict {
     Ok(())
 }
 
-/// Work that nobody waits for is not reported; the monitor knows which.
+/// Unsignaled work is not reported; the monitor knows which work that is.
 pub(crate) fn unsignaled_work_is_not_reported(rig: &mut Rig<'_>) -> Verdict {
     let table = rig.region(1, RegionKind::Polled, 64)?;
     let mine = rig.region(0, RegionKind::Polled, 64)?;
@@ -102,7 +102,7 @@ pub(crate) fn done_comes_in_order(rig: &mut Rig<'_>) -> Verdict {
     Ok(())
 }
 
-/// When a read is done its bytes are there, and do not change any more.
+/// The bytes of a read that is done are there, and do not change any more.
 pub(crate) fn a_read_is_in_place_when_done(rig: &mut Rig<'_>) -> Verdict {
     for (kind, len) in [(RegionKind::Polled, 1024), (RegionKind::Bulk, 777), (RegionKind::Bulk, 30_000)] {
         let theirs = rig.region(1, kind, len)?;

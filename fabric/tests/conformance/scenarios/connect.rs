@@ -1,4 +1,4 @@
-//! Connections: what both sides learn, tags, and when.
+//! Connections: the knowledge of both sides, tags, and times.
 
 use squall_fabric::{BreakReason, HELLO_BYTES, Region, RegionKind};
 
@@ -104,7 +104,7 @@ pub(crate) fn connect_waits_for_the_peer(rig: &mut Rig<'_>) -> Verdict {
     rig.up(&mut pair)
 }
 
-/// Who is connected may write, even if its peer has not been told yet; the peer loses nothing of it.
+/// A side that is connected may write, even if its peer has not been told yet; the peer loses nothing of it.
 pub(crate) fn a_write_may_precede_connected(rig: &mut Rig<'_>) -> Verdict {
     let table = rig.region(1, RegionKind::Polled, 64)?;
     let mut pair = rig.open([0, 1], tag(6), [&[], std::slice::from_ref(&table)])?;

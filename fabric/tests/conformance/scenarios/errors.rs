@@ -52,7 +52,7 @@ pub(crate) fn a_refused_post_takes_no_effect(rig: &mut Rig<'_>) -> Verdict {
     let nobody = rig.try_post(0, EndpointId(0x7fff_ffff), write(word, to(0)), Token::UNSIGNALED)?;
     ensure!(nobody == Err(PostError::Broken), "a post to an endpoint that never existed gave {nobody:?}");
 
-    // The endpoint is as good as before, and what comes now is the first that it carries.
+    // The endpoint is as good as before, and the next write is the first that it carries.
     let token = rig.post_signaled(0, e, write(inline(&[2; 13]), pair.at(0, 1, 3)))?;
     rig.done(0, e, token)?;
     rig.until("a write", |_| Ok(bytes_of(&bulk)[15] == 2))?;

@@ -1,11 +1,11 @@
-//! G6: what is over stays over, and groups do not reach each other.
+//! G6: an ended connection stays ended, and groups do not reach each other.
 
 use squall_fabric::{BreakReason, Op, Region, RegionKind, Source, Token};
 
 use crate::rig::{Rig, Verdict, bytes_of, ensure, inline, slice, tag};
 
-/// Once a side has closed its endpoint, what its peer had posted reaches neither memory that it registers afterwards nor
-/// (where the backend fences memory) what the endpoint had exposed.
+/// Once a side has closed its endpoint, work that its peer had posted reaches no memory that the side registers
+/// afterwards. Where the backend fences memory, it does not reach the regions either that the endpoint had exposed.
 pub(crate) fn no_write_after_disconnect(rig: &mut Rig<'_>) -> Verdict {
     let table = rig.region(1, RegionKind::Polled, 4096)?;
     let staging = rig.region(0, RegionKind::Polled, 4096)?;
@@ -14,7 +14,7 @@ pub(crate) fn no_write_after_disconnect(rig: &mut Rig<'_>) -> Verdict {
     for i in 0..stop {
         staging.write(0, &[i as u8 + 1; 4096]);
         let write = Op::Write { source: Source::Region(slice(&staging, 0, 4096)), target: pair.at(0, 0, 0) };
-        // What does not fit is not needed.
+        // Writes that do not fit are not needed.
         rig.try_post(0, pair.ends[0], write, Token::UNSIGNALED)?.ok();
         if rig.rng.u8(..4) == 0 {
             rig.step()?;
@@ -35,7 +35,8 @@ pub(crate) fn no_write_after_disconnect(rig: &mut Rig<'_>) -> Verdict {
     })
 }
 
-/// What the peer still receives of a side that has closed its endpoint has the bytes that the buffers had by then.
+/// Messages that the peer still receives of a side that has closed its endpoint have the bytes that the buffers had by
+/// then.
 pub(crate) fn what_is_left_behind_keeps_its_bytes(rig: &mut Rig<'_>) -> Verdict {
     const LEN: usize = 6000;
     const SENDS: usize = 4;

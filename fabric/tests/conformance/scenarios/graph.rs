@@ -61,7 +61,7 @@ pub(crate) fn a_graph_hands_on_what_it_receives(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// It is done, once, when its last request is complete.
+/// A graph is done, once, when its last request is complete.
 pub(crate) fn a_graph_is_done_when_its_last_request_is(rig: &mut Rig<'_>) -> Verdict {
     let inbox = rig.region(1, RegionKind::Bulk, 64)?;
     let pair = rig.pair(&[])?;
@@ -142,7 +142,8 @@ pub(crate) fn a_graph_goes_behind_earlier_work(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// Posted between `connect` and the next poll, its receives are in place for whatever the peer sends, and its sends wait.
+/// The receives of a graph posted between `connect` and the next poll are in place for the peer's sends; its sends
+/// wait.
 pub(crate) fn a_graph_may_precede_the_connection(rig: &mut Rig<'_>) -> Verdict {
     let inboxes = [rig.region(0, RegionKind::Bulk, 64)?, rig.region(1, RegionKind::Bulk, 64)?];
     let group = rig.rng.u32(..);
@@ -167,13 +168,13 @@ pub(crate) fn a_graph_may_precede_the_connection(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// A graph is not bound by the depth of a queue: what finds no room waits, and the room is no news to the process.
+/// A graph is not bound by the depth of a queue: requests without room wait, and the process does not hear of the room.
 pub(crate) fn a_graph_waits_for_room(rig: &mut Rig<'_>) -> Verdict {
     const WRITES: usize = 1500;
     let table = rig.region(1, RegionKind::Polled, 8 * 16)?;
     let pair = rig.pair(std::slice::from_ref(&table))?;
     let signaled = rig.rng.bool();
-    // Some of the room is taken by work that nobody waits for.
+    // Some of the room is taken by other work, signaled or not.
     for _ in 0..rig.rng.usize(..40) {
         let token = if signaled { rig.token() } else { Token::UNSIGNALED };
         let op = Op::Write { source: inline(&[0; 8]), target: pair.at(0, 0, 0) };
@@ -194,7 +195,7 @@ pub(crate) fn a_graph_waits_for_room(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// A write announces to who polls that what it waits for is there.
+/// A write announces to a polling thread that the bytes that it waits for are there.
 pub(crate) fn a_graph_writes_words(rig: &mut Rig<'_>) -> Verdict {
     let inbox = rig.region(0, RegionKind::Bulk, 8)?;
     let table = rig.region(1, RegionKind::Polled, 64)?;
@@ -259,7 +260,7 @@ pub(crate) fn a_graph_fails_once_with_its_endpoint(rig: &mut Rig<'_>) -> Verdict
     })?;
     let end = rig.graph(1, graph);
     ensure!(end == Some(Err(GraphFailure::Endpoint(lost))), "the graph ended as {end:?}");
-    // What the graph has left there is in nobody's way.
+    // The graph's remains at the other endpoint do no harm.
     let alive = pairs[other].ends[1 - other];
     ensure!(rig.broken(1, alive).is_none(), "the other endpoint broke too");
     rig.disconnect(1, alive);
@@ -268,7 +269,7 @@ pub(crate) fn a_graph_fails_once_with_its_endpoint(rig: &mut Rig<'_>) -> Verdict
     rig.settle()
 }
 
-/// So does one that this side closes; a graph that was through with it goes on.
+/// A graph also fails when this side closes one of its endpoints; a graph that was through with the endpoint goes on.
 pub(crate) fn a_graph_ends_when_its_endpoint_is_closed(rig: &mut Rig<'_>) -> Verdict {
     let (graph, pairs) = half_done(rig)?;
     let closed = if rig.rng.bool() { pairs[0].ends[1] } else { pairs[1].ends[0] };
@@ -288,7 +289,7 @@ pub(crate) fn a_graph_ends_when_its_endpoint_is_closed(rig: &mut Rig<'_>) -> Ver
     ensure!(rig.graph(1, through).is_none(), "a graph that does not use the endpoint ended with it");
     rig.post(0, beside.ends[0], Op::Send { source: inline(&[1; 8]), imm: None }, Token::UNSIGNALED)?;
     rig.graph_done(1, through)?;
-    // Closing is also what a graph may leave behind it.
+    // An endpoint may be closed once its graph is done.
     rig.disconnect(1, beside.ends[1]);
     let mut refused = WorkGraph::new();
     add(&mut refused, beside.ends[1], Op::Recv { into: slice(&late, 0, 8) }, &[])?;
@@ -368,7 +369,8 @@ pub(crate) fn a_refused_graph_takes_no_effect(rig: &mut Rig<'_>) -> Verdict {
     rig.settle()
 }
 
-/// Graphs with random dependencies, on connections that end at any time: each ends once, and none is heard of otherwise.
+/// Graphs have random dependencies, on connections that end at any time: each ends once, and is reported no more than
+/// that.
 pub(crate) fn any_graphs_keep_the_rules(rig: &mut Rig<'_>) -> Verdict {
     let regions = [0, 1, 2].map(|node| rig.region(node, RegionKind::Bulk, 4096));
     let regions: Vec<_> = regions.into_iter().collect::<Result<_, _>>()?;
@@ -379,7 +381,7 @@ pub(crate) fn any_graphs_keep_the_rules(rig: &mut Rig<'_>) -> Verdict {
     }
     let mut posted: Vec<(usize, Token)> = Vec::new();
     for _ in 0..4 {
-        // The same messages on both sides of each connection, so that each finds its receive, in one order.
+        // Both sides of each connection get the same messages, so that each finds its receive, in one order.
         let mut graphs = [WorkGraph::new(), WorkGraph::new(), WorkGraph::new()];
         let mut ids = [Vec::new(), Vec::new(), Vec::new()];
         let messages: Vec<(usize, usize, usize)> = (0..rig.rng.usize(1..20))
@@ -418,7 +420,7 @@ pub(crate) fn any_graphs_keep_the_rules(rig: &mut Rig<'_>) -> Verdict {
         }
     }
     for pair in &pairs {
-        // Whoever is closed before they have met is waited for.
+        // A side whose peer is closed before the two have met would wait on, so both are connected first.
         for (&node, &e) in pair.nodes.iter().zip(&pair.ends) {
             rig.until("a connection", |rig| {
                 Ok(rig.endpoint(node, e).connected.is_some() || rig.broken(node, e).is_some())

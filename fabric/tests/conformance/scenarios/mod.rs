@@ -24,7 +24,7 @@ pub(crate) struct Scenario {
 
 macro_rules! scenarios {
     ($($module:ident { $($name:ident),+ $(,)? })+) => {
-        /// All of them.
+        /// All scenarios.
         pub(crate) const ALL: &[Scenario] = &[$($(Scenario { name: stringify!($name), run: $module::$name }),+),+];
 
         mod on_sim {

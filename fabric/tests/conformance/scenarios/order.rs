@@ -1,4 +1,4 @@
-//! G1: what a target sees, and in which order.
+//! G1: the effects that a target sees, and their order.
 
 use squall_fabric::{Op, RegionKind, Source, Token};
 
@@ -7,14 +7,14 @@ use crate::rig::{Pair, Rig, Verdict, bytes_of, ensure, inline, slice};
 const SLOTS: usize = 48;
 const SLOT_WORDS: usize = 16;
 
-/// Who sees any word of a write sees all of every earlier one.
+/// A reader that sees any word of a write sees all of every earlier one.
 pub(crate) fn writes_land_in_order(rig: &mut Rig<'_>) -> Verdict {
     let table = rig.region(1, RegionKind::Polled, 8 * SLOTS * SLOT_WORDS)?;
     let staging = rig.region(0, RegionKind::Polled, table.len())?;
     let pair = rig.pair(std::slice::from_ref(&table))?;
     let lens: Vec<usize> = (0..SLOTS).map(|_| rig.rng.usize(1..=SLOT_WORDS)).collect();
     let check = |highest: &mut usize| -> Verdict {
-        // From the back: what lands while this looks must not look like a gap.
+        // It looks from the back: words that land meanwhile must not look like a gap.
         let slot = |i: usize| (0..lens[i]).rev().map(move |w| (i, w));
         let seen = |(i, w): (usize, usize)| table.load(8 * (i * SLOT_WORDS + w));
         let Some(top) = (0..SLOTS).rev().find(|&i| slot(i).any(|at| seen(at) != 0)) else { return Ok(()) };
@@ -106,7 +106,7 @@ pub(crate) fn a_receive_implies_earlier_writes(rig: &mut Rig<'_>) -> Verdict {
     Ok(())
 }
 
-/// Who reads an announcing word sees all the bytes that it announces.
+/// A reader that sees an announcing word sees all the bytes that it announces.
 pub(crate) fn a_word_announces_its_bytes(rig: &mut Rig<'_>) -> Verdict {
     const ROUNDS: u64 = 16;
     let body = rig.region(1, RegionKind::Bulk, 5000)?;

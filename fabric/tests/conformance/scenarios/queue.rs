@@ -4,7 +4,7 @@ use squall_fabric::{MIN_RECV_DEPTH, Op, PostError, RegionKind, Source, Token};
 
 use crate::rig::{Rig, Verdict, bytes_of, ensure, inline, slice, tag};
 
-/// A queue that never fills within this many posts does not have to.
+/// The number of posts within which a queue that has not filled does not have to.
 const MOST_POSTS: usize = 20_000;
 
 /// A post beyond the depth is refused, is not dropped and does not block; `Room` comes once, and then there is room.
@@ -21,7 +21,7 @@ pub(crate) fn a_full_queue_says_so(rig: &mut Rig<'_>) -> Verdict {
             let token = if signaled { rig.token() } else { Token::UNSIGNALED };
             let value = accepted + 1;
             let bytes = value.to_ne_bytes();
-            // Every sixteenth is large, so that time passes.
+            // Every sixteenth write is large, so that time passes.
             let op = if value.is_multiple_of(16) {
                 Op::Write { source: Source::Region(slice(&staging, 0, 8184)), target: pair.at(0, 0, 8) }
             } else {
@@ -49,7 +49,7 @@ pub(crate) fn a_full_queue_says_so(rig: &mut Rig<'_>) -> Verdict {
     Ok(())
 }
 
-/// So does a queue of receives, whose room comes with the messages that consume them.
+/// A post to a full queue of receives is refused likewise; its room comes with the messages that consume them.
 pub(crate) fn a_full_receive_queue_says_so(rig: &mut Rig<'_>) -> Verdict {
     let inbox = rig.region(1, RegionKind::Bulk, 8)?;
     let pair = rig.pair(&[])?;
@@ -63,7 +63,7 @@ pub(crate) fn a_full_receive_queue_says_so(rig: &mut Rig<'_>) -> Verdict {
             Err(other) => return Err(format!("receive {posted}: {other}")),
         }
     }
-    // Everything that was accepted takes a message.
+    // Every receive that was accepted takes a message.
     for i in 0..posted {
         rig.post(0, a, Op::Send { source: inline(&i.to_ne_bytes()), imm: None }, Token::UNSIGNALED)?;
     }

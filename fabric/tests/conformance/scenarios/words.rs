@@ -38,7 +38,7 @@ pub(crate) fn words_are_whole(rig: &mut Rig<'_>) -> Verdict {
     rig.until("the last write", |_| check())
 }
 
-/// What is posted inline is what the poster had at the post, whatever it posts next.
+/// Inline bytes are those that the poster had at the post, whatever it posts next.
 pub(crate) fn inline_is_captured(rig: &mut Rig<'_>) -> Verdict {
     const SLOTS: usize = 40;
     let table = rig.region(1, RegionKind::Polled, 8 * SLOTS)?;
