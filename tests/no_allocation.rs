@@ -18,10 +18,10 @@ use squall::{Applied, Config, Group, Node, Replicated};
 const WARM_UP: u64 = 2_000;
 const MESSAGES: u64 = 10_000;
 
-/// Fewer than wait for their replies at most.
+/// The submits under way: fewer than may wait for their replies.
 const UNDER_WAY: usize = 100;
 
-/// Counts what each thread allocates.
+/// An allocator that counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
@@ -33,11 +33,11 @@ fn allocations() -> u64 {
 }
 
 fn count() {
-    // A thread that is ending has nothing left to be counted.
+    // A thread that is ending has no count any more.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -66,15 +66,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What the delivering thread had allocated when it applied messages.
+/// The number of allocations of the delivering thread when it applied messages.
 #[derive(Default)]
 struct Seen {
-    /// At the first after the warm-up.
+    /// At the first message after the warm-up.
     first: AtomicU64,
     last: AtomicU64,
 }
 
-/// Sums numbers.
+/// A sum of the numbers that it was given.
 struct Sum {
     applied: u64,
     sum: u64,
@@ -96,7 +96,7 @@ impl Replicated for Sum {
     }
 }
 
-/// Submits `count` numbers, of which some are under way at any time, and waits for all replies. Every other is sent
+/// Submits `count` numbers, of which some are under way at any time, and waits for all replies. Every other one is sent
 /// without asking for a reply.
 fn submit(group: &Group<Sum>, count: u64) {
     let mut under_way = VecDeque::with_capacity(UNDER_WAY);
@@ -125,7 +125,7 @@ fn start(cluster: &str, id: u32, members: u32, senders: u32) -> (Node, Group<Sum
     (node.start().expect("the group is formed"), group, seen)
 }
 
-/// Runs a group of so many nodes, each in a thread of its own, of which the first `senders` submit.
+/// Runs a group of `nodes` nodes, each in a thread of its own, of which the first `senders` submit.
 fn check(cluster: &'static str, nodes: u32, senders: u32) {
     let over = Arc::new(std::sync::Barrier::new(nodes as usize));
     let threads: Vec<_> = (0..nodes)
@@ -138,10 +138,10 @@ fn check(cluster: &'static str, nodes: u32, senders: u32) {
                     submit(&group, WARM_UP);
                     let before = allocations();
                     submit(&group, MESSAGES);
-                    // The queue of those under way is this test's own.
+                    // The queue of submits under way is this test's own.
                     submitted = allocations() - before - 1;
                 }
-                // All have submitted; a read sees what all replies have shown.
+                // All have submitted; a read sees the effects that all replies have shown.
                 over.wait();
                 let applied = group.read(|sum| sum.applied).wait().expect("the group goes on");
                 assert_eq!(applied, u64::from(senders) * (WARM_UP + MESSAGES) / 2 * 2);

@@ -22,61 +22,63 @@ pub struct Message<'a> {
     pub epoch: Epoch,
     /// Its place in that view's order. In unordered mode, the place that it would have.
     pub seq: Seq,
-    /// Who sent it.
+    /// The sender.
     pub sender: NodeId,
-    /// When its sender sent it, or a message ahead of it where that is later. A faulty sender may say anything.
+    /// The time at which its sender sent it, or that of a message ahead of it where that is later. A faulty sender may
+    /// say anything.
     pub time: Hlc,
     /// Its bytes.
     pub payload: Payload<'a>,
-    /// What the sender gave with it, if the sender is this node; else 0.
+    /// The ticket that the sender gave with it, if the sender is this node; else 0.
     pub ticket: u32,
 }
 
 /// The application, as a shard sees it.
 pub trait Deliver {
-    /// Applies a message. When this returns, nothing refers to its bytes any more.
+    /// Applies a message. Its bytes are not used after this returns.
     fn deliver(&mut self, message: Message<'_>);
 
-    /// Answers the oldest `count` reads that wait, from the state as it is now. In durable mode, what was read at a version
-    /// must not be told before that version [is safe](Deliver::safe).
+    /// Answers the oldest `count` reads that wait, from the state as it is now. In durable mode, an answer that was
+    /// read at a version must not go out before that version [is safe](Deliver::safe).
     fn answer(&mut self, count: u64);
 
-    /// Durable mode, asked before each turn: whether the log's buffer has room for a message of any size. If not, nothing is
-    /// delivered until more [is persisted](Persisted::set); so all that was delivered and is not persisted counts against the
-    /// room, whether it is being written or not.
+    /// Durable mode, asked before each turn: returns whether the log's buffer has room for a message of any size. If
+    /// not, nothing is delivered until more [is persisted](Persisted::set). So every message that was delivered and is
+    /// not persisted counts against the room, whether it is being written or not.
     fn has_room(&mut self) -> bool {
         true
     }
 
-    /// Durable mode: all members have the messages up to this version on disk, so their replies may go out. Only grows.
+    /// Durable mode: takes note that all members have the messages up to this version on disk, so their replies may go
+    /// out. The version only grows.
     fn safe(&mut self, _version: u64) {}
 }
 
-/// What a [`Deliverer::run`] did.
+/// The work that a [`Deliverer::run`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// How many messages were delivered (nulls don't count).
+    /// The number of messages that were delivered. Nulls do not count.
     pub messages: usize,
-    /// How many reads were answered.
+    /// The number of reads that were answered.
     pub reads: u64,
     /// Whether there is more to do at once.
     pub more: bool,
 }
 
-/// A sender's messages can't be delivered any further: the sender is faulty.
+/// An error that ends the delivery of a sender's messages: the sender is faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sender} sent what is no message: {cause}")]
 pub struct DeliverError {
-    /// Who it is.
+    /// The faulty sender.
     pub sender: NodeId,
-    /// What it did.
+    /// The sender's fault.
     pub cause: Fault,
 }
 
-/// What a faulty sender did.
+/// A fault of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Its ring holds something else than records.
+    /// Its ring holds something that is not a record.
     #[error(transparent)]
     Ring(#[from] Corrupt),
     /// It gave a turn to a bulk message that did not come, or to another than the next.
@@ -89,14 +91,14 @@ pub enum Fault {
     },
 }
 
-/// Where a deliverer finds the messages of all senders, by rank.
+/// The memory in which a deliverer finds the messages of all senders, by rank.
 pub(crate) struct Inboxes<'a> {
     pub(crate) rings: &'a [Region],
     pub(crate) own: Option<Arc<Ring>>,
     pub(crate) bulk: Vec<Arc<Arrivals>>,
 }
 
-/// Walks the order as far as it may be delivered.
+/// The part of a shard that walks the order as far as messages may be delivered.
 #[derive(Debug)]
 pub struct Deliverer {
     epoch: Epoch,
@@ -104,10 +106,10 @@ pub struct Deliverer {
     senders: Vec<Sender>,
     progress: Arc<Progress>,
     answered: u64,
-    /// Ordered: the next place, and whose turn it is.
+    /// Ordered and durable: the next place in the order. `turn_of` is the rank of the sender whose turn it is.
     next: u64,
     turn_of: usize,
-    /// Durable: the version of what was delivered last.
+    /// Durable: the version of the message that was delivered last.
     version: Option<u64>,
     /// Durable: the version up to which the application was told that all is safe.
     told: u64,
@@ -117,11 +119,11 @@ pub struct Deliverer {
 struct Sender {
     node: NodeId,
     reader: Reader,
-    /// The bulk messages that came, and have or will have a turn.
+    /// The bulk messages that came, and that have or will have a turn.
     bulk: Arc<Arrivals>,
-    /// Turns of a run of nulls that are still to come.
+    /// The turns of a run of nulls that are still to come.
     nulls: u64,
-    /// Unordered: turns behind us.
+    /// Unordered: the number of turns that were delivered or passed over.
     turns: u64,
 }
 
@@ -148,7 +150,7 @@ impl Deliverer {
         Deliverer { epoch, mode, senders, progress, answered: 0, next: 0, turn_of: 0, version: None, told: 0 }
     }
 
-    /// How many turns of each sender, by rank, were delivered or passed over as nulls.
+    /// Returns, by rank, the number of turns of each sender that were delivered or passed over as nulls.
     pub fn turns(&self) -> Vec<u64> {
         let senders = self.senders.len();
         match self.mode {
@@ -157,17 +159,17 @@ impl Deliverer {
         }
     }
 
-    /// The view in whose order it delivers.
+    /// Returns the epoch of the view in whose order it delivers.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Durable mode: counts versions from here on. What was delivered so far, in this view and all before it, goes up to
-    /// `version`; the log is given all of it, and what follows.
+    /// Durable mode: counts versions from here on. The messages delivered so far, in this view and all before it, go up
+    /// to `version`; the log is given all of them, and all that follow.
     ///
-    /// Called once in each view: before anything is delivered, by a member that is complete; by another, when its state has
-    /// come as far as its deliverer. From then on, and once `version` [is persisted](Persisted::set), the member counts:
-    /// nothing more becomes [safe](Deliver::safe) that is not on its disk.
+    /// Called once in each view. A member that is complete calls it before anything is delivered; another member, when
+    /// its state has come as far as its deliverer. From then on, and once `version` [is persisted](Persisted::set), the
+    /// member counts: nothing more becomes [safe](Deliver::safe) that is not on its disk.
     ///
     /// # Panics
     ///
@@ -178,18 +180,18 @@ impl Deliverer {
         self.progress.versions.begin(version);
     }
 
-    /// Durable mode: the version of what was delivered last, once it [has begun](Deliverer::begin). After a
-    /// [run](Deliverer::run), all reads that it answered saw the state of this version.
+    /// Durable mode: returns the version of the message that was delivered last, once it [has begun](Deliverer::begin).
+    /// After a [run](Deliverer::run), all reads that it answered saw the state of this version.
     pub fn version(&self) -> Option<u64> {
         self.version
     }
 
-    /// Durable mode: through which the thread that writes the log says how far it is.
+    /// Durable mode: returns the handle through which the thread that writes the log publishes the persisted version.
     pub fn persisted(&self) -> Persisted {
         Persisted::new(self.epoch, Arc::clone(&self.progress))
     }
 
-    /// Whether a run would do anything.
+    /// Returns whether a run would do anything.
     pub fn is_due(&self) -> bool {
         let due = match self.mode {
             Mode::Ordered => self.next < self.progress.limit(0),
@@ -202,8 +204,8 @@ impl Deliverer {
         due || self.answered < self.progress.answerable()
     }
 
-    /// Delivers what may be delivered, about `max` turns at most, answers the reads that may be answered, and publishes how
-    /// far it came.
+    /// Delivers what may be delivered, about `max` turns at most, answers the reads that may be answered, and publishes
+    /// its place in the order.
     ///
     /// After an error the deliverer must not be run again.
     pub fn run<D: Deliver>(&mut self, max: usize, application: &mut D) -> Result<Ran, DeliverError> {
@@ -212,7 +214,7 @@ impl Deliverer {
             Mode::Durable => self.run_durable(max, application)?,
             Mode::Unordered => self.run_unordered(max, application)?,
         };
-        // What is answerable was so for a state that this one includes.
+        // A read is answerable for a state that this one includes.
         let answerable = self.progress.answerable();
         if answerable > self.answered {
             ran.reads = answerable - self.answered;
@@ -229,8 +231,10 @@ impl Deliverer {
         Ok(ran)
     }
 
-    /// Ordered mode: delivers up to a place in the order, though it may not be stable, and publishes nothing of it. For a member that
-    /// was dropped, once it is decided that the shard goes on with what this member has received; that must reach this place.
+    /// Ordered mode: delivers up to a place in the order, though it may not be stable, and publishes nothing of it.
+    ///
+    /// For a member that was dropped, once it is decided that the shard goes on with the messages that this member has
+    /// received. They must reach this place.
     ///
     /// After an error the deliverer must not be run again.
     pub fn run_to<D: Deliver>(&mut self, end: Seq, application: &mut D) -> Result<(), DeliverError> {
@@ -263,7 +267,8 @@ impl Deliverer {
         let end = limit.min(self.next.saturating_add(max as u64));
         let (mut result, mut full_at) = (Ok(()), None);
         while self.next < end && result.is_ok() {
-            // Loaded before the application is asked, which may not have seen the room that comes with a later one.
+            // Loaded before the application is asked: the application may not have seen the room that comes with a
+            // later version.
             let persisted = self.progress.versions.persisted();
             if !application.has_room() {
                 full_at = Some(persisted);
@@ -327,7 +332,8 @@ impl Sender {
             self.nulls -= 1;
             return Ok(());
         }
-        // A bulk message's memory goes back when this does, before the message counts as delivered.
+        // Declared here, so that a bulk message's memory goes back when this function returns, before the message
+        // counts as delivered.
         let arrived;
         let (payload, tag) = match self.reader.next_turn() {
             Ok(Turn::Message(payload, tag)) => (Payload::in_ring(payload), tag),
@@ -341,7 +347,7 @@ impl Sender {
             }
             Err(cause) => return Err(DeliverError { sender: self.node, cause: cause.into() }),
         };
-        // Called in one place, so that it is compiled into this one.
+        // Called in one place, so that it is compiled into this function.
         let Tag { ticket, time } = tag;
         application.deliver(Message { epoch, seq, sender: self.node, time: Hlc(time), payload, ticket });
         *messages += 1;
@@ -349,7 +355,7 @@ impl Sender {
     }
 }
 
-/// The bulk message that came next, if that is the one that has the turn.
+/// Returns the bulk message that came next, if it is the one that has the turn.
 #[cold]
 fn take_bulk(arrivals: &Arrivals, bulk: ring::Bulk) -> Result<Arrived, Fault> {
     let fits = |arrived: &Arrived| arrived.number == bulk.number && arrived.len as u64 == bulk.len;
@@ -373,7 +379,7 @@ mod tests {
 
     fn arrived(number: u64, len: usize) -> Arrived {
         let region = Region::heap(RegionKind::Bulk, RegionKey(2), 64);
-        // SAFETY: nobody else knows the region.
+        // SAFETY: nothing else knows the region.
         let message = Arc::new(unsafe { squall_rdmc::Buffer::part(region, 0, 64) });
         Arrived { number, message, len }
     }

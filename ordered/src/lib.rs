@@ -1,55 +1,58 @@
 //! Atomic multicast: messages of several senders, delivered by all members in one order.
 //!
 //! Message j of the sender with rank s has the sequence number j·S + s: round robin over the S senders. Each member
-//! publishes how far it has received that order without a gap; what all members of the shard have received is *stable*,
-//! and is delivered. A sender with nothing to say gives up its turns as nulls, so that it delays nobody.
+//! publishes the length of the gap-free prefix of that order that it has received. A message that all members of the
+//! shard have received is *stable*, and is delivered. A sender with nothing to say gives up its turns as nulls, so that
+//! it delays no other.
 //!
 //! # The parts of a shard
 //!
-//! [`create`] makes three, for three kinds of threads:
+//! [`create`] makes three parts, for three kinds of threads:
 //!
-//! - [`Submitter`], for any number of application threads: writes messages straight into the sender's ring, and asks for
-//!   linearizable reads.
-//! - [`Shard`], for the node's own thread: pushes, receives, finds out what is stable, confirms reads. It is pure: it is
-//!   [stepped](Shard::step), and posts to the fabric.
-//! - [`Deliverer`], for the thread that runs the application: walks the order as far as it is stable, and hands each message
-//!   to a [`Deliver`].
+//! - [`Submitter`], for any number of application threads: writes messages straight into the sender's ring, and asks
+//!   for linearizable reads.
+//! - [`Shard`], for the node's own thread: pushes, receives, finds out which messages are stable, confirms reads. It is
+//!   pure: it is [stepped](Shard::step), and posts to the fabric.
+//! - [`Deliverer`], for the thread that runs the application: walks the order as far as it is stable, and hands each
+//!   message to a [`Deliver`].
 //!
 //! Between them lie the ring and a few atomic words ([`Progress`] inside), and no lock.
 //!
 //! # Bulk messages
 //!
 //! A message above a threshold travels first, by RDMC, into memory that every member reserves for its sender. When each
-//! member's row says that it holds the message, the sender gives it a turn: a record in the ring that names it. So large
-//! messages hold up nobody but their own sender's later ones, which wait in a queue of their own; from there on, order,
-//! stability and the end of a view are as for any message. The queue has a lock, which small messages meet only while it is in
-//! use.
+//! member's row says that it holds the message, the sender gives it a turn: a record in the ring that names it. So
+//! large messages delay only their own sender's later ones, which wait in a queue of their own. From there on, order,
+//! stability and the end of a view are as for any message. The queue has a lock, which small messages meet only while
+//! the queue is in use.
 //!
 //! # Modes
 //!
-//! [`Mode::Ordered`] is the above. In [`Mode::Unordered`] each sender's messages are delivered in their own order, as they
-//! arrive; a sender delivers its own message once every other member holds it, so that a submit that resolves says so. Bulk
-//! messages travel as in the other mode: none is delivered anywhere before all hold it.
+//! [`Mode::Ordered`] is the above. In [`Mode::Unordered`] each sender's messages are delivered in their own order, as
+//! they arrive. A sender delivers its own message once every other member holds it, so that a submit that resolves says
+//! so. Bulk messages travel as in the other mode: none is delivered anywhere before all members hold it.
 //!
-//! [`Mode::Durable`] is ordered delivery with a log on disk. The messages of a shard (nulls are none) have *versions*: from 1,
-//! alike at all members, counted on across views. The application appends each message that it is given to a log in memory,
-//! if there [is room](Deliver::has_room), and applies it; a further thread writes the log, and says through [`Persisted`] which
-//! version it has come to. Each member's row says so too, and the smallest of these versions is [*safe*](Deliver::safe): no
-//! crash undoes what goes up to it, so its replies may go out. The members that were complete when the view began count;
-//! another from when its row says something, which it does when it [has begun](Deliverer::begin) and its disk has caught up.
-//! So a slow disk holds up replies, and delivery only when the buffer is full; a failed one holds them up until its member is
-//! no longer one.
+//! [`Mode::Durable`] is ordered delivery with a log on disk. The messages of a shard (nulls are none) have *versions*:
+//! from 1, alike at all members, counted on across views. The application appends each message that it is given to a
+//! log in memory, if there [is room](Deliver::has_room), and applies it. A further thread writes the log, and says
+//! through [`Persisted`] which version it has come to. Each member's row says so too, and the smallest of these
+//! versions is [*safe*](Deliver::safe): no crash undoes a message up to it, so its replies may go out.
+//!
+//! The members that were complete when the view began count. Another counts from when its row says something, which it
+//! does when it [has begun](Deliverer::begin) and its disk has caught up. So a slow disk delays replies, and delays
+//! delivery only when the buffer is full. A failed disk delays replies until its member has left the view.
 //!
 //! # When a view ends
 //!
-//! [`Shard::wedge`] stops sending and receiving and gives the final `received`. Once the view's successor is committed, with
-//! the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly so far.
-//! Everything that any member delivered lies within: delivery needed everyone's receipt, and final counts don't change. In
-//! durable mode it need not be on disk then: in the next view a member publishes nothing before it is.
+//! [`Shard::wedge`] stops sending and receiving and gives the final `received`. Once the view's successor is committed,
+//! with the trim (the smallest final `received` of the members that stay), [`Shard::clean_up`] lets delivery go exactly
+//! so far. Every message that any member delivered lies within the trim: delivery needed the receipt of all members,
+//! and final counts don't change. In durable mode it need not be on disk then: in the next view, a member publishes
+//! nothing before it is.
 //!
 //! # The log on disk
 //!
-//! What was delivered can be kept in a [`log`], which outlives all processes.
+//! The messages that were delivered can be kept in a [`log`], which outlives all processes.
 
 mod bulk;
 mod config;
@@ -78,7 +81,7 @@ pub use shard::{Row, Shard, Stepped, Undelivered};
 pub use squall_sst::ring::Tag;
 pub use submitter::{Place, SubmitRefused, Submitter};
 
-/// Why a shard could not be created.
+/// The reasons for which a shard could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// The view has no such shard.

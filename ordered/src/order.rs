@@ -1,8 +1,9 @@
-//! The arithmetic of the order: which sequence number is whose turn.
+//! The arithmetic of the order: the sequence number of each turn of each sender.
 //!
 //! Turn j of the sender with rank s, of S senders, has the sequence number j·S + s.
 
-/// The longest gap-free prefix of the order, if `turns(s)` turns of each of the `senders` senders have arrived.
+/// Returns the length of the longest gap-free prefix of the order, if `turns(s)` turns of each of the `senders` senders
+/// have arrived.
 ///
 /// Saturates instead of overflowing, since the counts come from peers.
 pub(crate) fn prefix(senders: usize, turns: impl Fn(usize) -> u64) -> u64 {
@@ -10,14 +11,14 @@ pub(crate) fn prefix(senders: usize, turns: impl Fn(usize) -> u64) -> u64 {
     (0..senders).map(|s| turns(s).saturating_mul(senders as u64).saturating_add(s as u64)).min().unwrap_or(0)
 }
 
-/// How many turns the sender with rank `me` must have used so that it delays no message that has been seen: on seeing turn j
-/// of sender s, all turns up to j if me < s, else up to j − 1.
+/// Returns the number of turns that the sender with rank `me` must have used so that it delays no message that has been
+/// seen. On seeing turn j of sender s, those are all turns up to j if me < s, else up to j − 1.
 pub(crate) fn turns_due(senders: usize, me: usize, turns: impl Fn(usize) -> u64) -> u64 {
     let due = |s: usize| turns(s).saturating_sub(u64::from(me > s));
     (0..senders).filter(|&s| s != me).map(due).max().unwrap_or(0)
 }
 
-/// How many turns of the sender with rank `s` lie in the first `seq` places of the order.
+/// Returns the number of turns of the sender with rank `s` that lie in the first `seq` places of the order.
 pub(crate) fn turns_within(senders: usize, s: usize, seq: u64) -> u64 {
     let senders = senders as u64;
     seq / senders + u64::from(seq % senders > s as u64)
@@ -51,8 +52,8 @@ mod tests {
             }
         }
 
-        /// When all have filled up what is due, everything that was sent can be delivered, and no more is due: nulls don't
-        /// call for nulls.
+        /// Once all senders have filled up the turns that are due, every message that was sent can be delivered. Then
+        /// no more turns are due: nulls don't call for nulls.
         #[test]
         fn nulls_complete_the_order_and_then_stop(turns in counts()) {
             let senders = turns.len();

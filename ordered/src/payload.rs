@@ -23,17 +23,18 @@ impl<'a> Payload<'a> {
         Payload(Place::Bulk(bytes))
     }
 
-    /// A payload that was copied out, to memory that is aligned to 16 and that nobody else can change.
+    /// Makes a payload of bytes that were copied out, to memory that is aligned to 16 and that nothing else can change.
     pub fn settled(bytes: &'a [u8]) -> Payload<'a> {
         Payload(Place::Bulk(bytes))
     }
 
-    /// A payload that was copied out when it was received, and is delivered later. It need not be aligned.
+    /// Makes a payload of bytes that were copied out when they were received, for a later delivery. They need not be
+    /// aligned.
     pub fn kept(bytes: &'a [u8]) -> Payload<'a> {
         Payload(Place::Kept(bytes))
     }
 
-    /// The payload's length, in bytes.
+    /// Returns the payload's length, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -42,14 +43,14 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Whether the payload is empty.
+    /// Returns whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes themselves, aligned to 16, if nobody can change them any more, as those of a bulk message. Those of a small one
-    /// lie in memory that a faulty sender could still write, so they can only be read once each; those that were kept are not
-    /// aligned.
+    /// Returns the bytes themselves, aligned to 16, if nothing can change them any more, as those of a bulk message.
+    /// None for a small message: a faulty sender could still write its memory, so each byte can only be read once. None
+    /// for a [kept](Payload::kept) payload, which is not aligned.
     #[inline]
     pub fn as_slice(&self) -> Option<&'a [u8]> {
         match self.0 {
@@ -58,7 +59,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// The 8 bytes from `8 * index`, as a native-endian word; those beyond the payload's end have no meaning.
+    /// Returns the 8 bytes from `8 * index`, as a native-endian word. Bytes beyond the payload's end have no meaning.
     ///
     /// # Panics
     ///

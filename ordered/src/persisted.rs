@@ -1,4 +1,4 @@
-//! How far a durable shard is on disk, as its threads tell each other.
+//! The versions that a durable shard has on disk, as its threads tell each other.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use squall_membership::Epoch;
 
 use crate::progress::Progress;
 
-/// Through which the thread that writes a durable shard's log says how far it is, in one view.
+/// The handle through which the thread that writes a durable shard's log publishes the version on disk, in one view.
 #[derive(Clone, Debug)]
 pub struct Persisted {
     epoch: Epoch,
@@ -23,34 +23,35 @@ impl Persisted {
         Persisted { epoch, progress }
     }
 
-    /// The view's epoch.
+    /// Returns the view's epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Says that the messages up to this version are on disk, and would be after a crash of the machine. A version that is not
-    /// higher than the last changes nothing. The node's thread must be woken afterwards.
+    /// Says that the messages up to this version are on disk, and would be after a crash of the machine. A version that
+    /// is not higher than the last changes nothing. The node's thread must be woken afterwards.
     ///
-    /// Called first for what is on disk when the view begins; and then after the log has given back the room that
-    /// [`Deliver::has_room`](crate::Deliver::has_room) asks for. After a write or a sync that failed there must be no further
-    /// call.
+    /// Called first for the version that is on disk when the view begins. Later calls follow after the log has given
+    /// back the room that [`Deliver::has_room`](crate::Deliver::has_room) asks for. After a write or a sync that failed
+    /// there must be no further call.
     pub fn set(&self, version: u64) {
         self.progress.versions.set_persisted(version);
     }
 }
 
-/// The words about versions in a shard's [`Progress`]: each is written by one thread, and but for `full_at` only grows.
+/// The words about versions in a shard's [`Progress`]. Each is written by one thread, and all but `full_at` only grow.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// By the delivering thread: the version of what it delivered last.
+    /// Written by the delivering thread: the version of the message that it delivered last.
     applied: CachePadded<AtomicU64>,
-    /// By the delivering thread: where versions were counted from; [`NONE`] until they are.
+    /// Written by the delivering thread: the version from which versions are counted; [`NONE`] until they are.
     began_at: AtomicU64,
-    /// By the delivering thread: what was persisted when the log had no room; [`NONE`] if it has.
+    /// Written by the delivering thread: the persisted version at which the log had no room; [`NONE`] if it has room.
     full_at: AtomicU64,
-    /// By the thread that writes the log: one more than what it has said; 0 until it has said anything.
+    /// Written by the thread that writes the log: one more than the version that it has published; 0 until it has
+    /// published one.
     persisted: CachePadded<AtomicU64>,
-    /// By the node's thread: what all members that count have persisted.
+    /// Written by the node's thread: the version that all members that count have persisted.
     safe: CachePadded<AtomicU64>,
 }
 
@@ -69,7 +70,7 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Called before the delivering thread publishes how far it delivered.
+    /// Called before the delivering thread publishes its place in the order.
     pub(crate) fn set_applied(&self, version: u64) {
         self.applied.store(version, Ordering::Release);
     }
@@ -80,13 +81,13 @@ impl Versions {
 
     pub(crate) fn begin(&self, version: u64) {
         self.set_applied(version);
-        // Release: who sees that versions are counted sees the first.
+        // Release: a thread that sees that versions are counted sees the first.
         self.began_at.store(version, Ordering::Release);
     }
 
     fn set_persisted(&self, version: u64) {
         if version >= self.persisted.load(Ordering::Relaxed) {
-            // Release: who sees it sees the room that it made.
+            // Release: a thread that sees the version sees the room that the log gave back.
             self.persisted.store(version.saturating_add(1), Ordering::Release);
         }
     }
@@ -95,14 +96,16 @@ impl Versions {
         self.persisted.load(Ordering::Acquire).saturating_sub(1)
     }
 
-    /// What this member may tell the others: nothing before all that it was given is on disk, from when on it counts.
+    /// Returns the version that this member may tell the others. None until all messages up to `began_at` are on
+    /// disk: from then on the member counts.
     pub(crate) fn to_publish(&self) -> Option<u64> {
         let (began_at, said) = (self.began_at.load(Ordering::Acquire), self.persisted.load(Ordering::Acquire));
         // Also in an empty log nothing counts before the disk was heard of.
         (said > began_at).then(|| said - 1)
     }
 
-    /// Takes note that the log has no room, though so much was persisted; or that it has.
+    /// Takes note that the log has no room, though the messages up to version `at` are persisted; or, with None, that
+    /// it has room.
     pub(crate) fn set_full(&self, at: Option<u64>) {
         let at = at.unwrap_or(NONE);
         if self.full_at.load(Ordering::Relaxed) != at {
@@ -110,13 +113,13 @@ impl Versions {
         }
     }
 
-    /// Whether the log has no room, and none has come since.
+    /// Returns whether the log has no room, and none has come since.
     pub(crate) fn is_full(&self) -> bool {
         let full_at = self.full_at.load(Ordering::Acquire);
         full_at != NONE && self.persisted() <= full_at
     }
 
-    /// Whether the delivering thread waits for room that has come.
+    /// Returns whether the delivering thread waits for room that has come.
     pub(crate) fn has_room_again(&self) -> bool {
         self.full_at.load(Ordering::Acquire) != NONE && !self.is_full()
     }

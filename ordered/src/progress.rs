@@ -1,4 +1,4 @@
-//! The words through which a shard's threads tell each other how far they are.
+//! The words through which a shard's threads tell each other their progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,31 +7,31 @@ use squall_fabric::Time;
 
 use crate::persisted::Versions;
 
-/// How far a shard is: each word is written by one thread (`asked` by all who read), and only grows.
+/// The progress of a shard. Each word is written by one thread, and the counts only grow. Exceptions are `asked`,
+/// written by all threads that read, and `renew`, which they set and the node's thread clears.
 #[derive(Debug)]
 pub struct Progress {
-    /// By the node's thread: how far delivery may go. In ordered mode one word, a count of places of the order; in unordered
-    /// mode one for each sender, a count of its turns.
+    /// Written by the node's thread: the limit of delivery. In ordered mode one word, a count of places of the order;
+    /// in unordered mode one for each sender, a count of its turns.
     limits: Box<[CachePadded<AtomicU64>]>,
-    /// By the delivering thread: how far it is, in the same units.
+    /// Written by the delivering thread: the count that it has delivered, in the units of `limits`.
     delivered: Box<[CachePadded<AtomicU64>]>,
-    /// By the node's thread: how many of the reads asked for may be answered from the state as it is.
+    /// Written by the node's thread: the number of the reads asked for that may be answered from the state as it is.
     answerable: CachePadded<AtomicU64>,
-    /// By whoever reads: how many reads were asked for.
+    /// Written by the threads that read: the number of reads that were asked for.
     asked: CachePadded<AtomicU64>,
     lease: CachePadded<Lease>,
-    /// By whoever reads under the lease: that it should be renewed.
+    /// Written by the threads that read under the lease: whether the lease should be renewed.
     renew: CachePadded<AtomicBool>,
-    /// Durable mode.
     pub(crate) versions: Versions,
 }
 
-/// What a reader needs to know to answer for itself. By the node's thread.
+/// The words with which a reader answers by itself. Written by the node's thread.
 #[derive(Debug, Default)]
 struct Lease {
-    /// Until when reads need no round, in nanoseconds of the own clock.
+    /// The time until which reads need no round, in nanoseconds of the own clock.
     until: AtomicU64,
-    /// When to renew it.
+    /// The time at which to renew the lease.
     renew_at: AtomicU64,
     /// The member's own `received`, as others see it.
     received: AtomicU64,
@@ -45,7 +45,7 @@ impl Progress {
         Progress { limits: words(), delivered: words(), answerable: word(), asked: word(), lease, renew, versions }
     }
 
-    /// Acquire: what lies below the limit can be read.
+    /// Acquire: messages below the limit can be read.
     pub(crate) fn limit(&self, index: usize) -> u64 {
         self.limits[index].load(Ordering::Acquire)
     }
@@ -54,7 +54,7 @@ impl Progress {
         self.limits[index].store(to, Ordering::Release);
     }
 
-    /// Acquire: whatever the application did with what lies below has been done.
+    /// Acquire: the application has done its work for the messages below.
     pub(crate) fn delivered(&self, index: usize) -> u64 {
         self.delivered[index].load(Ordering::Acquire)
     }
@@ -80,16 +80,16 @@ impl Progress {
         self.asked.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Until when reads need no round.
+    /// Returns the time until which reads need no round.
     ///
-    /// Acquire: who sees a lease that was [set](Progress::set_lease) sees all that was received before.
+    /// Acquire: a thread that sees a lease that was [set](Progress::set_lease) sees all that was received before.
     pub(crate) fn lease_until(&self) -> Time {
         Time::from_nanos(self.lease.until.load(Ordering::Acquire))
     }
 
-    /// Called before peers are told of anything that must not precede it: that this member is wedged.
+    /// Called before peers are told of anything that the change must precede: that this member is wedged.
     pub(crate) fn set_lease(&self, until: Time, renew_at: Time) {
-        // Mostly nothing changes, and a store would take the line from those who read.
+        // Mostly nothing changes, and a store would take the cache line from the threads that read.
         if self.lease.renew_at.load(Ordering::Relaxed) != renew_at.as_nanos() {
             self.lease.renew_at.store(renew_at.as_nanos(), Ordering::Relaxed);
         }
@@ -98,7 +98,7 @@ impl Progress {
         }
     }
 
-    /// The member's own `received`: at least what any peer can have seen of it.
+    /// Returns the member's own `received`: at least the count that any peer can have seen of it.
     pub(crate) fn received(&self) -> u64 {
         self.lease.received.load(Ordering::Acquire)
     }
@@ -117,7 +117,7 @@ impl Progress {
             && !self.renew.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a renewal was asked for since the last time.
+    /// Returns whether a renewal was asked for since the last call.
     pub(crate) fn take_renewal(&self) -> bool {
         self.renew.load(Ordering::Relaxed) && self.renew.swap(false, Ordering::Relaxed)
     }

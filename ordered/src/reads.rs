@@ -1,19 +1,21 @@
 //! Linearizable reads: by confirmation, and by the lease that each confirmation gives.
 //!
-//! Whatever anyone has delivered, every member of the shard has received. So a member that is still a member notes its own
-//! `received` after a read came in, and may answer once its state has reached it. That it is still one it learns from the
-//! others. It raises a *stamp* in its row, its own clock, and every other member, unless wedged, echoes it.
+//! Every member of the shard has received each message that any member has delivered. So a member that is still a
+//! member notes its own `received` after a read came in, and may answer once its state has reached it. It learns from
+//! the others that it is still a member: it raises a *stamp* in its row, its own clock, and every other member, unless
+//! wedged, echoes it.
 //!
 //! - *Confirm*: a stamp that was raised after a read came in, and that all have echoed, vouches for that read. No clock
 //!   matters, since a stamp is only compared with its echo. All reads that wait share a round.
-//! - *Lease*: until a while after a stamp that all have echoed, reads need no round. Who goes on without this member first
-//!   lets that while pass, since it echoed.
+//! - *Lease*: for a fixed time after a stamp that all have echoed, reads need no round. A member that goes on without
+//!   this one first lets that time pass, since it echoed the stamp.
 //!
-//! A clock may stop while those of others go on, as a virtual machine's does that is paused. Such a member takes no lease, and
-//! confirms each read; what it vouches for to others holds all the same, since that ends when they say so.
+//! The clock of a member may stop while the others' clocks go on, as the clock of a virtual machine that is paused
+//! does. Such a member takes no lease, and confirms each read. It vouches for other members all the same, since such a
+//! promise ends when they say so.
 //!
-//! A clock that is read before a thread loses its core says nothing of what came in meanwhile. So a lease covers only reads
-//! that were seen before the clock was read.
+//! A clock that is read before a thread loses its core says nothing of the reads that came in meanwhile. So a lease
+//! covers only reads that were seen before the clock was read.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,7 +24,7 @@ use squall_fabric::Time;
 /// A member's reads between being asked for and being answerable. All counts are of reads since the shard began.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    /// How long a stamp that was echoed lasts; 0 if it gives no lease.
+    /// The time for which a stamp that was echoed gives a lease; 0 if it gives none.
     lease: Duration,
     /// The own stamp, in nanoseconds of the own clock.
     stamp: u64,
@@ -32,18 +34,18 @@ pub(crate) struct Reads {
     round: Option<Round>,
     /// The reads of all rounds, the one under way included.
     taken: u64,
-    /// Confirmed rounds whose state has not been reached.
+    /// The confirmed rounds whose state has not been reached.
     confirmed: VecDeque<Round>,
 }
 
-/// Some reads, and what answers them.
+/// Reads that are confirmed and answered together.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// The stamp that vouches for them.
+    /// The stamp that vouches for the reads.
     stamp: u64,
-    /// All reads up to this one.
+    /// The count of reads up to the last one of the round.
     upto: u64,
-    /// The state: the first places of the order.
+    /// The state that answers the reads, as a count of the first places of the order.
     at: u64,
 }
 
@@ -52,9 +54,9 @@ impl Reads {
         Reads { lease, stamp: 0, echoed: 0, round: None, taken: 0, confirmed: VecDeque::new() }
     }
 
-    /// Takes note of the smallest echo of the own stamp, if there is any other member.
+    /// Takes note of the smallest echo of the own stamp; None if there is no other member.
     pub(crate) fn echo(&mut self, echoed: Option<u64>) {
-        // A faulty member may echo what was never raised.
+        // A faulty member may echo a stamp that was never raised.
         self.echoed = echoed.map_or(u64::MAX, |echoed| echoed.min(self.stamp));
         self.confirm();
     }
@@ -65,13 +67,13 @@ impl Reads {
         }
     }
 
-    /// Takes the reads that came in: `asked`, of which `before` were seen before the clock said `now`; both were loaded before
-    /// the own `received`. `renew` says that reads go on that were not asked for. Returns a new stamp to raise.
+    /// Takes the reads that came in: `asked`, of which `before` were seen before the clock said `now`. Both were loaded
+    /// before the own `received`. `renew` says that reads go on under the lease. Returns a new stamp to raise.
     pub(crate) fn take(&mut self, now: Time, before: u64, asked: u64, renew: bool, received: u64) -> Option<u64> {
         let reading = renew || asked > self.taken;
         let held = now < self.lease_until();
         if held {
-            // It covers a round that began earlier as well.
+            // The lease covers a round that began earlier as well.
             self.confirmed.extend(self.round.take());
             if before > self.taken {
                 self.taken = before;
@@ -87,13 +89,13 @@ impl Reads {
         if begin {
             self.taken = asked;
             self.round = Some(Round { stamp: self.stamp, upto: asked, at: received });
-            // Who is alone has nobody to ask.
+            // A member that is alone has no echo to wait for.
             self.confirm();
         }
         Some(self.stamp)
     }
 
-    /// Until when reads need no round, on the own clock.
+    /// Returns the time until which reads need no round, on the own clock.
     pub(crate) fn lease_until(&self) -> Time {
         match self.echoed {
             0 => Time::ZERO,
@@ -103,13 +105,14 @@ impl Reads {
         }
     }
 
-    /// When to renew the lease, if reads go on.
+    /// Returns the time at which to renew the lease, if reads go on.
     pub(crate) fn renew_at(&self) -> Time {
         let alone = self.echoed == u64::MAX;
         if alone || self.lease.is_zero() { Time::MAX } else { Time::from_nanos(self.stamp) + self.lease / 2 }
     }
 
-    /// How many reads may be answered once the first `delivered` places are delivered, if that is news.
+    /// Returns the number of reads that may be answered once the first `delivered` places are delivered, if it has
+    /// grown.
     pub(crate) fn answerable(&mut self, delivered: u64) -> Option<u64> {
         let mut upto = None;
         while let Some(round) = self.confirmed.front().filter(|round| round.at <= delivered) {

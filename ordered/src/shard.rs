@@ -28,32 +28,32 @@ use crate::{
 /// The layer's number in a [`GroupTag`].
 const LAYER: u32 = 2;
 
-/// What a [`Shard::step`] did, for who drives it.
+/// The outcome of a [`Shard::step`], for the caller that drives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stepped {
-    /// Something changed, so the next step may find more to do.
+    /// Whether anything changed, so that the next step may find more to do.
     pub busy: bool,
-    /// The [`Deliverer`](crate::Deliverer) may have more to do.
+    /// Whether the [`Deliverer`](crate::Deliverer) may have more to do.
     pub deliver: bool,
-    /// The own ring has more room.
+    /// Whether the own ring has more room.
     pub freed: bool,
-    /// [`endpoints`](Shard::endpoints) has more than before.
+    /// Whether [`endpoints`](Shard::endpoints) has more than before.
     pub connecting: bool,
-    /// The own reserve for bulk messages has more room, or the queue of small ones behind them.
+    /// Whether the own reserve for bulk messages has more room, or the queue of small messages behind them.
     pub freed_bulk: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// Neither sends nor receives any more; goes on delivering what is stable.
+    /// It neither sends nor receives any more, and goes on delivering stable messages.
     Wedged,
-    /// Delivers up to this place of the order, and nothing beyond; `short` if the view delivers more elsewhere.
+    /// It delivers up to this place of the order, and nothing beyond; `short` if the view delivers more elsewhere.
     CleaningUp {
         to: Seq,
         short: bool,
     },
-    /// Delivers what was found to be stable so far, and nothing beyond.
+    /// It delivers the messages that were found to be stable so far, and nothing beyond.
     Abandoned,
 }
 
@@ -66,25 +66,24 @@ pub struct Shard {
     mesh: Mesh,
     table: Table,
     columns: Columns,
-    /// The member's index of each sender, by rank among senders.
+    /// The index among the members of each sender, by rank among senders.
     senders: Vec<usize>,
-    /// What this node has if it is a sender.
+    /// This node's part as a sender, if it is one.
     own: Option<Own>,
-    /// Where each member keeps its copies of this node's memory.
+    /// The regions in which each member keeps its copies of this node's memory.
     remote: Vec<Option<Remote>>,
     /// The senders' rings, by rank among senders.
     rings: Vec<Region>,
     bulk: Bulk,
-    /// Who broke the protocol of bulk messages, until it is told.
+    /// The members that broke the protocol of bulk messages, until [`take_faulty`](Shard::take_faulty) returns them.
     faulty: Vec<(NodeId, String)>,
     progress: Arc<Progress>,
-    /// Durable mode.
     durable: Option<Durable>,
     reads: Reads,
-    /// By member: whether it was echoed.
+    /// By member: whether this member has echoed a stamp of it.
     leased: Vec<bool>,
     delivered: u64,
-    /// Reads that were asked for, as of the last step.
+    /// The count of reads that were asked for, as of the last step.
     asked: u64,
 }
 
@@ -100,13 +99,13 @@ struct Remote {
     ring: Option<RegionKey>,
 }
 
-/// The columns of a shard's table. Those that change with every message lie together.
+/// The columns of a shard's table. Columns that change with every message lie together.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
-    /// Turns that the member, as a sender, has used.
+    /// The turns that the member, as a sender, has used.
     sent: Counter,
     order: OrderColumns,
-    /// For each sender, how many of its bulk messages the member holds.
+    /// For each sender, the number of its bulk messages that the member holds.
     bulk: Counters,
 }
 
@@ -119,7 +118,8 @@ enum OrderColumns {
         delivered: Counter,
         /// Durable mode: the version up to which the member has the order on disk; 0 as long as it does not count.
         persisted: Option<Counter>,
-        /// Durable mode: the version up to which the member has given the order to its log; 0 as long as it does not count.
+        /// Durable mode: the version up to which the member has given the order to its log; 0 as long as it does not
+        /// count.
         logged: Option<Counter>,
         /// The member's clock when it last asked the others whether it is still one of them.
         stamp: Counter,
@@ -127,9 +127,9 @@ enum OrderColumns {
         echo: Counters,
     },
     Unordered {
-        /// For each sender, how many of its turns have arrived.
+        /// For each sender, the number of its turns that have arrived.
         held: Counters,
-        /// For each sender, how many of its turns the member has delivered.
+        /// For each sender, the number of its turns that the member has delivered.
         taken: Counters,
     },
 }
@@ -156,7 +156,7 @@ impl Columns {
         (Columns { sent, order, bulk }, layout.build())
     }
 
-    /// Those of a durable shard: what is persisted, and what is logged.
+    /// Returns the columns of a durable shard: of the persisted version, and of the logged one.
     fn durable(&self) -> Option<(Counter, Counter)> {
         match self.order {
             OrderColumns::Ordered { persisted, logged, .. } => persisted.zip(logged),
@@ -221,36 +221,36 @@ impl Shard {
         })
     }
 
-    /// What it has for bulk messages, once.
+    /// Adds the shard's part for bulk messages, once.
     pub(crate) fn add_bulk(&mut self, bulk: Bulk) {
         self.bulk = bulk;
     }
 
-    /// The shard's id.
+    /// Returns the shard's id.
     pub fn id(&self) -> ShardId {
         self.id
     }
 
-    /// The endpoints whose completions belong to this shard. A [step](Stepped::connecting) may add some.
+    /// Returns the endpoints whose completions belong to this shard. A [step](Stepped::connecting) may add some.
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
         self.mesh.endpoints().chain(self.bulk.endpoints())
     }
 
-    /// Whether all other members are connected, with memory that fits. What bulk messages travel on is connected when somebody
-    /// sends the first one.
+    /// Returns whether all other members are connected, with memory that fits. The endpoints for bulk messages do not
+    /// count: they are connected when a sender sends its first one.
     pub fn is_complete(&self) -> bool {
         let fit = |(peer, remote): (usize, &Option<Remote>)| peer == self.mesh.me() || remote.is_some();
         self.mesh.is_complete() && self.remote.iter().enumerate().all(fit)
     }
 
-    /// Whether the state that this member was given is on its disk, with all that it delivered before it had that; always so if the
-    /// shard is not durable.
+    /// Returns whether this member has on its disk the state that it was given, with all messages that it delivered
+    /// before it had that state. Always true if the shard is not durable.
     pub fn is_kept(&self) -> bool {
         self.durable.is_none() || self.progress.versions.to_publish().is_some()
     }
 
-    /// Takes note of a completion of one of this shard's endpoints. A member that is lost, or that can't take part, is
-    /// returned; what to do about it is for the layer above.
+    /// Takes note of a completion of one of this shard's endpoints. Returns a member that is lost, or that can't take
+    /// part; the layer above decides what to do about it.
     pub fn on_completion(
         &mut self,
         fabric: &mut impl Fabric,
@@ -275,7 +275,7 @@ impl Shard {
         }
     }
 
-    /// What a peer exposed, if it is what a member of this shard exposes to this node.
+    /// Returns the regions that a peer exposed, if they are those that a member of this shard exposes to this node.
     fn remote_of(&self, peer: usize) -> Option<Remote> {
         let (_, remote) = self.mesh.link(peer)?;
         let fits = |region: &RemoteRegion, like: &Region| {
@@ -291,8 +291,8 @@ impl Shard {
         }
     }
 
-    /// Looks at what came, sends what accumulated, and finds out what may be delivered. `now` is this node's clock, read
-    /// before this is called and after the last step.
+    /// Handles arrivals, sends messages and counters, and finds out which messages may be delivered. `now` is this
+    /// node's clock, read before this is called and after the last step.
     pub fn step(&mut self, fabric: &mut impl Fabric, now: Time) -> Stepped {
         let mut stepped = Stepped::default();
         self.table.refresh();
@@ -317,7 +317,7 @@ impl Shard {
         stepped
     }
 
-    /// Turns of a sender that have arrived here.
+    /// Returns the number of turns of a sender that have arrived here.
     fn turns(&self, sender: usize) -> u64 {
         match &self.own {
             Some(own) if own.rank == sender => own.outbox.turns(),
@@ -334,7 +334,7 @@ impl Shard {
             Mode::Unordered => 0,
         };
         let own = self.own.as_mut().expect("was just there");
-        // Where the ring is full, it holds messages that can be delivered without these turns, which makes room for them.
+        // A full ring holds messages that can be delivered without these turns, which makes room for them.
         own.outbox.fill(due);
         self.table.set(self.columns.sent, own.outbox.turns());
     }
@@ -354,7 +354,7 @@ impl Shard {
             self.delivered = now_delivered;
             self.table.set(delivered, now_delivered);
         }
-        // Loaded before `received` is noted: these reads came in before.
+        // Loaded before `received` is noted, so that these reads came in before.
         let asked = self.progress.asked();
         stepped.busy |= asked != self.asked;
         let before = std::mem::replace(&mut self.asked, asked);
@@ -386,7 +386,7 @@ impl Shard {
             self.progress.set_limit(0, limit);
             stepped.deliver = true;
         }
-        // Nobody delivered anything beyond the trim, so the state at the trim answers every confirmed read.
+        // No member delivered anything beyond the trim, so the state at the trim answers every confirmed read.
         let cleaned_up = matches!(self.state, State::CleaningUp { short: false, .. }) && self.is_ended();
         let reached = if cleaned_up { u64::MAX } else { self.delivered };
         if let Some(upto) = self.reads.answerable(reached) {
@@ -427,7 +427,8 @@ impl Shard {
 
     /// Pushes to each member, first messages, then the counters that announce them.
     ///
-    /// A member whose queue takes no more of the messages gets no counters either: they would announce what it lacks.
+    /// A member whose queue takes no more of the messages gets no counters either: they would announce messages that it
+    /// lacks.
     fn push(&mut self, fabric: &mut impl Fabric) {
         let me = self.table.me();
         for (peer, remote) in self.remote.iter().enumerate().filter(|&(peer, _)| peer != me) {
@@ -443,7 +444,8 @@ impl Shard {
         }
     }
 
-    /// The members that may hold a lease by this member's echo. Once this one is wedged, they are no more.
+    /// Returns the members that may hold a lease by this member's echo. Once this member is wedged, the set no longer
+    /// grows.
     pub fn leased(&self) -> impl Iterator<Item = NodeId> {
         self.leased.iter().enumerate().filter(|(_, leased)| **leased).map(|(member, _)| self.mesh.node(member))
     }
@@ -454,17 +456,19 @@ impl Shard {
         self.bulk.disconnect(fabric);
     }
 
-    /// How many bulk messages of this node some member has not delivered, and how many bytes of the reserve they take.
+    /// Returns the number of bulk messages of this node that some member has not delivered, and the bytes of the
+    /// reserve that they take.
     pub fn bulk_in_flight(&self) -> (usize, usize) {
         self.bulk.in_flight()
     }
 
-    /// The members that broke the protocol of bulk messages since the last call, and what each did, as a sentence about it.
+    /// Returns the members that broke the protocol of bulk messages since the last call, each with a sentence about its
+    /// breach.
     pub fn take_faulty(&mut self) -> Vec<(NodeId, String)> {
         std::mem::take(&mut self.faulty)
     }
 
-    /// What a member's row says: for status and traces.
+    /// Returns a member's row, for status and traces.
     pub fn row(&self, member: Rank) -> Row {
         let row = member.index();
         let (received, delivered, deliverable) = match self.columns.order {
@@ -488,14 +492,14 @@ impl Shard {
     }
 }
 
-/// How far a member is, as its row says.
+/// A member's progress, as its row says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Turns that it has used as a sender.
+    /// The turns that it has used as a sender.
     pub sent: u64,
-    /// Places of the order that it has received; in unordered mode, the turns of all senders together.
+    /// The places of the order that it has received; in unordered mode, the turns of all senders together.
     pub received: u64,
-    /// Places of the order that it has delivered; in unordered mode, the turns of all senders together.
+    /// The places of the order that it has delivered; in unordered mode, the turns of all senders together.
     pub delivered: u64,
     /// The number of places that it could have delivered, as far as this node knows.
     pub deliverable: u64,
@@ -505,7 +509,8 @@ pub struct Row {
     pub persisted: u64,
 }
 
-/// What all members must agree on: 8 bytes each of the table's layout, and of the members, the senders and the sizes.
+/// Returns the words that all members must agree on: 8 bytes each of the table's layout, and of the members, the
+/// senders and the sizes.
 fn hello(layout: &Layout, members: &ShardView, config: &ShardConfig) -> Vec<u8> {
     let mut rest = Fingerprint::default();
     rest.number(ring::FORMAT).number(config.ring_bytes as u64).number(config.read_lease.as_nanos() as u64);

@@ -7,7 +7,7 @@ use squall_sst::ring::{PushError, Ring, Tag};
 
 use crate::{bulk::Queue, progress::Progress};
 
-/// Why a message was not accepted. Nothing of it will be delivered.
+/// The reasons for which a message was not accepted. Nothing of it will be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitRefused {
     /// There is no room until older messages are delivered everywhere.
@@ -44,14 +44,14 @@ impl From<PushError> for SubmitRefused {
     }
 }
 
-/// Submits messages and asks for reads, from any thread; without a lock where no bulk message is concerned. The node's thread must
-/// be woken afterwards.
+/// The handle that submits messages and asks for reads, from any thread, without a lock unless a bulk message is
+/// concerned. The node's thread must be woken afterwards.
 #[derive(Clone, Debug)]
 pub struct Submitter {
     ring: Option<Arc<Ring>>,
     /// None if there are no bulk messages.
     queue: Option<Arc<Queue>>,
-    /// The longest message that is no bulk message.
+    /// The length of the longest message that is not a bulk message, in bytes.
     inline_bytes: usize,
     progress: Arc<Progress>,
 }
@@ -66,8 +66,8 @@ impl Submitter {
         Submitter { ring, queue, inline_bytes, progress }
     }
 
-    /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. Its ticket comes back
-    /// with the message where this node delivers it; 0 says that nobody waits for it.
+    /// Accepts a message: from here on it is delivered exactly once, unless the shard ends before. Its ticket comes
+    /// back with the message where this node delivers it. Ticket 0 says that no caller waits for it.
     pub fn submit(&self, payload: &[u8], tag: Tag) -> Result<(), SubmitRefused> {
         let ring = self.ring.as_ref().ok_or(SubmitRefused::NotASender)?;
         let is_queued = self.is_bulk(payload.len()) || self.queue.as_ref().is_some_and(|queue| queue.is_engaged());
@@ -77,7 +77,7 @@ impl Submitter {
         Ok(ring.push(payload, tag)?)
     }
 
-    /// Accepts a bulk message, or a small one behind one. False if it may go into the ring.
+    /// Accepts a bulk message, or a small one behind one. Returns false if the message may go into the ring.
     #[cold]
     fn submit_queued(&self, payload: &[u8], tag: Tag) -> Result<bool, SubmitRefused> {
         let (bytes, max) = (payload.len(), self.inline_bytes);
@@ -89,19 +89,19 @@ impl Submitter {
         }
     }
 
-    /// Whether a message of so many bytes is a bulk message.
+    /// Returns whether a message of so many bytes is a bulk message.
     pub fn is_bulk(&self, bytes: usize) -> bool {
         bytes > self.inline_bytes
     }
 
-    /// The largest message that is accepted, in bytes; 0 if this node is no sender.
+    /// Returns the length of the largest message that is accepted, in bytes; 0 if this node is no sender.
     pub fn max_bytes(&self) -> usize {
         let bulk = self.queue.as_ref().map_or(self.inline_bytes, |queue| queue.max_bytes().max(self.inline_bytes));
         if self.ring.is_some() { bulk } else { 0 }
     }
 
-    /// Whether the ring has room for a few of the largest messages that it takes: at least a quarter of it is free. False if
-    /// this node is no sender.
+    /// Returns whether the ring has room for a few of the largest messages that it takes: at least a quarter of it is
+    /// free. False if this node is no sender.
     pub fn is_roomy(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.room() >= squall_sst::ring::max_payload(ring.capacity()))
     }
@@ -112,15 +112,15 @@ impl Submitter {
         self.progress.ask();
     }
 
-    /// What a linearizable read needs, if this member can tell by itself: how far its state must have come. `now` is a clock
-    /// that was read after the read came in.
+    /// Returns the place that this member's state must have reached for a linearizable read, if the member can tell by
+    /// itself. `now` is a clock that was read after the read came in.
     ///
     /// None where the read must be [asked for](Submitter::ask_read): the lease has lapsed, or there is none.
     pub fn lease(&self, now: Time) -> Option<Place> {
         (now < self.progress.lease_until()).then(|| Place(self.progress.received()))
     }
 
-    /// Whether the deliverer has come so far.
+    /// Returns whether the deliverer has come to a place.
     pub fn has_reached(&self, place: Place) -> bool {
         self.progress.delivered(0) >= place.0
     }
@@ -130,20 +130,20 @@ impl Submitter {
         self.progress.ask_renewal(now)
     }
 
-    /// Durable mode: the version of the state that this member's application has now, between two runs of its deliverer; 0
-    /// until the deliverer [has begun](crate::Deliverer::begin).
+    /// Durable mode: returns the version of the state that this member's application has now, between two runs of its
+    /// deliverer. 0 until the deliverer [has begun](crate::Deliverer::begin).
     pub fn version(&self) -> u64 {
         self.progress.versions.applied()
     }
 
-    /// Durable mode: the last version that all members have on disk, as far as is known here. What was read under a
-    /// [lease](Submitter::lease) from a state of a later version may still be undone, by a crash of all members, and must not
-    /// be told to anybody.
+    /// Durable mode: returns the last version that all members have on disk, as far as is known here. A crash of all
+    /// members may still undo a later version. So a state of a later version that was read under a
+    /// [lease](Submitter::lease) must not be shown to any caller.
     pub fn safe(&self) -> u64 {
         self.progress.versions.safe()
     }
 
-    /// Accepts no more messages.
+    /// Refuses further messages.
     pub fn close(&self) {
         if let Some(ring) = &self.ring {
             ring.close();
@@ -154,6 +154,6 @@ impl Submitter {
     }
 }
 
-/// A place in a shard's order: so many of its first messages and nulls.
+/// A place in a shard's order: a count of its first messages and nulls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(u64);

@@ -1,6 +1,7 @@
 //! Clusters of shards in virtual time.
 //!
-//! Every run comes from one seed, which a failure prints; `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
+//! Every run comes from one seed, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n` runs n
+//! seeds.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod world;
@@ -45,7 +46,8 @@ fn an_unordered_view_ends_with_what_has_arrived() {
     for_seeds(300, |seed| World::new(ending(Mode::Unordered, &mut Rng::with_seed(seed)), seed).run());
 }
 
-/// The smallest rings, the largest messages, the shallowest queues: producers find no room, and none is lost or stuck.
+/// The smallest rings, the largest messages, the shallowest queues: senders find no room, and no message is lost or
+/// stuck.
 #[test]
 fn full_rings_and_full_queues_hold_up_and_let_go() {
     let mut full = 0;
@@ -65,7 +67,7 @@ fn full_rings_and_full_queues_hold_up_and_let_go() {
     assert!(full > 1000 || std::env::var("SQUALL_SEED").is_ok(), "the rings were full only {full} times");
 }
 
-/// One member talks, whichever its rank; the others give up their turns at once, and no more turns than needed.
+/// One member sends, of any rank. The others give up their turns at once, and no more turns than needed.
 #[test]
 fn silent_senders_delay_nobody() {
     let latency = Duration::from_micros(10);
@@ -83,7 +85,8 @@ fn silent_senders_delay_nobody() {
             let start = world.now;
             world.members[talker].send_more(1);
             world.run_to_rest().unwrap_or_else(|wrong| panic!("talker {talker}: {wrong}"));
-            // The message, the nulls, and the news that all have received both; and the time that engines take.
+            // One way each for the message, the nulls, and the news that all have received both; and the time that
+            // engines take.
             let took = world.now.since(start);
             assert!(took < latency * 3 + latency / 2, "talker {talker}: {took:?}");
         }
@@ -142,14 +145,14 @@ fn a_shard_without_senders_rests() {
     assert!(world.now < Time::MAX);
 }
 
-/// The checks bite: each of these breaks a rule, and is found out.
+/// Shows that the checks work: each of these worlds breaks a rule, and is found out.
 #[test]
 fn what_breaks_the_rules_is_noticed() {
     for fault in [Fault::TrimMax, Fault::TrimShort, Fault::WedgeLate] {
         let plan = |rng: &mut Rng| Plan { fault: Some(fault), ..ending(Mode::Ordered, rng) };
         assert!(is_noticed(plan), "{fault:?} was not noticed");
     }
-    // Counters that arrive before what they announce.
+    // Counters that arrive before the messages that they announce.
     let overtake = |rng: &mut Rng| {
         let mut plan = Plan::random(Mode::Ordered, rng);
         plan.net.sabotage = Some(Sabotage::Overtake);

@@ -1,6 +1,7 @@
 //! Durable shards in virtual time, on disks that are slow, stand still or fail.
 //!
-//! Every random run comes from one seed, which a failure prints; `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
+//! Every random run comes from one seed, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n`
+//! runs n seeds.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod world;
@@ -14,12 +15,13 @@ use world::{End, Fault, Plan, World, ending, for_seeds, is_noticed};
 
 const WHILE: Duration = Duration::from_millis(1);
 
-/// Three members, of which the first sends so many messages when the test says so. All can keep ten that are not on disk.
+/// Three members, of which the first sends messages when the test says so. Each can keep ten messages that are not on
+/// disk.
 fn three() -> World {
     World::new(Plan { messages: vec![0; 3], disk_room: 10, ..Plan::new(3).durable() }, 2)
 }
 
-/// The member with index 2 has not got the state. Disks take it in parts of three messages.
+/// Two complete members, and one with index 2 that lacks the state. Disks take it in parts of three messages.
 fn two_and_a_joiner() -> World {
     let (senders, messages) = (vec![0, 1], vec![0; 3]);
     World::new(Plan { senders, incomplete: vec![2], messages, disk_room: 3, ..Plan::new(3).durable() }, 1)
@@ -32,7 +34,7 @@ trait Look {
 }
 
 impl Look for World {
-    /// The first member sends, and all do what they can.
+    /// Lets the first member send, and the world run for a while.
     fn send(&mut self, messages: usize) {
         self.members[0].send_more(messages);
         self.run_for(WHILE).unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -47,7 +49,7 @@ impl Look for World {
     }
 }
 
-/// The members with these indices are lost, and the others end the view.
+/// An end of the view in which the members with these indices crash.
 fn without(crashed: &[usize]) -> End {
     let at = Duration::ZERO;
     End { at, crashed: crashed.to_vec(), cut_off: Vec::new(), uncounted: Vec::new(), wedge_within: at }
@@ -63,7 +65,7 @@ fn views_end_at_the_trim_whatever_is_on_disk() {
     for_seeds(300, |seed| World::new(ending(Mode::Durable, &mut Rng::with_seed(seed)), seed).run());
 }
 
-/// In each view, every complete member alone has on disk what was acknowledged in any.
+/// In each view, every complete member alone has on disk all messages that were acknowledged in any view.
 #[test]
 fn what_was_acknowledged_stays_on_disk_from_view_to_view() {
     for_seeds(60, |seed| {
@@ -111,7 +113,7 @@ fn a_disk_that_stands_still_holds_up_replies_and_then_its_members_delivery() {
     assert_eq!((world.delivered(), world.safe()), (vec![27; 3], vec![27; 3]));
 }
 
-/// Its own reads too see what its disk lacks, and are held back.
+/// A member's own reads, too, see messages that its disk lacks, and are held back.
 #[test]
 fn what_was_read_is_not_told_before_it_is_on_all_disks() {
     let mut world = three();
@@ -144,7 +146,8 @@ fn the_next_view_waits_for_no_disk_and_acknowledges_nothing_until_it_is_there() 
     assert!(world.safe()[..3].iter().all(|&safe| safe >= 7), "{:?}", world.safe());
 }
 
-/// A disk that fails is one that stands still for good. The others go on without its member, and acknowledge what it held up.
+/// A failed disk is one that stands still for good. The others go on without its member, and acknowledge the messages
+/// that it held up.
 #[test]
 fn who_has_a_failed_disk_publishes_nothing_more_and_holds_up_the_others_until_it_is_dropped() {
     let mut world = three();
@@ -161,7 +164,7 @@ fn who_has_a_failed_disk_publishes_nothing_more_and_holds_up_the_others_until_it
     assert!(world.safe()[..2].iter().all(|&safe| safe >= 9), "{:?}", world.safe());
 }
 
-/// A member that is dropped tells its callers only of what it saw on all disks.
+/// A member that is dropped tells its callers only of messages that it saw on all disks.
 #[test]
 fn who_is_dropped_acknowledges_nothing_more() {
     let mut world = three();

@@ -1,5 +1,6 @@
-//! Real threads that submit small and bulk messages while the shard is driven: each thread's order is kept, and whenever the view
-//! ends, each message that was accepted was delivered or is handed back, once. In durable mode another thread writes the log.
+//! Real threads that submit small and bulk messages while the shard is driven. Each thread's order is kept. At any end
+//! of the view, each message that was accepted was delivered or is handed back, once. In durable mode another thread
+//! writes the log.
 
 use std::{
     collections::BTreeMap,
@@ -19,17 +20,17 @@ const THREADS: usize = 3;
 const THRESHOLD: usize = 100;
 const LONGEST: usize = 3000;
 
-/// In durable mode, so many messages may be delivered and not persisted.
+/// The number of messages that may be delivered and not persisted, in durable mode.
 const ROOM: u64 = 20;
 
-/// What was delivered, as tickets.
+/// The tickets of the messages that were delivered.
 #[derive(Default)]
 struct Log<'a> {
     tickets: Vec<u32>,
     disk: Option<&'a Disk>,
 }
 
-/// Counts of messages.
+/// The numbers of messages that were appended and written.
 #[derive(Default)]
 struct Disk {
     appended: AtomicU64,
@@ -37,7 +38,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Writes what was appended, again and again.
+    /// Writes the messages that were appended, again and again.
     fn write(&self, persisted: &Persisted, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             let appended = self.appended.load(Ordering::Relaxed);
@@ -83,7 +84,7 @@ fn ticket(thread: usize, number: u32) -> u32 {
     ((thread as u32) << 24) | (number + 1)
 }
 
-/// Submits until it is refused. Returns how many were accepted.
+/// Submits until a message is refused. Returns the number of messages that were accepted.
 fn submit(submitter: &Submitter, thread: usize, is_over: &AtomicBool) -> u32 {
     for number in 0.. {
         let ticket = ticket(thread, number);
@@ -112,7 +113,7 @@ fn alone(node: NodeId, shard: ShardId) -> View {
     }
 }
 
-/// A member whose host's clock may stop takes no lease, not even where nobody else could go on without it.
+/// A member whose host's clock may stop takes no lease, not even where no other member could go on without it.
 #[test]
 fn a_member_that_does_not_read_alone_has_no_lease() {
     for reads_alone in [true, false] {
@@ -160,7 +161,7 @@ fn run(mode: Mode, deliveries: usize, seed: u64) {
         while log.tickets.len() < deliveries {
             now = Time::from_nanos(now.as_nanos() + 1000);
             let stepped = shard.step(&mut fabric, now);
-            // Nothing is delivered but when something says so.
+            // The deliverer runs only when the shard or the deliverer says that it is due.
             let messages = if stepped.deliver || deliverer.is_due() {
                 deliverer.run(7, &mut log).expect("nobody is faulty").messages
             } else {

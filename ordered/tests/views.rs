@@ -1,5 +1,5 @@
-//! Many views of one cluster, one after another, on fabrics as they are used in earnest: what a view took goes when it ends, and
-//! how long it takes to connect one.
+//! Many views of one cluster, one after another, on the fabrics of real nodes: a view's resources go when it ends. A
+//! test prints the time that connecting a view takes.
 
 use std::{
     sync::{
@@ -24,10 +24,10 @@ use squall_sst::{Layout, Mesh, Table};
 const MEMBERS: u32 = 3;
 const SHARD: ShardId = ShardId(0);
 
-/// How long anything may take before a test fails.
+/// The time after which a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What this process has is counted, so the tests come one after another.
+/// Takes the lock under which the tests run one after another, since the resources of the process are counted.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,7 +47,7 @@ fn shared_memory() -> Vec<ShmFabric> {
     nodes().into_iter().map(|node| ShmFabric::open(ShmConfig::new(&cluster, node)).expect("shared memory")).collect()
 }
 
-/// Without protection, or with TLS.
+/// Fabrics over TCP, without protection or with TLS.
 fn sockets(protected: bool) -> Vec<TcpFabric> {
     let cluster = cluster();
     let ca = KeyPair::generate().and_then(|key| {
@@ -89,7 +89,7 @@ fn view(epoch: u64) -> View {
     }
 }
 
-/// Counts what is delivered.
+/// The number of messages that were delivered.
 #[derive(Default)]
 struct Count(usize);
 
@@ -151,7 +151,7 @@ impl Part {
         busy
     }
 
-    /// As an engine does where nodes share cores: yields a few times, then sleeps.
+    /// Steps as an engine does where nodes share cores: it yields a few times, then sleeps.
     fn run_until(&mut self, fabric: &mut (impl Fabric + Wait), what: &str, mut done: impl FnMut(&Part) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         let (mut completions, mut idle) = (Vec::new(), 0);
@@ -170,7 +170,7 @@ impl Part {
             if self.step(fabric, &mut completions) {
                 fabric.disarm();
             } else {
-                // Not for long, since what the others have done comes as no signal.
+                // Not for long, since the other nodes' writes come without a signal.
                 fabric.wait(Time::boot_clock() + Duration::from_millis(1));
             }
         }
@@ -187,9 +187,8 @@ impl Part {
     }
 }
 
-/// Lets the nodes, each on its thread, install `views` views one after another. In each, all send a small message and a bulk
-/// message, and deliver all. `between` runs after each view on one thread. Returns how long each took to connect, for the slowest
-/// member.
+/// Lets the nodes, each on its thread, install `views` views one after another. In each, all send a small message and a
+/// bulk message, and deliver all. Returns, for each view, the time that connecting took for the slowest member.
 fn install<F: Fabric + Wait + Send>(
     fabrics: &mut [F],
     first: u64,
@@ -225,7 +224,7 @@ fn install<F: Fabric + Wait + Send>(
     (0..views).map(|view| took.iter().map(|member| member[view]).max().expect("members")).collect()
 }
 
-/// What this process holds.
+/// The resources that this process holds.
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
     descriptors: usize,
@@ -247,11 +246,11 @@ impl Holdings {
     }
 }
 
-/// What an allocator keeps for itself: a view alone takes more.
+/// The memory that an allocator may keep for itself. A single view takes more.
 const SLACK_BYTES: usize = 4 << 20;
 const SLACK_MAPPINGS: usize = 16;
 
-/// Lets views come and go, and then 200 more, after which no more must be held than before.
+/// Lets 40 views come and go, and then 200 more, after which the process must hold no more than before.
 fn leaves_nothing<F: Fabric + Wait + Send>(mut fabrics: Vec<F>, mut views: impl FnMut(&mut [F], u64, usize)) {
     let _alone = alone();
     views(&mut fabrics, 1, 40);
@@ -270,7 +269,7 @@ fn leaves_nothing<F: Fabric + Wait + Send>(mut fabrics: Vec<F>, mut views: impl 
     }
 }
 
-/// Steps all parts that there are until `done` says so.
+/// Steps all parts that there are until `done` holds.
 fn run_all<F: Fabric>(
     fabrics: &mut [F],
     parts: &mut [Option<Part>],
@@ -290,8 +289,8 @@ fn run_all<F: Fabric>(
     }
 }
 
-/// In each view one member is late, so that the others have been connected for a while, or does not come at all; and the view
-/// ends while messages are under way.
+/// Runs views in which one member is late, so that the others have been connected for a while, or does not come at all.
+/// Each view ends while messages are under way.
 fn uneven<F: Fabric>(fabrics: &mut [F], first: u64, views: usize) {
     let config = small_reserve();
     for epoch in first..first + views as u64 {
@@ -332,7 +331,7 @@ fn small_reserve() -> ShardConfig {
     ShardConfig { bulk_reserve_bytes: 1 << 20, ..ShardConfig::default() }
 }
 
-/// What is held once the nodes have heard what the others closed.
+/// Returns the holdings once the nodes have learned of the connections that the others closed.
 fn settled<F: Fabric>(fabrics: &mut [F]) -> Holdings {
     for _ in 0..200 {
         fabrics.iter_mut().for_each(|fabric| fabric.poll(Time::boot_clock(), &mut Vec::new()));

@@ -1,4 +1,4 @@
-//! What the command asks of nodes that run, as an operator runs it.
+//! The command's requests to nodes that run, as an operator makes them.
 
 use std::process::{Command, Output};
 

@@ -206,7 +206,7 @@ fn writing_a_shared_message_faults_once_for_each_page_and_a_copied_one_never() {
         ("--touch write", 0.0, 16.0),
         ("--touch read", 0.0, 16.0),
     ] {
-        // Of 64 pages.
+        // The message has 64 pages.
         let rows = moved(&format!("--nodes 3 --size 256KiB --iterations 3 {arguments}"));
         let faults = number(&rows[0], "page_faults");
         assert!((least..=most).contains(&faults), "{arguments}: {}", rows[0]);

@@ -66,7 +66,7 @@ impl World {
         self.command(paths, to, more).output().unwrap()
     }
 
-    /// Pushes, and expects that every receiver gets everything.
+    /// Pushes, and checks that every receiver gets everything.
     fn push_well(&self, paths: &[&str], to: &str, more: &[&str]) -> Value {
         let output = self.push(paths, to, more);
         let report = report(&output);
@@ -85,7 +85,7 @@ impl World {
         self.receivers.retain(|(known, _)| known != name);
     }
 
-    /// Waits until a receiver has written so many segments of a transfer.
+    /// Waits until a receiver has written at least `segments` segments of a transfer.
     fn await_segments(&self, receiver: &str, segments: u64, push: &mut Child) {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(60) {
@@ -98,7 +98,7 @@ impl World {
         panic!("{receiver} has {} of {segments} segments", self.segments(receiver));
     }
 
-    /// How many segments a receiver's journal tells of.
+    /// The number of segments that a receiver's journal lists.
     fn segments(&self, receiver: &str) -> u64 {
         let Ok(mut staging) = fs::read_dir(self.at(receiver, ".squall-cp")) else { return 0 };
         let journal = staging.next().and_then(|entry| fs::read_to_string(entry.ok()?.path().join("journal")).ok());
@@ -140,7 +140,7 @@ fn write(path: &Path, len: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// All that two trees must have in common.
+/// Checks that two trees are the same in all respects that a copy keeps.
 fn assert_same(a: &Path, b: &Path) {
     let (left, right) = (
         fs::symlink_metadata(a).unwrap(),
@@ -164,7 +164,7 @@ fn assert_same(a: &Path, b: &Path) {
 /// Small multicasts, so that an interruption falls between many.
 const SMALL: [&str; 4] = ["--segment-bytes", "262144", "--block-bytes", "32768"];
 const BLOCK: u64 = 32768;
-/// How many blocks may be on their way to a receiver.
+/// The number of blocks that may be on their way to a receiver.
 const RECEIVES_AHEAD: u64 = 8;
 
 #[test]
@@ -203,7 +203,7 @@ fn a_source_that_was_killed_resumes_with_what_is_missing() {
     let report = world.push_well(&["file"], "a,b,c", &[&SMALL[..], &["--resume"]].concat());
     for name in ["a", "b", "c"] {
         let row = receiver(&report, name);
-        // How far the others were, nobody has looked.
+        // The progress of the other receivers was not awaited.
         assert!(name != "b" || number(row, "bytes_held") >= 20 * 262144 - 262144, "{row}");
         assert!(number(row, "bytes_moved") <= number(&report, "bytes") - number(row, "bytes_held") + BLOCK, "{row}");
         assert_same(&world.from("file"), &world.at(name, "file"));
@@ -225,12 +225,13 @@ fn a_receiver_that_was_killed_costs_the_others_nothing_and_is_named() {
     for name in ["a", "c"] {
         let row = receiver(&report, name);
         assert!(row["error"].is_null(), "{row}");
-        // What was on its way when a group failed may move again: at most the receives that were posted for it.
+        // Blocks that were on their way when a group failed may move again: at most the receives that were posted for
+        // them.
         let limit = number(&report, "bytes") + number(&report, "groups") * RECEIVES_AHEAD * BLOCK;
         assert!(number(row, "bytes_moved") <= limit, "what it held moves again: {row}");
         assert_same(&world.from("file"), &world.at(name, "file"));
     }
-    // It comes back, and gets what it lacks; the others get nothing.
+    // The receiver comes back, and gets the rest; the others get nothing.
     world.serve("b", &[]);
     let report = world.push_well(&["file"], "a,b,c", &[&SMALL[..], &["--resume"]].concat());
     let row = receiver(&report, "b");
@@ -259,7 +260,7 @@ fn a_receiver_with_a_full_disk_costs_the_others_nothing_and_resumes() {
         assert_same(&world.from("second"), &world.at(name, "second"));
     }
     assert!(!world.at("b", "second").exists());
-    // Space is found.
+    // The file system gets more space.
     let resized = Command::new("mount").args(["-o", "remount,size=100m"]).arg(&disk).status().unwrap();
     assert!(resized.success());
     let row = world.push_well(&["first", "second"], "a,b,c", &[&SMALL[..], &["--resume"]].concat());
@@ -268,7 +269,7 @@ fn a_receiver_with_a_full_disk_costs_the_others_nothing_and_resumes() {
     world.kill("b");
 }
 
-/// A filesystem of a few bytes.
+/// A file system of a few bytes.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -381,14 +382,15 @@ fn one_transfer_is_enough_for_a_script() {
     assert!(world.receiver("a").wait().unwrap().success());
 }
 
-/// The most memory that a process ever had, in bytes; None when it is gone.
+/// The peak memory of a process, in bytes; None when it is gone.
 fn peak(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
-/// `cargo test --release --test cli copy:: -- --ignored`: 10,000 small files and one of 2 GiB, with at most 256 MiB of memory.
+/// `cargo test --release --test cli copy:: -- --ignored`: 10,000 small files and one of 2 GiB, with at most 256 MiB of
+/// memory.
 #[test]
 #[ignore = "takes 8 GiB of disk"]
 fn large_transfers_take_little_memory() {
@@ -396,7 +398,7 @@ fn large_transfers_take_little_memory() {
     for i in 0..10_000 {
         write(&world.from(&format!("small/{}/{i}", i % 100)), 1 + i * 7 % 4096);
     }
-    // Mostly a hole, so that the source's disk is not what is measured.
+    // Mostly a hole, so that the test does not measure the source's disk.
     let large = fs::File::create(world.from("large")).unwrap();
     large.set_len(2 << 30).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&large, b"the end", (2 << 30) - 7).unwrap();
@@ -404,7 +406,7 @@ fn large_transfers_take_little_memory() {
         let mut push = world.command(&[what], "a,b,c", &[]).spawn().unwrap();
         let mut source = 0;
         while push.try_wait().unwrap().is_none() {
-            // Looked at again and again, since it is gone with the process.
+            // Read again and again, since it is gone with the process.
             source = peak(push.id()).unwrap_or(source).max(source);
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A directory with the keys of nodes 1 to 3 of a cluster and a file to copy, which goes with the test.
+/// A directory with the keys of nodes 1 to 3 of a cluster and a file to copy, which is removed after the test.
 struct World {
     base: TempDir,
 }
@@ -21,7 +21,7 @@ struct Receiver {
     process: Child,
     address: String,
     directory: PathBuf,
-    /// Open, so that it can say more.
+    /// Kept open, so that the receiver can write more.
     _said: BufReader<ChildStderr>,
 }
 
@@ -104,7 +104,7 @@ impl Drop for Receiver {
     }
 }
 
-/// The command failed in this way, and said all of this.
+/// Checks that the command failed with this code, and said all of these words.
 fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -128,7 +128,7 @@ fn who_has_no_keys_or_those_of_another_authority_is_refused_and_disturbs_nobody(
     let world = World::new();
     world.make_keys("others", "cp");
     let receiver = world.serve("a", &world.keys("keys", 2));
-    // What is no greeting at all.
+    // Bytes that are no greeting at all.
     let mut stranger = TcpStream::connect(&receiver.address).expect("it listens");
     stranger.write_all(&[0xff; 4096]).expect("it takes some bytes");
     for protection in [world.keys("others", 1), Vec::new(), vec!["--security".to_owned(), "none".to_owned()]] {
@@ -168,7 +168,7 @@ fn without_keys_a_copy_stays_on_this_host_unless_it_is_told_otherwise() {
     let world = World::new();
     let serve = squall(&["cp", "serve", "--dir", &world.path(""), "--listen", "0.0.0.0:0"]);
     assert_refused(&serve, 1, &["without protection", "--keys DIR", "--security none"]);
-    // TEST-NET-1 (RFC 5737): it is not even dialed.
+    // TEST-NET-1 (RFC 5737): the command does not even dial it.
     assert_refused(&world.push_to("192.0.2.1:7700", &[]), 1, &["192.0.2.1:7700", "--keys DIR", "--security none"]);
 }
 

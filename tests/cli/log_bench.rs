@@ -44,7 +44,7 @@ fn assert_plausible(row: &Value, size: f64) {
     assert!((number(row, "bytes_per_second") / rate / size - 1.0).abs() < 1e-6, "{row}");
     let [p50, p99, p999] = ["latency_p50_us", "latency_p99_us", "latency_p999_us"].map(|field| number(row, field));
     assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{row}");
-    // A batch has a record at least, and a record is longer than its payload.
+    // A batch has at least one record, and a record is longer than its payload.
     assert!(number(row, "batch_mean") >= 1.0, "{row}");
     assert!(number(row, "batch_bytes_mean") > size * number(row, "batch_mean"), "{row}");
     assert!(number(row, "fsyncs_per_second") > 0.0, "{row}");

@@ -25,13 +25,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command prints that must succeed.
+/// The output of a command that must succeed.
 fn says(output: &Output) -> String {
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
-/// What a command complains of, which must exit so.
+/// The errors of a command, which must exit with this code.
 fn complains(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stderr)
@@ -43,11 +43,11 @@ fn all(from: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 struct Process(Child);
 
 impl Process {
-    /// Waits for its end, and for what it says until then.
+    /// Waits for the process to end, and returns its output.
     fn end(mut self) -> Output {
         drop(self.0.stdin.take());
         let (stdout, stderr) = (self.0.stdout.take(), self.0.stderr.take());
@@ -66,9 +66,9 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// As `kill -9`.
+    /// Kills the process, as `kill -9` does.
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -88,7 +88,7 @@ impl Cluster {
         let mut file = format!("cluster = \"{name}\"\nstorage = \"{{id}}\"\nfailure_timeout_ms = 500\n");
         let mut addresses = Vec::new();
         if backend == "tcp" {
-            // All at once, so that no port comes twice.
+            // All are bound at once, so that no port comes twice.
             let held: Vec<_> =
                 NODES.iter().map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
             addresses = held.iter().map(|held| held.local_addr().expect("it has one").to_string()).collect();
@@ -109,7 +109,7 @@ impl Cluster {
         self.base.path().join("log.toml")
     }
 
-    /// Where a node has its log.
+    /// The directory of a node's log.
     fn log(&self, id: u32) -> PathBuf {
         self.base.path().join(id.to_string()).join("logs").join("log")
     }
@@ -170,7 +170,7 @@ fn what_is_appended_can_be_read_by_version_and_by_time() {
     for backend in ["shm", "tcp"] {
         let cluster = Cluster::new("read", backend);
         let _nodes = cluster.start(&NODES);
-        // More than may be under way at a time.
+        // More lines than may be under way at a time.
         let lines = lines(0..6000);
         let versions = cluster.append(&lines);
         assert_eq!(versions.len(), lines.len());
@@ -214,7 +214,7 @@ fn what_is_appended_can_be_read_by_version_and_by_time() {
 fn whole_files_are_records_and_need_be_no_text() {
     let cluster = Cluster::new("files", "shm");
     let _nodes = cluster.start(&NODES);
-    // Longer than what goes through the ring, and than a page.
+    // A line longer than the messages that go through the ring, and than a page.
     let long: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     let paths = ["empty", "short", "long"].map(|name| cluster.base.path().join(name));
     for (path, contents) in paths.iter().zip([&b""[..], b"\xff\n\x00", &long]) {
@@ -265,11 +265,11 @@ fn appending_and_following_go_on_when_members_die_and_come_back() {
 
         say(0..100);
         assert_eq!(shown.take(100), lines[..100]);
-        // One of them is whom the commands talk to, sooner or later.
+        // The commands come to talk to this node sooner or later.
         drop(nodes.remove(0));
         say(100..200);
         assert_eq!(shown.take(100), lines[100..200]);
-        // Two of three were killed, and the third can't go on alone; then it is killed, too.
+        // Two of three were killed, and the third can't go on alone. Then it is killed, too.
         drop(nodes);
         say(200..300);
         let _nodes = cluster.start(&[3, 1, 2]);
@@ -320,7 +320,7 @@ fn a_member_without_a_majority_says_so_and_shows_what_it_has_to_who_wants_that()
             if !output.status.success() {
                 break output;
             }
-            // Others may vouch for it until it misses them.
+            // Others may vouch for it until they miss its heartbeats.
             assert!(begun.elapsed() < Duration::from_secs(30), "it reads though nobody vouches for it");
         };
         let why = complains(&refused, 1);

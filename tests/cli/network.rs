@@ -28,7 +28,7 @@ fn rows(bench: &str, options: &str) -> Vec<Value> {
     figures.into_iter().filter(|figure| figure["bench"] == bench).collect()
 }
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 struct Directory(TempDir);
 
 impl Directory {
@@ -68,7 +68,7 @@ fn over_sockets_bulk_data_goes_by_the_pipeline() {
 
 #[test]
 fn nodes_can_be_started_through_a_command() {
-    // `env` starts what follows, as `ip netns exec NAME` does, which only root may.
+    // `env` starts the command behind it, as `ip netns exec NAME` does, which only root may.
     let arguments = "bench ordered --bare --nodes 2 --seconds 0.2 --fabric tcp --json --wrap";
     let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
     arguments.push("env SQUALL_HOST={host}");
@@ -108,7 +108,7 @@ fn keys_are_made_shown_and_never_replaced_unasked() {
 fn the_doctor_says_whether_a_node_can_run() {
     let directory = Directory::new();
     let config = directory.path("squall.toml");
-    // Held while the others look.
+    // The port is held while the other checks run.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let held = listener.local_addr().expect("it has an address");
     let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port is free");

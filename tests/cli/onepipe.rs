@@ -1,4 +1,4 @@
-//! `squall sim onepipe` and `squall bench onepipe`, as a user runs them, and what the 1Pipe paper says.
+//! `squall sim onepipe` and `squall bench onepipe`, as a user runs them, and the findings of the 1Pipe paper.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
 }
 
-/// What it prints, if it succeeds.
+/// The output of the command, which must succeed.
 fn printed(arguments: &str) -> String {
     let output = squall(arguments);
     assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! `squall rdmc` and `squall sim rdmc`, as a user runs them; and with the latter, what the RDMC papers say.
+//! `squall rdmc` and `squall sim rdmc`, as a user runs them; and with the latter, the findings of the RDMC papers.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the command prints UTF-8")
 }
 
-/// What it prints, if it succeeds.
+/// The output of the command, which must succeed.
 fn printed(arguments: &str) -> String {
     let output = squall(arguments);
     assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
@@ -38,7 +38,7 @@ fn number(row: &Value, field: &str) -> f64 {
     row[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {row}"))
 }
 
-/// A file in a directory that is gone when the test is over.
+/// A file in a directory that is removed after the test.
 struct Scratch {
     path: PathBuf,
     _directory: TempDir,

@@ -1,6 +1,6 @@
 //! Hosts for tests whose nodes are processes: network namespaces, as the script beside this file makes them.
 
-// Each test takes what it needs.
+// Each test uses only a part of this module.
 #![allow(dead_code)]
 
 use std::{
@@ -12,15 +12,15 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Hosts 1 to n, each with the name `hostK` and the addresses `10.77.0.K` and `fd77::K`. They, and what runs there, are gone
-/// when this is dropped.
+/// Hosts 1 to n, each with the name `hostK` and the addresses `10.77.0.K` and `fd77::K`. The hosts, and the processes
+/// on them, are removed when this is dropped.
 pub(crate) struct Hosts {
     set: String,
 }
 
 impl Hosts {
-    /// Makes so many; `rate` is that of each link, such as "200mbit". None where the machine or the user can't have
-    /// namespaces: the test is skipped, and says so, unless `SQUALL_FORBID_SKIPS` is set.
+    /// Makes `count` hosts; `rate` is that of each link, such as "200mbit". None where the machine or the user can't
+    /// have namespaces: the test is skipped, and says so, unless `SQUALL_FORBID_SKIPS` is set.
     pub(crate) fn up(count: u32, rate: &str) -> Option<Hosts> {
         static SETS: AtomicU32 = AtomicU32::new(0);
         let set = format!("{:x}t{}", std::process::id(), SETS.fetch_add(1, Ordering::Relaxed));
@@ -31,24 +31,24 @@ impl Hosts {
         }
         let reason = String::from_utf8_lossy(&made.stderr).trim_end().to_owned();
         assert!(env::var_os("SQUALL_FORBID_SKIPS").is_none(), "there are no hosts to test with: {reason}");
-        // Past the test harness, which keeps what passing tests print to itself.
+        // Written past the test harness, which keeps the output of passing tests to itself.
         let _ = writeln!(std::io::stderr(), "skipped: there are no hosts to test with: {reason}");
         None
     }
 
-    /// A command that will run on a host. Its process is the program's own, so signals reach it.
+    /// Returns a command that will run on a host. Its process is the program's own, so signals reach it.
     pub(crate) fn command(&self, host: u32, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.script("run");
         command.arg(host.to_string()).arg(program);
         command
     }
 
-    /// From now on, all that comes to the host or from it is lost, silently.
+    /// From now on, drops all traffic to and from a host, silently.
     pub(crate) fn cut(&self, host: u32) {
         self.change("cut", &[host]);
     }
 
-    /// The same between two hosts only.
+    /// From now on, drops all traffic between two hosts, silently.
     pub(crate) fn cut_between(&self, a: u32, b: u32) {
         self.change("cut", &[a, b]);
     }
@@ -77,12 +77,12 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // What could not be taken away is said by the script.
+        // The script itself reports anything that it could not remove.
         let _ = self.script("down").status();
     }
 }
 
-/// Of whichever package of the workspace the test is.
+/// Returns the script's path, from any package of the workspace.
 fn script() -> PathBuf {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let found = above.map(|folder| folder.join("tests/hosts/hosts")).find(|script| script.is_file());

@@ -1,4 +1,4 @@
-//! Collective operations between processes, and what becomes of them when one dies, freezes, or never comes.
+//! Collective operations between processes, and their outcome when a process dies, freezes, or never comes.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use crate::process::{self, Cluster, PATIENCE, Process};
 /// Long enough for several chunks, and for RDMC where it is used.
 const LONG: usize = 150_000;
 
-/// How long it may take until all know who was killed.
+/// The time within which all processes must know that one was killed.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
 const OPERATIONS: [&str; 10] = [
@@ -49,7 +49,7 @@ fn node() {
 
 /// Answers each line: `form INSTANCE NODE..`, or an operation, which is repeated until it fails.
 fn serve<F: Fabric + Wait>(fabric: F, config: &Config) {
-    // Some go to sleep at once.
+    // Some processes go to sleep at once.
     let spin = if config.id().0.is_multiple_of(2) { Spin::Never } else { Spin::Auto };
     let mut ranks = Collectives::new(fabric, spin, config.members().len());
     let mut on = None;
@@ -117,7 +117,7 @@ fn once<F: Fabric + Wait>(
     Ok(())
 }
 
-/// What each of some processes answers.
+/// The answers of some processes.
 struct Answers(Vec<Receiver<Option<String>>>);
 
 impl Answers {
@@ -130,7 +130,7 @@ impl Answers {
         Answers(processes.iter_mut().map(listen).collect())
     }
 
-    /// The next answer of each, which is `expected`.
+    /// Checks that the next answer of each process is `expected`.
     fn all(&self, expected: &str, what: &str) {
         self.all_within(PATIENCE, expected, what);
     }
@@ -191,11 +191,11 @@ fn one_that_is_frozen_only_delays_the_others() {
     let answers = Answers::of(&mut processes);
     processes[1].signal("-STOP");
     form(&mut processes, 1);
-    // Nobody can have formed without it.
+    // No process can have formed without it.
     assert!(answers.0[0].recv_timeout(Duration::from_millis(50)).is_err());
     processes[1].signal("-CONT");
     answers.all("formed", "after a freeze");
-    // Nor does an operation go wrong in which one stops.
+    // An operation does not go wrong either if a process stops during it.
     processes.iter_mut().for_each(|process| process.tell("allreduce"));
     answers.all("running", "once");
     processes[1].signal("-STOP");
@@ -266,7 +266,7 @@ fn several_operations_are_under_way_while_others_are_waited_for() {
                 })
                 .skip(2)
                 .collect();
-            // The results of the first two were dropped when others took their lanes.
+            // The results of the first two were dropped when other operations took their lanes.
             ranks.barrier(all).expect("nobody fails");
             for (k, sum) in (2..).zip(sums).skip(1) {
                 let expected = vec![3 + 3 * (k + round); 1000 * (k as usize + 1)];

@@ -1,5 +1,5 @@
-//! Processes whose logs were damaged while they were ended: a complete copy that comes late, and what an operator does where there is
-//! none.
+//! Processes whose logs were damaged while they were ended: a complete copy that comes late, and the work of an
+//! operator where there is none.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,7 +12,7 @@ use std::{
 
 use crate::process::{self, Cluster, Process};
 
-/// A log at rest has noted by then how far it was acknowledged.
+/// The time after which a log at rest has noted its acknowledged mark.
 const QUIET: Duration = Duration::from_millis(2500);
 
 #[test]
@@ -25,7 +25,7 @@ fn log_of(cluster: &Cluster, id: u32) -> PathBuf {
     cluster.directory(id).join("logs/sum")
 }
 
-/// The newest segment that has records, and where they end in it.
+/// The newest segment that has records, and the end of its records.
 fn end_of(log: &Path) -> (PathBuf, u64) {
     let names = fs::read_dir(log).expect("it is there").map(|entry| entry.expect("it can be listed").path());
     let mut segments: Vec<PathBuf> = names
@@ -46,7 +46,7 @@ fn zero_end(log: &Path, bytes: u64) {
     file.write_all_at(&vec![0; bytes as usize], end - bytes).expect("it can be written");
 }
 
-/// Starts a cluster, adds so many numbers, lets the logs rest, and ends all processes.
+/// Starts a cluster, adds `numbers` numbers, lets the logs rest, and ends all processes.
 fn add(cluster: &Cluster, numbers: usize) {
     let mut nodes = cluster.start();
     let members = nodes.len();
@@ -62,7 +62,7 @@ fn squall(arguments: &[&str], paths: &[&Path]) -> Output {
     command.arg("log").args(arguments).args(paths).output().expect("it can be started")
 }
 
-/// A command's words on both streams.
+/// The output of a command, on both streams.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }

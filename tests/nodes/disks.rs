@@ -1,4 +1,4 @@
-//! A node whose disk is full, in earnest: a small file system of its own.
+//! A node whose disk is full: a real, small file system of its own.
 
 use std::{
     collections::VecDeque,
@@ -17,15 +17,15 @@ use crate::process::{self, Cluster, PATIENCE, say};
 
 const GROUP: &str = "log";
 
-/// A log has room for one segment of 64 MiB there, and not for two.
+/// The file system has room for one segment of 64 MiB, and not for two.
 const SMALL: &str = "size=100m";
 const LARGE: &str = "size=400m";
 
-/// These are more than a segment.
+/// The number of records, which take more than a segment.
 const RECORDS: u64 = 700;
 const RECORD_BYTES: usize = 128 << 10;
 
-/// So many appends are under way.
+/// The number of appends that are under way.
 const WINDOW: usize = 4;
 
 #[test]
@@ -41,7 +41,7 @@ fn node() {
             "append" => append(|record| group.submit(record).deadline(PATIENCE)),
             "end" => node.wait_ended().to_string(),
             "view" => {
-                // Ranks tell who joined when, which on a busy machine is anybody's.
+                // Ranks follow the order of joining, which on a busy machine may be any.
                 let mut senders = node.view().shards[0].senders.clone();
                 senders.sort_unstable();
                 format!("{senders:?}")
@@ -54,7 +54,7 @@ fn node() {
     }
 }
 
-/// Appends records, each until it is acknowledged. Returns how many were.
+/// Appends records, each until it is acknowledged. Returns the number that were.
 fn append(mut submit: impl FnMut(&Vec<u8>) -> Submit<Appended>) -> String {
     let record = vec![7; RECORD_BYTES];
     let (mut begun, mut acknowledged, mut under_way) = (0, 0, VecDeque::new());
@@ -72,7 +72,7 @@ fn append(mut submit: impl FnMut(&Vec<u8>) -> Submit<Appended>) -> String {
     acknowledged.to_string()
 }
 
-/// What a member says of its log up to a version, part by part.
+/// The parts of a member's log up to a version, as it reports them.
 fn check(log: &LogClient, member: u32, end: u64) -> Vec<Checked> {
     let mut log = log.at_member(NodeId(member));
     let mut parts: Vec<Checked> = Vec::new();
@@ -81,7 +81,7 @@ fn check(log: &LogClient, member: u32, end: u64) -> Vec<Checked> {
     while checked(&parts) < end {
         assert!(Instant::now() < deadline, "member {member} has {} of {end}", checked(&parts));
         let part = log.check(checked(&parts) + 1, end).expect("it can be read");
-        // It may hear a little later than others what is safe.
+        // It may learn a little later than others which version is safe.
         if part.to > checked(&parts) {
             parts.push(part);
         }
@@ -89,7 +89,7 @@ fn check(log: &LogClient, member: u32, end: u64) -> Vec<Checked> {
     parts
 }
 
-/// A small file system, which a node's process has and leaves behind.
+/// A small file system that a node's process uses, and that remains when the process ends.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -113,7 +113,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Nobody would look at what comes of it.
+        // No code would look at the result.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -125,7 +125,7 @@ fn a_node_whose_disk_is_full_leaves_and_comes_back_when_there_is_space() {
     let mut nodes = cluster.start();
     assert_eq!(nodes[0].ask("append"), RECORDS.to_string(), "the others go on");
     let reason = nodes[2].ask("end");
-    // The view log is on that disk as well, and may be the one that finds out.
+    // The view log is on that disk as well, and may be the first to notice.
     let names_it = reason.contains("disk failed") || reason.contains("the view log can't be kept");
     assert!(names_it && reason.contains("No space left"), "{reason}");
     nodes[0].wait_view(&[1, 2]);

@@ -1,5 +1,5 @@
-//! Nodes as processes that die without a word or stand still, over shared memory and TCP: the others go on, nothing that was
-//! acknowledged is lost, and who comes back gets the state.
+//! Nodes as processes that die without notice or stand still, over shared memory and TCP. The others go on, nothing
+//! that was acknowledged is lost, and a node that comes back gets the state.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn one_of_three_alone_says_so_and_goes_on_when_another_is_back(backend: &'static
     for node in &nodes[1..] {
         node.signal("-CONT");
     }
-    // What became of the 1 that was under way nobody knew.
+    // The outcome of the 1 that was under way is unknown.
     let sum = nodes[0].serves();
     assert!((1..=2).contains(&sum), "{sum}");
     for node in &mut nodes {

@@ -1,7 +1,8 @@
-//! Groups of processes come into being though one of them dies while they do, or though their host has no time for all of them; or those
-//! who wait say in time what is missing.
+//! Groups of processes form though one of them dies meanwhile, or though their host has no time for all of them.
+//! Otherwise, the processes that wait say in time what is missing.
 //!
-//! `SQUALL_ROUNDS` sets how often a founder dies, `SQUALL_SEED` with which moment that begins. A large group takes the whole machine:
+//! `SQUALL_ROUNDS` sets the number of times that a founder dies, `SQUALL_SEED` the moment with which that begins. A
+//! large group takes the whole machine:
 //!
 //! ```text
 //! SQUALL_ROUNDS=50 cargo test --release --test nodes forming:: -- --nocapture
@@ -28,8 +29,8 @@ use squall::{
 
 use crate::{process::say, sum::Sum};
 
-/// What tells a process of this program which node it is: `id members witness formation_ms addresses keys storage cluster`, where `-` stands for
-/// what there is not.
+/// The variable that tells a process of this program which node it is: `id members witness formation_ms addresses keys
+/// storage cluster`, where `-` stands for a missing value.
 const NODE: &str = "SQUALL_TEST_FORMING";
 
 #[test]
@@ -56,7 +57,7 @@ fn node() {
     if config.is_witness() {
         let witness = Witness::start(&config).expect("it votes");
         say("ready").expect("the test listens");
-        // Until the test ends it.
+        // The process runs until the test ends it.
         let _ = io::stdin().lines().count();
         return drop(witness);
     }
@@ -104,7 +105,7 @@ enum Line {
     Log(String),
 }
 
-/// A node's process, which ends with this.
+/// A node's process, which is killed when this is dropped.
 struct Process {
     id: u32,
     child: Child,
@@ -123,7 +124,7 @@ impl Process {
         let (answers, lines) = mpsc::channel();
         let logs = answers.clone();
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
-        // Nobody listens any more once the process is dropped.
+        // Nothing receives any more once the process is dropped.
         thread::spawn(move || {
             let said = BufReader::new(out).lines().map_while(Result::ok);
             let answer = |line: String| line.strip_prefix("> ").map(str::to_owned);
@@ -141,7 +142,7 @@ impl Process {
         Process { id, child, stdin, lines, started: Instant::now() }
     }
 
-    /// The next answer, if it comes before a moment.
+    /// Returns the next answer, if it comes before a moment.
     fn answer(&self, until: Instant) -> Option<String> {
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -167,7 +168,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -177,13 +178,13 @@ fn number(name: &str, usual: u64) -> u64 {
     env::var(name).ok().map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// How long a founder and the others wait for their first view.
+/// The time that a founder and the others wait for their first view.
 const FORMATION: Duration = Duration::from_secs(3);
 
-/// How long a busy machine may take beyond that.
+/// The time that a busy machine may take beyond that.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// How many groups form at a time.
+/// The number of groups that form at a time.
 const AT_ONCE: u64 = 4;
 
 #[test]
@@ -200,7 +201,7 @@ fn none_hangs_of_two_members_and_a_witness_whose_founder_dies_at_any_moment() {
     eprintln!("{rounds} founders died: {formed} times the other was a member, else it ended in time with a sentence");
 }
 
-/// Lets the founder die at the seed's moment. Returns what became of the other member.
+/// Lets the founder die at the seed's moment. Returns the fate of the other member.
 fn round(seed: u64) -> &'static str {
     let mut rng = fastrand::Rng::with_seed(seed);
     let directory = tempfile::tempdir().expect("a directory can be made");
@@ -225,13 +226,13 @@ fn round(seed: u64) -> &'static str {
         thread::sleep(Duration::from_millis(rng.u64(0..1500)));
         launch(1)
     });
-    // None ends before all have said what became of them: one that joins needs the others.
+    // None ends before all have reported their fate: one that joins needs the others.
     let mut processes: Vec<Process> = [Some(other), again].into_iter().flatten().collect();
     let ways: Vec<_> = processes.iter_mut().map(|process| came_to(process, seed)).collect();
     ways[0]
 }
 
-/// What became of a process within its formation timeout.
+/// The fate of a process within its formation timeout.
 fn came_to(process: &mut Process, seed: u64) -> &'static str {
     let id = process.id;
     let until = process.started + FORMATION + SLACK;
@@ -247,8 +248,8 @@ fn came_to(process: &mut Process, seed: u64) -> &'static str {
     "member"
 }
 
-/// Starts so many nodes at once, over TCP with TLS and the default timeouts. Returns how long it took until all were in operation, and the
-/// latest epoch that any of them had then, and some seconds later.
+/// Starts `members` nodes at once, over TCP with TLS and the default timeouts. Returns the time until all were in
+/// operation, and the latest epoch that any of them had then, and some seconds later.
 fn form(members: u32, limit: Duration) -> (Duration, u64, u64) {
     let directory = tempfile::tempdir().expect("a directory can be made");
     let cluster = format!("crowd-{}", std::process::id());

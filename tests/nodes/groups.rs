@@ -8,11 +8,11 @@ use std::{
 use rkyv::Archived;
 use squall::{Applied, Config, EndReason, Group, Mode, Node, Replicated, StartError, SubmitError, Unavailable};
 
-/// Adds, and can be slow or submit to itself.
+/// A counter that adds, and can be slow or submit to itself.
 struct Counter {
     sum: i64,
     slow: Duration,
-    /// When it applies 1000, it submits 1 to this.
+    /// The group to which it submits 1 when it applies 1000.
     echo: Option<Group<Counter>>,
     waited_inside: Option<SubmitError>,
 }
@@ -28,7 +28,7 @@ impl Replicated for Counter {
     type Reply = i64;
 
     fn apply(&mut self, add: &Archived<i64>, _at: &Applied) -> i64 {
-        // A call that takes long, whatever it does meanwhile.
+        // The call takes long, as an application's may.
         thread::sleep(self.slow);
         self.sum += add.to_native();
         if add.to_native() == 1000
@@ -120,7 +120,7 @@ fn a_slow_application_moves_to_a_thread_of_its_own_and_goes_on() {
     first.shutdown();
     assert!(matches!(ledger.submit(&1).wait(), Err(SubmitError::Ended { reason: EndReason::ShutDown, .. })));
     let (second, ledger, _) = nodes.next().expect("there are two");
-    // If the first took part in the decision the second goes on, else it waits for it.
+    // If the first took part in the decision, the second goes on; else it waits for the first.
     let after = ledger.submit(&1).wait();
     assert!(matches!(after, Ok(_) | Err(SubmitError::Unavailable { why: Unavailable::NoQuorum, .. })), "{after:?}");
     assert_eq!(second.end_reason(), None);

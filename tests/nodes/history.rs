@@ -6,7 +6,7 @@ use squall::{Config, EntryBody, Group, HistoryError, Logged, Mode, Next, Node};
 
 use crate::sum::Sum;
 
-/// Longer than anything takes.
+/// A time longer than any step takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn config(directory: &Path, id: u32) -> Config {
@@ -37,7 +37,7 @@ fn add(group: &Group<Sum>, numbers: std::ops::Range<u64>) -> Vec<u64> {
     submits.into_iter().map(|submit| submit.deadline(LONG).wait().expect("it is delivered")).collect()
 }
 
-/// The versions and commands that are there, once all are that were acknowledged at some node.
+/// The versions and commands in the log, once all that were acknowledged at some node are there.
 fn log(group: &Group<Sum>, to: u64) -> Vec<(u64, u64)> {
     let mut follower = group.follow(1).expect("it is durable");
     let mut entries = Vec::new();
@@ -69,7 +69,7 @@ fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all
         assert!(matches!(entry.body, EntryBody::Command { .. }) && entry.version == version);
     }
     assert!(range.next_entry().expect("the log is well").is_none());
-    // It holds the directory, which the node is to have again.
+    // The range holds the directory, which the node is to have again.
     drop(range);
     let (then, at) = group.at_version(250, Sum::default(), |sum, at| (sum.0, at)).wait().expect("it is there");
     assert_eq!((then, at.version), (sums[249], 250));
@@ -82,7 +82,7 @@ fn what_was_acknowledged_can_be_read_everywhere_and_again_after_a_restart_of_all
     let log_status = status.groups[0].log.as_ref().expect("it is durable");
     assert_eq!((log_status.first, log_status.last, log_status.safe, log_status.image), (1, 500, 500, Some(500)));
     assert!(status.groups[0].members.iter().all(|member| member.persisted == 500));
-    // All at once, so that nobody goes on without the others.
+    // All at once, so that no node goes on without the others.
     thread::scope(|scope| nodes.into_iter().for_each(|(node, _)| _ = scope.spawn(move || node.shutdown())));
 
     let nodes = start(directory.path());

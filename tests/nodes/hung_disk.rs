@@ -1,7 +1,8 @@
-//! A durable group of five processes. One member's log hangs in the kernel, as on a disk that does not answer, while another member
-//! is killed: the others go on without both, and the first comes back once its disk answers.
+//! A durable group of five processes. One member's log hangs in the kernel, as on a disk that does not answer, while
+//! another member is killed. The others go on without both, and the first comes back once its disk answers.
 //!
-//! Skipped, and said so, where `strace` is not there or may not attach to a process, unless `SQUALL_FORBID_SKIPS` is set.
+//! Skipped, with a message, where `strace` is missing or may not attach to a process, unless `SQUALL_FORBID_SKIPS` is
+//! set.
 #![expect(clippy::print_stderr, reason = "it says why it was skipped, and how long callers waited")]
 
 use std::{
@@ -14,7 +15,8 @@ use std::{
 
 use crate::process::{self, Cluster, FAILURE_TIMEOUT, PATIENCE, Process};
 
-/// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy machine's disk may take a while, too.
+/// The time for which members wait for one whose disk stands still; for its application longer, as usual. A busy
+/// machine's disk may take a while, too.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that a busy machine takes besides.
@@ -27,11 +29,11 @@ fn node() {
     process::node_of(config.build().expect("the configuration is valid"));
 }
 
-/// Lets each write and sync of a process's log hang as long as this lives.
+/// A tracer that lets each write and sync of a process's log hang until it is dropped.
 struct HungDisk(Child);
 
 impl HungDisk {
-    /// None where that is not possible, and may be skipped.
+    /// Returns None where that is not possible, and may be skipped.
     fn of(node: &Process) -> Option<HungDisk> {
         let hung = HungDisk::attach(node);
         if hung.is_none() {
@@ -52,7 +54,7 @@ impl HungDisk {
             .process_group(0)
             .spawn();
         let mut hung = HungDisk(child.ok()?);
-        // It ends at once if it may not attach.
+        // The tracer ends at once if it may not attach.
         thread::sleep(Duration::from_millis(500));
         hung.0.try_wait().expect("it was started").is_none().then_some(hung)
     }
@@ -60,20 +62,22 @@ impl HungDisk {
 
 impl Drop for HungDisk {
     fn drop(&mut self) {
-        // With the children by which it finds out at its start what the kernel can do. The kernel lets the thread go on where it was.
+        // Kills its children, too, with which it finds out at its start what the kernel can do. The kernel lets the
+        // thread go on where it was.
         let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", self.0.id())]).status();
         let _ = self.0.wait();
     }
 }
 
-/// Callers have gone on in time: the disk is given up after its timeout, the member that was killed sooner, and each costs a view.
+/// Checks that callers have gone on in time. The disk is given up after its timeout, the member that was killed sooner,
+/// and each costs a view.
 fn went_on(began: Instant) {
     let waited = began.elapsed();
     eprintln!("callers went on after {waited:?}");
     assert!(waited < TIMEOUT + 2 * FAILURE_TIMEOUT + BUSY, "{waited:?}");
 }
 
-/// Adds one to a shard at whichever of these nodes has it. Returns how many were asked for without an answer.
+/// Adds one to a shard at the first of these nodes that has it. Returns the number of requests without an answer.
 fn add_somewhere(nodes: &mut [Process], shard: usize) -> u64 {
     let began = Instant::now();
     let mut failed = 0;

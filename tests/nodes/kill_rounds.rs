@@ -1,10 +1,12 @@
-//! Rounds of `kill -9`: real nodes die while they append, some of them or all, at any moment, and come back in any order; then all
-//! members' logs are compared with what was acknowledged. Every acknowledged record is there once, where its writer was told, all
-//! members have the same, and nothing is there that nobody sent. One test has a group of three members, and clients that are no
-//! members; the other one a group of several shards, each with replicas at two of four to six nodes.
+//! Rounds of `kill -9`: real nodes die while they append, some of them or all, at any moment, and come back in any
+//! order. Then all members' logs are compared with the acknowledged records.
 //!
-//! Ten rounds make a cluster, over shared memory and over TCP by turns. `SQUALL_ROUNDS` sets how many rounds there are in all of each
-//! test, `SQUALL_SEED` with what the first cluster begins:
+//! Every acknowledged record is there once, at the version that its writer was told. All members have the same, and no
+//! record is there that no writer sent. One test has a group of three members, and clients that are no members. The
+//! other one has a group of several shards, each with replicas at two of four to six nodes.
+//!
+//! Ten rounds make a cluster, over shared memory and over TCP by turns. `SQUALL_ROUNDS` sets the number of rounds of
+//! each test, `SQUALL_SEED` the seed of the first cluster:
 //!
 //! ```text
 //! SQUALL_ROUNDS=200 cargo test --release --test nodes kill_rounds:: -- --nocapture
@@ -38,29 +40,29 @@ use squall::{
 
 use crate::process::{self, Cluster, Process, RESTART_WAIT, say};
 
-/// Rounds where nobody says how many.
+/// The number of rounds where the environment names none.
 const ROUNDS: u64 = 20;
 const ROUNDS_WITH_SHARDS: u64 = 5;
 const ROUNDS_OF_A_CLUSTER: u64 = 10;
 
-/// So many appends of each writer are under way.
+/// The number of appends of each writer that are under way.
 const WINDOW: usize = 16;
 
-/// Clients that are no members. Their appends are carried out once, whoever dies.
+/// The number of clients that are no members. Their appends are carried out once, whichever nodes die.
 const SESSIONS: u32 = 2;
 
-/// How long anything may take on a busy machine.
+/// The time that any step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The time that a member may take to say what it has.
+/// The time that a member may take to answer with its records.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 const GROUP: &str = "log";
 
-/// A node that writes nothing has this number.
+/// The number of a node that writes nothing.
 const NOBODY: u32 = u32::MAX;
 
-/// The first writer that is a node's process; each has a number of its own for each shard.
+/// The number of the first writer that is a node's process. A node has a number of its own for each shard.
 const FIRST_PROCESS: u32 = 1000;
 
 /// A cluster's nodes, its group's shards, and the replicas of each.
@@ -71,7 +73,7 @@ struct Layout {
     replicas: u32,
 }
 
-/// What the `number`th record of a writer is: both, and bytes that follow from them.
+/// The `number`th record of a writer: both numbers, and bytes that follow from them.
 fn record(writer: u32, number: u32) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(u64::from(writer) << 32 | u64::from(number));
     let mut bytes = [writer.to_le_bytes(), number.to_le_bytes()].concat();
@@ -80,14 +82,14 @@ fn record(writer: u32, number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Whose record it is, and which; None if nobody has sent such.
+/// The writer and the number of a record; None if it is no writer's record.
 fn origin(bytes: &[u8]) -> Option<(u32, u32)> {
     let (&writer, rest) = bytes.split_first_chunk()?;
     let (writer, number) = (u32::from_le_bytes(writer), u32::from_le_bytes(*rest.first_chunk()?));
     (record(writer, number) == bytes).then_some((writer, number))
 }
 
-/// Appends a record to a shard.
+/// A function that appends a record to a shard.
 type Append = Box<dyn Fn(&Vec<u8>) -> Result<Submit<Appended>, SubmitError> + Send>;
 
 #[test]
@@ -114,7 +116,7 @@ fn node() {
     let mut line = String::new();
     io::stdin().read_line(&mut line).expect("it is told who it is");
     let writer: u32 = line.trim().parse().expect("a number");
-    // It does not outlive the test.
+    // The process does not outlive the test.
     thread::spawn(|| io::stdin().read(&mut [0]).map(|_| std::process::exit(0)));
     say("ready").expect("the test listens");
     if writer != NOBODY {
@@ -125,7 +127,7 @@ fn node() {
     panic!("its part is over: {:?}", node.wait_ended());
 }
 
-/// Appends one record after the other to a shard, and says of each what became of it, as long as the process lives.
+/// Appends one record after the other to a shard, and reports the outcome of each, as long as the process lives.
 fn write(writer: u32, append: &Append) {
     let (mut next, mut under_way) = (0, VecDeque::new());
     loop {
@@ -144,11 +146,11 @@ fn write(writer: u32, append: &Append) {
     }
 }
 
-/// What a writer says of one of its records.
+/// A writer's report of one of its records.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     number: u32,
-    /// None if it does not know what became of it.
+    /// None if the writer does not know the outcome.
     version: Option<u64>,
 }
 
@@ -159,7 +161,8 @@ enum News {
 }
 
 impl News {
-    /// The words of a process that has these numbers as a writer, or others. Returns the writer with it.
+    /// Parses the words of a process that has the number `process` as a writer, or others. Returns the writer with the
+    /// news.
     fn of(said: Option<&str>, process: u32) -> (u32, News) {
         let Some(said) = said else { return (process, News::Ended) };
         let numbers: Vec<u64> = said.split(' ').flat_map(str::parse).collect();
@@ -172,10 +175,10 @@ impl News {
 /// A node's process.
 struct Running {
     process: Process,
-    /// Its number as a writer of the first shard; those of the others follow.
+    /// Its number as a writer of the first shard; those of the other shards follow.
     writer: u32,
     is_ready: bool,
-    /// How many of its records were acknowledged.
+    /// The number of its records that were acknowledged.
     acknowledged: u64,
 }
 
@@ -196,23 +199,23 @@ fn session(
             }
             let Some((number, call)) = under_way.pop_front() else { return Ok(sent) };
             let appended = call.wait().map_err(|error| format!("record {number} of session {writer}: {error}"))?;
-            // Nobody listens once the test has failed.
+            // Nothing receives any more once the test has failed.
             let _ = tell.send((writer, News::Told(Told { number, version: Some(appended.version) })));
         }
     })
 }
 
-/// The entries that all replicas of a shard have been seen to have.
+/// The entries that all replicas of a shard were seen to have.
 #[derive(Default)]
 struct Checked {
     /// All versions up to this one.
     upto: u64,
-    /// Where each record is.
+    /// The version of each record.
     found: HashMap<(u32, u32), u64>,
 }
 
 impl Checked {
-    /// Looks at what came behind that, at all replicas.
+    /// Checks the entries behind `upto`, at all replicas.
     fn go_on(&mut self, cluster: &Cluster, shard: u32) -> Result<(), Box<dyn Error>> {
         let until = Instant::now() + PATIENCE;
         let (upto, records) = loop {
@@ -235,7 +238,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Reads it at all of these members, which must have the same. Returns up to where, and the records.
+    /// Reads the shard at all of these members, which must have the same. Returns the last version, and the records.
     fn read_alike(
         &self,
         clients: &ClientConfig,
@@ -244,7 +247,7 @@ impl Checked {
     ) -> Result<(u64, Vec<LogRecord>), Box<dyn Error>> {
         let mut log = LogClient::new(clients, GROUP).of_shard(shard);
         log.set_timeout(ATTEMPT);
-        // Else it knows addresses, and not whose they are.
+        // Without this, the client knows addresses, and not their nodes.
         log.members()?;
         let from = self.upto + 1;
         let (first, others) = holders.split_first().ok_or("no node holds it")?;
@@ -261,7 +264,7 @@ impl Checked {
     }
 }
 
-/// All records of these versions, at one member.
+/// Reads all records of these versions, at one member.
 fn read(log: &mut LogClient, from: u64, upto: u64) -> Result<Vec<LogRecord>, Box<dyn Error>> {
     let (mut records, mut next) = (Vec::new(), from);
     let deadline = Instant::now() + PATIENCE;
@@ -282,13 +285,13 @@ struct Rounds {
     news: Receiver<(u32, News)>,
     tell: Sender<(u32, News)>,
     next_writer: u32,
-    /// How many processes may still be heard, dead ones too.
+    /// The number of processes whose news may still come, dead ones included.
     heard: usize,
     /// By shard.
     checked: Vec<Checked>,
     /// The shards to which a node that runs has appended since the last round.
     fresh: BTreeSet<u32>,
-    /// What was acknowledged, and not yet looked for.
+    /// The acknowledged records that were not yet looked for.
     acknowledged: Vec<(u32, u32, u64)>,
     /// The largest number that each writer is known to have sent.
     sent: HashMap<u32, u32>,
@@ -321,7 +324,7 @@ impl Rounds {
         self.launch_as(id, writer, writer);
     }
 
-    /// Starts a node that has this number here, and writes as another.
+    /// Starts a node that has the number `writer` here, and that writes as `writes_as`.
     fn launch_as(&mut self, id: u32, writer: u32, writes_as: u32) {
         self.next_writer = writer + self.layout.shards;
         let mut process = self.cluster.launch(id);
@@ -329,7 +332,7 @@ impl Rounds {
         self.heard += 1;
         let tell = self.tell.clone();
         process.listen(move |said| {
-            // Nobody listens once the test has failed.
+            // Nothing receives any more once the test has failed.
             let _ = tell.send(News::of(said.as_deref(), writer));
         });
         self.nodes.insert(id, Running { process, writer, is_ready: false, acknowledged: 0 });
@@ -339,7 +342,7 @@ impl Rounds {
         self.nodes.remove(&id).expect("it runs").process.kill();
     }
 
-    /// Takes what writers say until something is so.
+    /// Takes news of writers until `so` holds.
     fn until(&mut self, what: &str, so: impl Fn(&Rounds) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !so(self) {
@@ -377,7 +380,8 @@ impl Rounds {
         writer.checked_sub(FIRST_PROCESS).map_or(0, |number| number % self.layout.shards)
     }
 
-    /// Waits until all nodes are members, and each appends that has a replica for certain; and until each shard takes records.
+    /// Waits until all nodes are members, and each that has a replica for certain appends; and until each shard takes
+    /// records.
     fn all_append(&mut self) {
         let Layout { nodes, shards, replicas } = self.layout;
         self.until("all members append", |rounds| {
@@ -392,7 +396,7 @@ impl Rounds {
         thread::sleep(most.mul_f64(self.rng.f64()));
     }
 
-    /// Nodes die, and come back.
+    /// Kills nodes, and starts them again.
     fn round(&mut self) -> String {
         let enough = self.acknowledgements + self.rng.u64(1..1500);
         self.until("appends are acknowledged", |rounds| rounds.acknowledgements >= enough);
@@ -432,7 +436,7 @@ impl Rounds {
         story
     }
 
-    /// Compares what replicas have with what was acknowledged.
+    /// Compares the replicas' records with those that were acknowledged.
     fn check(&mut self) {
         for (shard, checked) in (0..).zip(&mut self.checked) {
             checked.go_on(&self.cluster, shard).expect("all replicas have the same");
@@ -451,7 +455,7 @@ impl Rounds {
         }
     }
 
-    /// Nothing is there that nobody sent. Nobody writes any more, and all was heard.
+    /// Checks that each record there was sent. No writer writes any more, and all news was taken.
     fn check_sent(&self, sessions: &[u32]) {
         let found =
             (0..).zip(&self.checked).flat_map(|(shard, checked)| checked.found.keys().map(move |of| (shard, of)));
@@ -496,7 +500,7 @@ fn of_a_cluster(seed: u64, count: u64, layout: Layout) {
         .into_iter()
         .map(|session| session.join().expect("it does not panic").expect("all are answered"))
         .collect();
-    // All of it once more, from disks alone, when all was heard that the dead have said.
+    // Checks all of it once more, from disks alone, when all news of the dead processes was taken.
     rounds.cluster.nodes().for_each(|id| rounds.kill(id));
     rounds.until("all was heard", |rounds| rounds.heard == 0);
     for id in rounds.cluster.nodes() {

@@ -1,5 +1,5 @@
-//! Nodes that come and go, several in this process, over shared memory and TCP: a group forms whatever the order in which its
-//! nodes start, takes in who joins with its state, and lets go who leaves.
+//! Nodes that come and go, several in this process, over shared memory and TCP. A group forms in any order in which its
+//! nodes start, gives its state to nodes that join, and lets nodes leave.
 
 use std::{
     net::TcpListener,
@@ -16,12 +16,12 @@ use crate::sum::Sum;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nodes 1 to n, of whom the first ones are the list.
+/// Nodes 1 to n, of which the first ones are the list.
 struct Cluster {
     name: String,
     listed: u32,
     backend: Backend,
-    /// Where the nodes listen, over TCP.
+    /// The addresses at which the nodes listen, over TCP.
     addresses: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Cluster {
         self.joiner_with(id, contact, |config| config)
     }
 
-    /// The same, with other options.
+    /// The configuration of a node that knows one other, with other options.
     fn joiner_with(&self, id: u32, contact: u32, with: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Config {
         let config = Config::builder(&self.name, id).backend(self.backend).formation_timeout(PATIENCE);
         let config = match self.backend {
@@ -78,7 +78,7 @@ fn start(config: Config) -> (Node, Group<Sum>) {
     (node.start().expect("it becomes a member"), sum)
 }
 
-/// Waits for a view of so many members, all of which hold the state.
+/// Waits for a view of `members` members, all of which hold the state.
 fn wait_complete(node: &Node, members: usize) {
     let complete = |view: &View| view.members.len() == members && view.shards[0].senders.len() == members;
     let view = node.wait_view(PATIENCE, complete).expect("its part is not over");
@@ -125,7 +125,7 @@ fn who_joins_gets_the_state_while_the_group_works(backend: Backend) {
     });
 }
 
-/// Starts a node with a group `sum` that is to be refused. Returns why.
+/// Starts a node with a group `sum` that is to be refused. Returns the reason.
 fn refused<R: Replicated>(config: Config, replica: R) -> String {
     let mut node = Node::builder(config);
     let _group = node.group("sum", replica);
@@ -137,7 +137,7 @@ fn refused<R: Replicated>(config: Config, replica: R) -> String {
 }
 
 fn who_differs_is_refused_before_it_costs_a_view(backend: Backend) {
-    /// Its commands have the size of `Sum`'s, but it is of a version of its own.
+    /// A replica whose commands have the size of `Sum`'s, but whose version is its own.
     struct Newer;
     impl Replicated for Newer {
         type Command = u64;
@@ -145,7 +145,7 @@ fn who_differs_is_refused_before_it_costs_a_view(backend: Backend) {
         const SCHEMA: Schema = Schema::new("sum", 2);
         fn apply(&mut self, _: &Archived<u64>, _: &Applied) {}
     }
-    /// It declares nothing, but has smaller commands.
+    /// A replica that declares no version, but has smaller commands.
     struct Smaller;
     impl Replicated for Smaller {
         type Command = u16;
@@ -196,7 +196,7 @@ fn who_leaves_is_missed_by_nobody(backend: Backend) {
             writers.into_iter().for_each(|writer| writer.join().expect("nothing fails"));
         });
         drop((leaving, left_behind));
-        // The same node again, with nothing.
+        // Starts the same node again, without state.
         let id = leaver as u32 + 1;
         let (node, group) = start(cluster.config(id));
         wait_complete(&node, 3);
@@ -221,7 +221,7 @@ fn all_members_are_replaced_one_by_one(backend: Backend) {
     }
 }
 
-/// As supervisors do that stop all processes at once, each of which leaves and ends.
+/// Stops all nodes at once, as supervisors do: each of them leaves and ends.
 fn all_leave_at_once_and_none_is_stranded(backend: Backend) {
     for round in 0..5 {
         let cluster = Cluster::new(&format!("all-{round}"), backend, 3, 3);

@@ -1,4 +1,5 @@
-//! Nodes over TCP, several in this process: they meet by their addresses, and those whose keys are not the cluster's never do.
+//! Nodes over TCP, several in this process: they meet by their addresses, except for nodes whose keys are not the
+//! cluster's.
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -10,7 +11,7 @@ use squall::{
 };
 use tempfile::TempDir;
 
-/// Adds the lengths of what it is told.
+/// The sum of the lengths of its commands.
 struct Length(u64);
 
 impl Replicated for Length {
@@ -23,7 +24,7 @@ impl Replicated for Length {
     }
 }
 
-/// A cluster's addresses, and a directory for its keys that goes with the test.
+/// A cluster's addresses, and a directory for its keys that is removed after the test.
 struct Cluster {
     name: String,
     addresses: Vec<String>,
@@ -87,12 +88,12 @@ fn small_and_large_messages_are_applied_by_all(cluster: &Cluster, security: impl
     assert!(configs.iter().all(|config| config.carrier() == Carrier::Tcp));
     let nodes: Vec<_> = start_all(configs).into_iter().map(|node| node.expect("the view is formed")).collect();
     let mut sum = 0;
-    // One goes through the rings, the other by RDMC.
+    // One message goes through the rings, the other by RDMC.
     for (sender, bytes) in [(0, 100), (1, 1_000_000), (2, 7)] {
         sum += bytes as u64;
         assert_eq!(nodes[sender].1.submit(&vec![7; bytes]).wait().expect("it is applied"), sum);
     }
-    // Somebody who looks, as `squall doctor` does, disturbs nobody.
+    // A node that only looks, as `squall doctor` does, disturbs no member.
     let looking = cluster.config(1, security(1), PATIENCE);
     looking.greet(NodeId(2), PATIENCE).expect("node 2 knows node 1");
     for (node, group) in &nodes {

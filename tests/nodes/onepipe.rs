@@ -1,5 +1,5 @@
-//! A 1Pipe group of processes whose nodes' views settle failures: one is killed, or stands still, in the midst of reliable
-//! scatterings.
+//! A 1Pipe group of processes whose nodes' views settle failures. One process is killed, or stands still, in the midst
+//! of reliable scatterings.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use crate::{
 /// The number of the last scattering before a pause, which goes to all.
 const FENCE: u64 = u64::MAX;
 
-/// So many messages delivered show that the group goes on.
+/// The number of messages whose delivery shows that the group goes on.
 const ENOUGH: usize = 2000;
 
 #[test]
@@ -95,7 +95,7 @@ fn node() {
             }
         }
         if submits {
-            // While a view ends, this waits for the next.
+            // While a view ends, the submit waits for the next.
             sum.submit(&1).deadline(PATIENCE).wait().expect("the group goes on");
         }
         let wait = Duration::from_micros(if sends { 50 } else { 1_000_000 });
@@ -139,11 +139,11 @@ fn pipes(cluster: &str, id: u32, nodes: u32) -> Config {
 /// A scattering: its sender's rank and number, and the ranks that it is for.
 type Name = (usize, u64);
 
-/// What a rank tells of a pause.
+/// A rank's report at a pause.
 struct Told {
     rank: usize,
     back: Vec<u64>,
-    /// In the order of delivery, with the ranks that each is for.
+    /// The scatterings in the order of delivery, with the ranks that each is for.
     log: Vec<(Name, Vec<usize>)>,
 }
 
@@ -161,7 +161,7 @@ impl Told {
     }
 }
 
-/// A process that is heard all the time: one that waits for its words to be read drives no group.
+/// A process whose output is read all the time: one that waits for its output to be read drives no group.
 struct Rank {
     rank: usize,
     process: Process,
@@ -181,7 +181,7 @@ impl Rank {
     }
 }
 
-/// Lets all send, and waits until each has delivered enough.
+/// Lets all ranks send, and waits until each has delivered enough.
 fn go(ranks: &mut [Rank]) {
     ranks.iter_mut().for_each(|rank| rank.process.tell("go"));
     ranks.iter().for_each(|rank| assert_eq!(rank.hear(), "going"));
@@ -192,7 +192,8 @@ fn pause(ranks: &mut [Rank]) -> Vec<Told> {
     ranks.iter().map(|rank| Told::new(rank.rank, &rank.hear())).collect()
 }
 
-/// Survivors have delivered each scattering everywhere or nowhere, in one order, and know of all that were not.
+/// Checks that survivors have delivered each scattering everywhere or nowhere, in one order, and know of all that were
+/// not delivered.
 fn check(all: &[Told]) {
     let places: BTreeMap<usize, BTreeMap<Name, usize>> = all
         .iter()
@@ -216,7 +217,7 @@ fn check(all: &[Told]) {
     }
 }
 
-/// One of four goes, as `stop` does it, while all scatter; the others settle that and go on.
+/// Stops one of four processes with `stop` while all scatter; the others settle its scatterings and go on.
 fn one_goes(test: &str, stop: impl Fn(&mut Process), then: impl Fn(&Rank)) {
     for victim in [3, 0] {
         let cluster = Cluster::new(&format!("onepipe-{test}-{victim}"), "shm", 4);
@@ -253,7 +254,7 @@ fn a_view_that_ends_does_not_wait_for_threads_that_wait_for_the_next() {
     check(&pause(&mut ranks));
     ranks.iter_mut().for_each(|rank| rank.process.tell("submit"));
     go(&mut ranks);
-    // The thread that drives its rank waits until it is out.
+    // The thread that drives the rank of the node that leaves waits until it is out.
     let mut leaves = ranks.pop().expect("there are three");
     leaves.process.tell("leave");
     assert_eq!(leaves.hear(), "left");
@@ -261,7 +262,7 @@ fn a_view_that_ends_does_not_wait_for_threads_that_wait_for_the_next() {
     check(&pause(&mut ranks));
 }
 
-/// Whose replica fails.
+/// A replica that fails.
 struct Fails;
 
 impl Replicated for Fails {

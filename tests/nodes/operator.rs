@@ -1,4 +1,5 @@
-//! What operators ask of nodes that run, and tell them: several nodes in this process, or each in one of its own.
+//! The requests and orders of operators to nodes that run: several nodes in this process, or each in a process of its
+//! own.
 
 use std::{
     fs,
@@ -122,7 +123,7 @@ fn who_is_told_to_leave_says_that_it_has() {
 
 #[test]
 fn a_survivor_goes_on_if_an_operator_forces_it() {
-    // Whoever of the other two ends first, the third has no majority.
+    // Whichever of the other two ends first, the third has no majority.
     let mut started = start_all((1..=3).map(|id| config("recover", id, 3).voters(1..=3)).collect());
     started[0].1.submit(&5).wait().expect("it is applied");
     let mut client = ask("recover", 3);
@@ -143,14 +144,14 @@ fn a_survivor_goes_on_if_an_operator_forces_it() {
     let report = client.status().expect("it answers");
     assert_eq!((nodes(&report), report.forced.len()), (vec![3], 1));
     assert!(report.forced[0].contains("fire"), "{:?}", report.forced);
-    // Those of the old life join as new ones.
+    // Nodes of the old life join as new ones.
     let (back, sum) = start(config("recover", 1, 3)).expect("it joins");
     let complete = |view: &squall::View| view.shards[0].is_complete(NodeId(1));
     assert!(back.wait_view(PATIENCE, complete).expect("it goes on").is_some());
     assert_eq!(sum.submit(&1).wait(), Ok(7));
 }
 
-/// Two processes of five, 4 and 5, whose members 1 to 3 are lost for ever, as both say. What was added is 5.
+/// Two processes of five, 4 and 5, whose members 1 to 3 are lost for ever, as both report. The sum is 5.
 fn two_survivors(test: &str) -> (String, [process::Process; 2]) {
     let cluster = process::Cluster::new(test, "shm", 5);
     let mut nodes = cluster.start();
@@ -196,7 +197,7 @@ fn of_two_survivors_that_are_forced_at_once_one_goes_on_and_the_other_joins_it()
     assert_eq!((done.len(), refused.len()), (1, 1), "{outputs:?}");
     let why = String::from_utf8_lossy(&refused[0].stderr);
     assert!(why.contains("this node joins it"), "{why}");
-    // In either order.
+    // They join in either order.
     until("they are one group", || four.ask("view").len() == "[NodeId(4), NodeId(5)]".len());
     let sum = four.serves();
     assert_eq!((sum, five.serves()), (5, 5));
@@ -210,7 +211,7 @@ fn who_is_dropped_again_soon_waits_and_says_how_long() {
     let back = |than: u64| move |view: &squall::View| view.epoch.0 > than && view.shards[0].is_complete(NodeId(3));
     client.suspect(NodeId(3)).expect("it is a member");
     let view = started[2].0.wait_view(PATIENCE, back(2)).expect("it goes on").expect("it is back at once");
-    // Another may hear of it a little later.
+    // Another member may learn of it a little later.
     assert!(started[0].0.wait_view(PATIENCE, back(2)).expect("it goes on").is_some());
     client.suspect(NodeId(3)).expect("it is a member");
     let mut watched = ask("again", 3);
@@ -249,7 +250,7 @@ fn a_watch_shows_each_view_until_it_is_interrupted() {
     assert_eq!(process.0.wait().expect("it ends").code(), Some(0));
 }
 
-/// Programs read it: what is there stays, under these names.
+/// Programs read the report: its fields stay, under these names.
 #[test]
 fn the_fields_of_a_status_are_these() {
     let started = start_all((1..=2).map(|id| config("fields", id, 2)).collect());
@@ -318,7 +319,7 @@ fn two_members_and_a_witness_survive_the_loss_of_either_member() {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed when this is dropped.
 struct Process(Child);
 
 impl Drop for Process {

@@ -16,7 +16,7 @@ use crate::{
 
 const POISON: u64 = 13;
 
-/// A [`Sum`] that does not bear one number.
+/// A [`Sum`] that panics with one number.
 #[derive(Debug, Default)]
 struct Fragile(Sum);
 
@@ -51,7 +51,7 @@ fn node() {
     for line in io::stdin().lines() {
         let line = line.expect("the test speaks UTF-8");
         let answer = match line.split(' ').collect::<Vec<_>>()[..] {
-            // Of its only shard.
+            // The number is for its only shard.
             ["add", number, "0"] => {
                 let number = number.parse().expect("a number");
                 let sum = group.submit(&number).deadline(PATIENCE).wait();
@@ -70,7 +70,7 @@ fn squall(arguments: &[&str], log: &Path) -> Output {
     command.arg("log").args(arguments).arg(log).output().expect("it can be started")
 }
 
-/// A command's words on both streams.
+/// The output of a command, on both streams.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }

@@ -1,4 +1,5 @@
-//! `squall recover --force` as an operator meets it: what it says of shards that start empty, and of a node that it does not force.
+//! `squall recover --force` as an operator meets it: its words about shards that start empty, and about a node that it
+//! does not force.
 
 use std::{
     fs,
@@ -27,7 +28,7 @@ fn cluster(test: &str) -> String {
     format!("recover-{test}-{}", std::process::id())
 }
 
-/// Nodes with a group whose shards have so many replicas at most. Three of the nodes vote.
+/// Starts nodes with a group whose shards have at most `replicas` replicas. Three of the nodes vote.
 fn start_all(test: &str, members: u32, replicas: u32) -> Vec<(Node, Sharded<Sum>)> {
     let start = |id: u32| {
         let config = Config::builder(cluster(test), id).members(1..=members).voters(1..=3);
@@ -63,7 +64,7 @@ fn recover(cluster: &str, node: u32) -> Output {
     command.output().expect("it can be started")
 }
 
-/// All end in the same moment, so that none helps another to go on without the third.
+/// Ends all nodes in the same moment, so that none helps another to go on without the third.
 fn end(nodes: impl IntoIterator<Item = (Node, Sharded<Sum>)>) {
     thread::scope(|scope| nodes.into_iter().for_each(|(node, _)| drop(scope.spawn(|| node.shutdown()))));
 }
@@ -104,9 +105,9 @@ fn a_node_that_was_dropped_before_its_group_was_lost_is_refused_with_a_reason_an
     let (mut client, mut others) = (ask("dropped", 3), ask("dropped", 1));
     let refusal = client.recover("for fun").expect_err("it works").to_string();
     assert!(refusal.contains("it can go on: it is a member of epoch 1"), "{refusal}");
-    // Dropped again and again, it waits the longer before it asks to join.
+    // A node that is dropped again and again waits ever longer before it asks to join.
     until("it waits", || {
-        // Refused while it is no member.
+        // The request is refused while the node is no member.
         let _ = others.suspect(NodeId(3));
         let standing = client.status().expect("it answers").standing;
         matches!(standing, Standing::Waiting { rejoins_in_ms } if rejoins_in_ms > 1500)
@@ -149,7 +150,8 @@ fn a_node_that_was_started_again_goes_on_with_its_disk_when_the_others_are_lost(
     assert_eq!(others.iter_mut().map(process::Process::serves).collect::<Vec<_>>(), [6, 6]);
 }
 
-/// All processes of a group in memory end, and come back with their parts of the view log alone. The state is lost, and that is said.
+/// All processes of a group in memory end, and come back with their parts of the view log alone. The state is lost, and
+/// the nodes say so.
 #[test]
 fn a_shard_in_memory_that_no_process_has_any_more_is_said_to_be_lost_and_begins_anew_by_force() {
     let directory = tempfile::tempdir().expect("there is room");

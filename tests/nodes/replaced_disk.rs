@@ -1,5 +1,5 @@
-//! A durable shard that loses both its replicas, one of them with its disk: it waits for the other one, however often the first
-//! comes back, and then has all that was acknowledged.
+//! A durable shard that loses both its replicas, one of them with its disk. It waits for the other one, however often
+//! the first comes back, and then has all that was acknowledged.
 
 use std::{
     fs, thread,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::process::{self, Cluster, Process, holders};
 
-/// Shards that are active at once say so within this time, which is several failure timeouts.
+/// The time within which a shard that is active at once is reported so: several failure timeouts.
 const WATCHED: Duration = Duration::from_secs(3);
 
 #[test]
@@ -17,7 +17,7 @@ fn node() {
     process::node();
 }
 
-/// Watches a shard that is suspended, by what two members say.
+/// Watches a shard that is suspended, in the reports of two members.
 fn stays_suspended(cluster: &Cluster, shard: usize, members: [u32; 2]) {
     for id in members {
         let is_member = |report: &squall::admin::StatusReport| {

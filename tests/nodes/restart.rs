@@ -1,5 +1,5 @@
-//! Durable groups whose nodes all die, at any moment and in any combination, and come back with their disks: the group goes on by
-//! itself, and nothing that was acknowledged is lost.
+//! Durable groups whose nodes all die, at any moment and in any combination, and come back with their disks. The group
+//! goes on by itself, and nothing that was acknowledged is lost.
 
 use std::{
     error::Error,
@@ -85,7 +85,7 @@ fn who_has_lost_its_disk_joins_empty() {
     all_serve(&mut nodes, 7, &[1, 2, 3]);
 }
 
-/// What a node says of itself to operators.
+/// A node's standing, as it reports it to operators.
 fn standing(cluster: &Cluster, id: u32) -> Standing {
     cluster.wait_report(id, "it answers", |_| true).standing
 }
@@ -155,7 +155,7 @@ fn what_a_late_comer_alone_had_is_cut() -> Result<(), Box<dyn Error>> {
     assert_eq!(nodes[0].add(10), Ok(11));
     nodes.extend(launch(&cluster, &[3]));
     all_serve(&mut nodes, 11, &[1, 2, 3]);
-    // Nor does it come back from the disk.
+    // It does not come back from the disk either.
     process::kill_all(nodes);
     let mut nodes = launch(&cluster, &[3, 1, 2]);
     all_serve(&mut nodes, 11, &[1, 2, 3]);
@@ -167,7 +167,7 @@ fn alone(test: &str, storage: &Path, number: u64) -> Result<u64, StartError> {
     alone_with(Sum::default(), test, storage, number)
 }
 
-/// The same, with a replica of any kind.
+/// Starts a cluster of one node with this replica, and adds to its sum.
 fn alone_with<R>(replica: R, test: &str, storage: &Path, number: u64) -> Result<u64, StartError>
 where
     R: Replicated<Command = u64, Reply = u64>,
@@ -190,7 +190,7 @@ fn one_node_alone_goes_on_where_it_was() {
     }
 }
 
-/// A sum of a declared version.
+/// A sum with a declared version.
 struct Declared<const VERSION: u32>(Sum);
 
 impl<const VERSION: u32> Replicated for Declared<VERSION> {

@@ -147,20 +147,20 @@ impl Real {
     }
 }
 
-/// Waits until a node has a view with so many members, all of whose shards have two replicas with the state.
+/// Waits until a node has a view with `members` members, all of whose shards have two replicas with the state.
 fn until_whole(node: &Node, members: usize) {
     let is_whole =
         |view: &View| view.members.len() == members && view.shards.iter().all(|shard| shard.complete.len() == 2);
     assert!(node.wait_view(PATIENCE, is_whole).expect("it goes on").is_some(), "{:?}", node.view());
 }
 
-/// Adds to a shard at one of these nodes, whichever is a member of it then and serves it.
+/// Adds to a shard at the first of these nodes that is a member of it then and serves it.
 fn add(nodes: &[&Started], shard: usize, number: u64) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     for (_, sums) in nodes.iter().cycle() {
         match sums[shard].submit(&number).wait() {
             Ok(sum) => return sum,
-            // A shard that moves away takes nothing along.
+            // A shard that moves away leaves the number behind.
             Err(SubmitError::Unavailable { outcome: Outcome::NotAccepted | Outcome::NotDelivered, why }) => {
                 assert!(Instant::now() < deadline, "shard {shard}: {why}");
             }

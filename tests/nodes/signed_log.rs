@@ -1,4 +1,5 @@
-//! Nodes that sign their logs, through crashes and joins: who is given a copy of one's log, and the public key, can check it.
+//! Nodes that sign their logs, through crashes and joins: the holder of a log's copy and of the public key can check
+//! it.
 
 use std::fs;
 
@@ -17,7 +18,7 @@ fn node() {
     process::node();
 }
 
-/// Makes a key for each node, and returns what others know of them.
+/// Makes a key for each node, and returns the public keys.
 fn make_keys(cluster: &Cluster, ids: &[u32]) -> Vec<MemberKey> {
     let made = ids.iter().map(|&id| {
         let keys = LogKeys::create(NodeId(id)).expect("a key");

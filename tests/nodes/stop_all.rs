@@ -1,5 +1,6 @@
-//! All processes of a durable group are asked to end at once, as a supervisor does with SIGTERM, in the midst of submits: each calls
-//! `leave`, all end within the limit, and what was acknowledged is there when they are started again.
+//! All processes of a durable group are asked to end at once, as a supervisor does with SIGTERM, in the midst of
+//! submits. Each calls `leave`, all end within the limit, and all that was acknowledged is there when they are started
+//! again.
 
 use std::{
     io::{self, BufRead},
@@ -24,10 +25,10 @@ use crate::{
 /// The number of times that all stop, over each backend.
 const ROUNDS: u64 = 15;
 
-/// A supervisor kills a process that has not ended by then.
+/// The time after which a supervisor kills a process that has not ended.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// So many submits of each process are under way, to each shard.
+/// The number of submits of each process that are under way, to each shard.
 const WINDOW: usize = 8;
 
 #[test]
@@ -58,14 +59,15 @@ fn node() {
         thread::sleep(Duration::from_millis(1));
     }
     let has_left = node.leave(LIMIT);
-    // Whatever was accepted has an answer by now.
+    // All accepted submits have an answer by now.
     let counts = writers.into_iter().map(|writer| writer.join().expect("it does not panic"));
     let counts: Vec<String> = counts.map(|(added, asked)| format!("{added} {asked}")).collect();
     node.shutdown();
     say(&format!("{has_left} {}", counts.join(" "))).expect("the test listens");
 }
 
-/// Adds one and one until it is asked to stop. Returns how many were acknowledged, and how many may have been added.
+/// Adds ones until it is asked to stop. Returns the number that were acknowledged, and the number that may have been
+/// added.
 fn write(shard: &Group<Sum>, asked: &AtomicBool) -> (u64, u64) {
     let (mut added, mut sent) = (0, 0);
     while !asked.load(Ordering::Relaxed) {
@@ -81,7 +83,7 @@ fn write(shard: &Group<Sum>, asked: &AtomicBool) -> (u64, u64) {
     (added, sent)
 }
 
-/// The shards' sums, once each is served by a member: at all that serve it.
+/// The shards' sums at all members that serve them, once each shard is served by one.
 fn sums(nodes: &mut [Process], shards: usize) -> Vec<Vec<u64>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -98,8 +100,8 @@ fn sums(nodes: &mut [Process], shards: usize) -> Vec<Vec<u64>> {
     }
 }
 
-/// Sends all of them the signal, one soon after the other, and waits until all have ended. Returns how much was added to each shard
-/// for certain, and how much at most.
+/// Sends all of them the signal, one soon after the other, and waits until all have ended. Returns, for each shard, the
+/// number that was added for certain, and the number that was added at most.
 fn stop(nodes: &mut [Process], gap: Duration, rng: &mut Rng, shards: usize) -> Vec<(u64, u64)> {
     let began = Instant::now();
     rng.shuffle(nodes);

@@ -1,5 +1,5 @@
-//! Both replicas of a shard in memory are stopped for longer than the failure timeout: the others go on without the shard, and once
-//! the two are back it goes on with all that it had.
+//! Both replicas of a shard in memory are stopped for longer than the failure timeout. The others go on without the
+//! shard; once the two are back, it goes on with all that it had.
 
 use std::{
     thread,
@@ -32,7 +32,8 @@ fn both_replicas_are_stopped_and_the_shard_goes_on_from_their_memory(backend: &'
     assert_eq!(add(&mut nodes, 4), 7);
 }
 
-/// Adds to the sum at whichever node has it: of the two, one may come back so much later that another node takes its place.
+/// Adds to the sum at the first node that has it: of the two, one may come back so much later that another node takes
+/// its place.
 fn add(nodes: &mut [Process], number: u64) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! A replica's state on its way to a member that joins, while the members that give it die.
+//! A replica's state on its way to a member that joins, while the members that send it die.
 
 use std::{
     io::{self, Read},
@@ -16,24 +16,24 @@ use squall::{Applied, Config, Group, Node, NodeId, Replicated, Snapshot, View};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much of a state is written out before its source is killed, in bytes.
+/// The number of bytes of a state that are written out before its source is killed.
 const MIDDLE: u64 = 8 << 20;
 
-/// The length of a state of which no end is ever written.
+/// The length of a state whose end is never written.
 const ENDLESS: u64 = u64::MAX;
 
-/// How many sources are to die.
+/// The number of sources that are to die.
 const DOOMED: u32 = 2;
 
-/// What the replicas of the test have in common.
+/// The counters that the replicas of the test share.
 struct Fate {
-    /// How many states were captured.
+    /// The number of states that were captured.
     captured: AtomicU32,
-    /// Told of each source that is to die, when it is in the middle.
+    /// The channel that gets each source that is to die, when it has written the middle of its state.
     dying: Sender<u32>,
 }
 
-/// A sum, and a long part besides of which only the length counts.
+/// A sum, and a long part of which only the length counts.
 struct Long {
     node: u32,
     sum: u64,
@@ -74,7 +74,7 @@ impl Replicated for Long {
         let mut words = [[0; 8]; 2];
         words.iter_mut().try_for_each(|word| from.read_exact(word))?;
         let [sum, len] = words.map(u64::from_le_bytes);
-        // Before the end, as an application may: what breaks off is then half there.
+        // Set before the end, as an application may: then a state that breaks off is half there.
         self.sum = sum;
         if io::copy(&mut from.take(len), &mut io::sink())? < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -95,9 +95,9 @@ fn who_joins_gets_the_state_though_one_source_after_the_other_dies_in_the_middle
     let (dying, in_the_middle) = mpsc::channel();
     let fate = Arc::new(Fate { captured: AtomicU32::new(0), dying });
     let cluster = format!("transfer-{}", std::process::id());
-    // Who dies is missed at once; who only gets no turn for long stays a member.
+    // A member that dies is missed at once; one that only gets no turn for long stays a member.
     let builder = |id| Config::builder(&cluster, id).formation_timeout(PATIENCE).failure_timeout(PATIENCE);
-    // As many as have five voters, of whom two may die at once.
+    // Enough members for five voters, of which two may die at once.
     let mut nodes: Vec<_> = thread::scope(|scope| {
         let config = |id| builder(id).members(1..=5).build().expect("it is valid");
         let starting: Vec<_> = (1..=5)
@@ -116,7 +116,7 @@ fn who_joins_gets_the_state_though_one_source_after_the_other_dies_in_the_middle
     for killed in 0..DOOMED {
         let source = in_the_middle.recv_timeout(PATIENCE).expect("a source is asked");
         assert!(group.submit(&1).wait().is_err(), "it has no state");
-        // What has come is seen in its status.
+        // The status shows the bytes that have come.
         let deadline = Instant::now() + PATIENCE;
         loop {
             let fetching = node.status().expect("it runs").groups[0].fetching;

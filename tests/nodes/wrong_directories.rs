@@ -1,4 +1,5 @@
-//! Processes that are started with storage directories of others, or with old copies of their own: they say so, and nothing is lost.
+//! Processes that are started with storage directories of others, or with old copies of their own: they say so, and
+//! nothing is lost.
 
 use std::{fs, path::Path, process::Command};
 

@@ -38,7 +38,7 @@ impl Replicated for Last {
 const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * SECOND;
 const WITHIN: Duration = Duration::from_secs(5);
-/// The limit where nothing else is said.
+/// The default limit.
 const LIMIT: i64 = 5 * SECOND;
 
 fn config(members: u32, mode: Mode) -> Config {
@@ -46,7 +46,7 @@ fn config(members: u32, mode: Mode) -> Config {
     config.group("last", |group| _ = group.mode(mode)).build().expect("it is valid")
 }
 
-/// Of an even seed the group is durable, else in memory.
+/// A cluster whose group is durable if the seed is even, else in memory.
 fn cluster(members: u32, seed: u64) -> Cluster {
     let mode = if seed.is_multiple_of(2) { Mode::Durable } else { Mode::Ordered };
     Cluster::new(config(members, mode), Options { view_log: Decider::RaftOnDisks, ..Options::default() }, seed)
@@ -60,7 +60,7 @@ fn submit(seed: u64, cluster: &mut Cluster, group: &Group<Last>) -> Result<u64, 
     Ok(time)
 }
 
-/// The node dies, and is started again.
+/// Crashes a node, and starts it again.
 fn start_again(cluster: &mut Cluster, groups: &mut [Group<Last>], node: NodeId) {
     cluster.crash(node);
     groups[node.0 as usize - 1] = cluster.declare(node, "last", Last::default());
@@ -102,7 +102,7 @@ fn a_clock_that_jumps_ahead_is_refused_until_it_is_right_and_the_others_go_on() 
             assert!(number == wrong || answer.is_ok(), "seed {seed}: {answer:?}");
             at_once += usize::from(is_refused(answer));
         }
-        // It serves reads meanwhile, and is a member.
+        // The node with the wrong clock serves reads meanwhile, and is a member.
         cluster.run_for(Duration::from_secs(1));
         assert!(is_refused(submit(seed, &mut cluster, &groups[wrong])), "seed {seed}");
         let last = submit(seed, &mut cluster, &groups[(wrong + 1) % groups.len()]).expect("its clock is right");
@@ -129,7 +129,7 @@ fn who_starts_with_a_clock_that_is_ahead_stamps_nothing() {
             let answer = submit(seed, &mut cluster, group);
             assert_eq!(is_refused(answer.clone()), number == wrong, "seed {seed}: {answer:?}");
         }
-        // So does a member that comes back, with a submit that waits for its first view.
+        // A member that comes back serves as well, with a submit that waits for its first view.
         start_again(&mut cluster, &mut groups, node);
         let back = |cluster: &Cluster| cluster.view(node).is_some_and(|view| view.members.len() == 3);
         assert!(cluster.run_until(WITHIN, back), "seed {seed}");
@@ -139,7 +139,7 @@ fn who_starts_with_a_clock_that_is_ahead_stamps_nothing() {
     }
 }
 
-/// Its messages carry times behind the group's own, which it has to learn with the state.
+/// The joining member's messages carry times behind the group's own, which it has to learn with the state.
 #[test]
 fn a_member_that_joins_goes_on_with_the_group_s_time() {
     for seed in 0..20 {
@@ -162,7 +162,7 @@ fn a_member_that_joins_goes_on_with_the_group_s_time() {
     }
 }
 
-/// Nothing else goes on that could wake it.
+/// No other event could wake the member.
 #[test]
 fn a_message_that_comes_before_the_others_clocks_are_known_is_sent_once_they_are() {
     for seed in 0..40 {

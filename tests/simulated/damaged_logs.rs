@@ -1,5 +1,6 @@
-//! Logs that are damaged while their nodes are stopped, by chance: one, two or three simulated members, of whom some come late.
-//! Nothing acknowledged is lost while a disk has it, nothing wrong is shown, and a group that can't go on says so.
+//! Logs that are damaged while their nodes are stopped, by chance: one, two or three simulated members, of which some
+//! come late. Nothing acknowledged is lost while a disk has it, nothing wrong is shown, and a group that can't go on
+//! says so.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -20,13 +21,13 @@ use squall::{
 
 use crate::seeds;
 
-/// How many seeds run here.
+/// The number of seeds that run here.
 const SEEDS: u64 = 1000;
 
-/// Once all that can come are there, they serve within this time, or never.
+/// The time within which all nodes serve, once all that can start have started, or never.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A log notes how far it was acknowledged within this time.
+/// The time within which a log notes its acknowledged mark.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The numbers that it was given, in their order.
@@ -34,7 +35,7 @@ const QUIET: Duration = Duration::from_millis(200);
 struct Numbers(Vec<u64>);
 
 impl Replicated for Numbers {
-    /// Some bytes that it does not keep, so that the log is longer than the state.
+    /// A number, and bytes that the state does not keep, so that the log is longer than the state.
     type Command = (u64, Vec<u8>);
     type Reply = ();
 
@@ -63,11 +64,11 @@ struct Trial {
     waiting: Vec<(u64, Answer)>,
     acknowledged: BTreeSet<u64>,
     numbers: u64,
-    /// The logs are at rest when they are damaged.
+    /// Whether the logs are at rest when they are damaged.
     quiet: bool,
-    /// A log does not open at all.
+    /// Whether a log does not open at all.
     is_lost: bool,
-    /// What was done to disks.
+    /// The damages that were done to disks.
     damage: Vec<(NodeId, String)>,
 }
 
@@ -116,7 +117,7 @@ impl Trial {
         }
     }
 
-    /// Members are given numbers for a while, and some of them are killed and started again meanwhile, if `kills`.
+    /// Submits numbers to the members for a while. If `kills`, some members are killed and started again meanwhile.
     fn work(&mut self, kills: bool) -> Result<(), String> {
         for _ in 0..self.rng.usize(1..=40) {
             for _ in 0..self.rng.usize(0..=12) {
@@ -153,16 +154,16 @@ impl Trial {
         });
     }
 
-    /// Something happens to a disk.
+    /// Damages a disk.
     fn hurt(&mut self, node: NodeId) {
-        // Zeros in place of the last records, and of what said that they were acknowledged, are the end of a log.
+        // Zeros in place of the last records, and of the marks that acknowledged them, are the same as a log's end.
         let what = match self.rng.u8(if self.quiet { 0 } else { 2 }..3) {
             0 => {
                 let bytes = self.rng.u64(1..=20_000);
                 self.cluster.zero_end(node, 0, bytes)
             }
             1 => {
-                // The last record, or close to it.
+                // The last record, or bytes close to it.
                 let bytes = self.rng.u64(1..=16);
                 self.cluster.zero_end(node, 0, bytes)
             }
@@ -171,7 +172,7 @@ impl Trial {
         self.damage.extend(what.map(|what| (node, what)));
     }
 
-    /// Whether all members have a view in which the shard is held, by whom.
+    /// Returns the shard, if all nodes have the same last view and all of them hold the shard's state.
     fn holders(&self) -> Option<ShardView> {
         let views: Vec<_> = self.nodes().into_iter().filter_map(|node| self.cluster.view(node).cloned()).collect();
         let last = views.iter().max_by_key(|view| view.epoch)?;
@@ -205,7 +206,7 @@ impl Trial {
         for &node in &nodes[..hurt] {
             (0..self.rng.usize(1..=2)).for_each(|_| self.hurt(node));
         }
-        // Those come first, or anybody.
+        // The damaged nodes start first, or in any order.
         if self.rng.bool() {
             self.rng.shuffle(&mut nodes);
         }
@@ -229,7 +230,7 @@ impl Trial {
         self.nodes().into_iter().for_each(|node| self.cluster.kill(node));
         let mut is_good = false;
         for node in self.nodes() {
-            // One that does not open was cut when its node was started.
+            // A log that does not open was cut when its node was started.
             let repaired = self.cluster.repair_log(node, 0).map_err(|error| format!("{node}: {error}"))?;
             is_good |= repaired.left.is_empty() && repaired.missing.is_none() && !repaired.doubtful;
         }
@@ -251,7 +252,7 @@ impl Trial {
         format!("{:?}", self.nodes().into_iter().map(standing).collect::<Vec<_>>())
     }
 
-    /// All start; if `accepts_loss`, an operator cuts their logs before.
+    /// Starts all nodes. If `accepts_loss`, an operator cuts their logs before.
     fn restart(&mut self, accepts_loss: bool) -> Result<(), String> {
         for node in self.nodes() {
             if accepts_loss {
@@ -263,14 +264,14 @@ impl Trial {
         Ok(())
     }
 
-    /// A node starts. If its log does not open, an operator cuts it, as the error says.
+    /// Starts a node. If its log does not open, an operator cuts it, as the error says.
     fn start(&mut self, node: NodeId, accepts_loss: bool) -> Result<(), String> {
         let Err(why) = self.launch(node) else { return Ok(()) };
         if !why.contains("cut the log") {
             return Err(why);
         }
         if why.contains("start: log:") {
-            // Without what says which segments it is made of, only another directory helps.
+            // Without the manifest, only another directory helps.
             self.is_lost = true;
             return Ok(());
         }
@@ -278,7 +279,7 @@ impl Trial {
         self.launch(node)
     }
 
-    /// The group goes on with all that was acknowledged.
+    /// Checks that the group goes on with all that was acknowledged.
     fn is_whole(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
         let shard = loop {
@@ -300,7 +301,7 @@ impl Trial {
         }
     }
 
-    /// What its members show, which is the same, and nothing that nobody submitted.
+    /// Returns the numbers that the shard's members show. Checks that they are the same, and that each was submitted.
     fn shows(&mut self, shard: &ShardView) -> Result<BTreeSet<u64>, String> {
         let mut all = Vec::new();
         for node in &shard.complete {
@@ -321,7 +322,7 @@ impl Trial {
         }
     }
 
-    /// The members have a view, in which the shard is suspended.
+    /// Checks that each node has a view in which the shard is suspended, or has ended with a reason.
     fn says_so(&self) -> Result<(), String> {
         let says = |node: NodeId| {
             let shard = self.cluster.view(node).map(|view| view.shards[0].state.clone());

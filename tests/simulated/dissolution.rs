@@ -1,5 +1,6 @@
-//! All members of a simulated durable group leave at once, in the midst of work and of trouble: crashes, pauses, cut links and slow
-//! disks. All who run end, in bounded time, but for a few that can't know that nobody is left; and when they are started again, the group goes on with all that was acknowledged.
+//! All members of a simulated durable group leave at once, in the midst of work and of trouble: crashes, pauses, cut
+//! links and slow disks. All nodes that run end, in bounded time, except for a few that can't know that no other node
+//! is left. When they are started again, the group goes on with all that was acknowledged.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -24,7 +25,7 @@ const SEEDS: u64 = 100;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Once nothing goes wrong any more, all have ended within this time, and all serve again.
+/// The time within which all nodes have ended, once nothing goes wrong any more; and within which all serve again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The number of times that a node was left behind.
@@ -40,16 +41,16 @@ struct Submitted {
 struct Run {
     rng: Rng,
     cluster: Cluster,
-    /// By node, from 1 on.
+    /// The groups by node, from 1 on.
     groups: Vec<Group<Numbers>>,
     waiting: Vec<Submitted>,
     acknowledged: BTreeSet<u64>,
-    /// Said not to be delivered.
+    /// The numbers that are not delivered, as their clients were told.
     refused: BTreeSet<u64>,
     numbers: u64,
-    /// Something that ends some time after it began.
+    /// The troubles under way, each with the time for which it still lasts.
     troubles: Vec<(Duration, Trouble)>,
-    /// Nodes were stopped or cut off in this round.
+    /// Whether nodes were stopped or cut off in this round.
     out_of_reach: bool,
 }
 
@@ -150,7 +151,7 @@ impl Run {
         });
     }
 
-    /// Something goes wrong, or nothing.
+    /// Begins some trouble, or none.
     fn trouble(&mut self) {
         let (node, other) = (self.any(), self.any());
         let lasts = Duration::from_micros(self.rng.u64(0..=60_000));
@@ -180,7 +181,7 @@ impl Run {
         }
     }
 
-    /// All are asked to leave, one soon after the other, or one is asked to end the group.
+    /// Asks all nodes to leave, one soon after the other, or asks one to end the group.
     fn all_leave(&mut self) {
         let mut nodes = self.nodes();
         self.rng.shuffle(&mut nodes);
@@ -198,7 +199,7 @@ impl Run {
             }
             self.pass(Duration::from_millis(most), true);
         }
-        // A supervisor asks each; who came back meanwhile, and who could not be reached, too.
+        // A supervisor asks each node, also one that came back meanwhile, and one that could not be reached.
         self.nodes().into_iter().for_each(|node| self.cluster.leave(node));
     }
 
@@ -207,7 +208,7 @@ impl Run {
         nodes.all(|node| self.cluster.end_reason(node).is_some())
     }
 
-    /// Whether so many have crashed, and not said that they leave, that nothing can be decided.
+    /// Whether so many nodes have crashed without saying that they leave that nothing can be decided.
     fn is_stranded(&self) -> bool {
         let up: Vec<NodeId> = self.nodes().into_iter().filter(|&node| self.cluster.is_up(node)).collect();
         let members = up.iter().filter_map(|&node| self.cluster.view(node)).map(|view| view.members.len()).max();
@@ -215,8 +216,9 @@ impl Run {
             && (members.is_none_or(|members| 2 * up.len() <= members) || !self.cluster.has_quorum())
     }
 
-    /// Whether one node alone is left, where some were out of reach. It can't know that the others have ended: they may have done so while it
-    /// was cut off; or one was taken in, and asked to leave before it heard of that, so that it never came.
+    /// Whether one node alone is left, where some were out of reach. It can't know that the others have ended: they may
+    /// have done so while it was cut off. Or one was taken in, and asked to leave before it learned of that, so that it
+    /// never came.
     fn is_one_left_behind(&self) -> bool {
         let has_ended = |node: &NodeId| !self.cluster.is_up(*node) || self.cluster.end_reason(*node).is_some();
         self.out_of_reach && self.nodes().iter().filter(|node| !has_ended(node)).count() == 1
@@ -254,7 +256,7 @@ impl Run {
         Ok(())
     }
 
-    /// Every process ends, and is started again.
+    /// Ends every process, and starts it again.
     fn come_back(&mut self) -> Result<(), String> {
         for (_, trouble) in std::mem::take(&mut self.troubles) {
             end(&mut self.cluster, &trouble);
@@ -366,6 +368,6 @@ fn all_end_who_leave_at_once_and_nothing_acknowledged_is_lost() {
     let seeds = seeds::seeds(SEEDS);
     seeds::run_all(seeds.clone(), |seed| Run::new(seed).play());
     let (seeds, left) = (seeds.count(), LEFT_BEHIND.load(Ordering::Relaxed));
-    // None of those that run usually; and one that runs alone shows it.
+    // None of the seeds that run by default leaves one behind; and a seed that runs alone shows it.
     assert!(left <= seeds / 500, "a node is left behind in {left} of {seeds} seeds");
 }

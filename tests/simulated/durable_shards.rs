@@ -1,5 +1,6 @@
-//! Durable shards of two replicas on four to six simulated nodes and on some that join, whose disks stand still, are replaced, and
-//! lose power: nothing acknowledged is lost while a disk has it, and a shard goes on when its last holders are back.
+//! Durable shards of two replicas on four to six simulated nodes and on some that join. Disks stand still, are
+//! replaced, and lose power. Nothing acknowledged is lost while a disk has it, and a shard goes on when its last
+//! holders are back.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ const SEEDS: u64 = 40;
 
 struct Run {
     world: World,
-    /// The one node whose disk may be replaced, and whether it was.
+    /// The one node whose disk may be replaced; `wiped` is whether it was.
     victim: NodeId,
     wiped: bool,
 }
@@ -23,7 +24,7 @@ impl Run {
         Run { victim: world.any_node(), world, wiped: false }
     }
 
-    /// Something goes wrong, or well again.
+    /// Makes something go wrong, or well again.
     fn inject(&mut self) -> Result<(), String> {
         let may_wipe = self.may_wipe();
         let world = &mut self.world;
@@ -55,7 +56,7 @@ impl Run {
         Ok(())
     }
 
-    /// A node gets a shard, is left alone with it, and loses power while its disk lags.
+    /// Gives a node a shard, leaves it alone with it, and crashes it while its disk lags.
     fn strand(&mut self) -> Result<(), String> {
         let world = &mut self.world;
         let node = world.any_node();
@@ -94,7 +95,7 @@ impl Run {
         let (world, victim) = (&mut self.world, self.victim);
         world.cluster.wipe(victim);
         self.wiped = true;
-        // Its process is started more than once with the new disk.
+        // The victim's process is started up to twice with the new disk, before it stays.
         for _ in 0..world.rng.usize(0..3) {
             world.launch(victim)?;
             world.pause(100);

@@ -1,4 +1,4 @@
-//! Readers that lose the others, and those who go on without them.
+//! Readers that lose the other members, and members that go on without them.
 
 use std::{
     pin::Pin,
@@ -11,7 +11,7 @@ use squall::{
     sim::{Cluster, Options, SimConfig},
 };
 
-/// Counts what it applied.
+/// The number of commands that it applied.
 #[derive(Default)]
 struct Count(u64);
 
@@ -28,8 +28,8 @@ impl Replicated for Count {
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 const LAST: NodeId = NodeId(3);
 
-/// Three members, who have all applied three messages, and of whom the last has read just now. Its turns are not waited for,
-/// since it is no sender, so the others deliver what it lacks once they go on without it.
+/// Three members, which have all applied three messages, and of which the last has read just now. The others do not
+/// wait for its turns, since it is no sender, so they deliver the messages that it lacks once they go on without it.
 fn three(seed: u64, lease: Duration, net: SimConfig) -> (Cluster, Vec<Group<Count>>) {
     let config = Config::builder("leases", 1)
         .members([1, 2, 3])
@@ -53,7 +53,7 @@ fn three(seed: u64, lease: Duration, net: SimConfig) -> (Cluster, Vec<Group<Coun
 struct Fourth(Option<squall::Submit<u64>>);
 
 impl Fourth {
-    /// Whether a client was told now that it is applied.
+    /// Whether a client was told just now that the message is applied.
     fn is_told(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         let Some(Poll::Ready(answer)) = self.0.as_mut().map(|submit| Pin::new(submit).poll(&mut context)) else {
@@ -64,22 +64,22 @@ impl Fourth {
     }
 }
 
-/// What a read shows, or None if it failed, once it is answered.
+/// The value that a read shows, or None if it failed, once it is answered.
 fn answer(read: &mut Read<u64>) -> Poll<Option<u64>> {
     Pin::new(read).poll(&mut Context::from_waker(Waker::noop())).map(Result::ok)
 }
 
-/// What became of a reader.
+/// The findings about a reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    /// Reads that it answered which had begun before a client was told of what it lacks, and after.
+    /// The reads that it answered which began before a client was told of the message that it lacks, and after.
     before: usize,
     after: usize,
-    /// Whether a client was told while it was still a member in its own eyes.
+    /// Whether a client was told while the reader was still a member in its own view.
     dangerous: bool,
 }
 
-/// The last member is cut off, notices it some time later, and reads all the while.
+/// Cuts off the last member, which notices it some time later, and reads all the while.
 fn cut_off(seed: u64, lease: Duration) -> Found {
     let (mut cluster, groups) = three(seed, lease, SimConfig::fast());
     cluster.run_for(Duration::from_micros(seed * 37 % 500));
@@ -114,15 +114,14 @@ fn who_is_cut_off_reads_nothing_stale() {
         }
         // With a lease as long as the timeout, the others mostly wait until it has noticed.
         let dangerous = runs.iter().filter(|found| found.dangerous).count();
-        // With a lease as long as the timeout, the others wait until it has noticed.
         assert!(!lease.is_zero() || dangerous > 20, "only {dangerous} runs could go wrong");
         let by_lease = runs.iter().filter(|found| found.before > 1).count();
         assert!(lease.is_zero() || by_lease > 100, "only in {by_lease} runs did the lease answer anything");
     }
 }
 
-/// What the last member sends gets lost, which the others notice within a millisecond, and its engine stops just after it
-/// has read its clock. Its application goes on to read; then the engine goes on.
+/// Drops the messages of the last member, which the others notice within a millisecond, and stops its engine just after
+/// it has read its clock. Its application goes on to read; then the engine goes on.
 fn stopped(seed: u64) -> Found {
     let net = SimConfig { failure_timeout: Duration::from_millis(1), ..SimConfig::fast() };
     let (mut cluster, groups) = three(seed, Duration::from_millis(15), net);

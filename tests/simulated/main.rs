@@ -1,4 +1,4 @@
-//! Simulated clusters, in virtual time: what happens follows from a seed.
+//! Simulated clusters, in virtual time: all events follow from a seed.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 

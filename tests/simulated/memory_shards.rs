@@ -1,21 +1,27 @@
-//! Shards of two replicas in memory, on four to six simulated nodes and on some that join, whose processes are stopped, cut off and
-//! killed: a shard that was suspended goes on as long as the process of one of its last holders lives, with all that was
-//! acknowledged, and without what was said to be delivered by nobody.
+//! Shards of two replicas in memory, on four to six simulated nodes and on some that join, whose processes are stopped,
+//! cut off and killed. A shard that was suspended goes on as long as the process of one of its last holders lives. It
+//! goes on with all that was acknowledged, and without the messages that were reported as delivered by no member.
 //!
-//! What could make a replica wrong that is in the memory of a process which was dropped, and what shows that it does not:
+//! Reasons for which a replica in the memory of a dropped process could be wrong, and why it is not:
 //!
-//! - The process was cut off before it received what its sibling delivered. It can't be: delivery takes the receipt of all members
-//!   of the view, as their own rows say it. So the copy ends at the final count of the process, and not at what it has delivered:
-//!   what the sibling told its clients lies between the two.
-//! - It was not a member of the shard's last view, or not complete in it, or has begun another life: the view log knows the last
-//!   holders with their parts in it, and a process only speaks of what it has kept itself, also if its storage directory is the same.
-//! - It was in the last view and never installed it, since it was stopped in between: nobody has delivered anything there, and it
-//!   goes on where that view began, though it may have received more in the view before.
-//! - Another last holder still reads under a lease that this process has vouched for: it says what it has when that is over.
-//! - The shard went on elsewhere, or an operator let it begin anew: the current view does not have it suspended since then.
-//! - Its clients were told that a message is delivered by nobody, and it is among what goes on: where no trim is decided, they are
-//!   told so only of messages without a place in the order.
-//! - Several last holders come back: the shard goes on where the longest copy ends, and who has less gets the state. One that
+//! - The process was cut off before it received the messages that its sibling delivered. This can't be: delivery takes
+//!   the receipt of all members of the view, as their own rows say it. So the copy ends at the final count of the
+//!   process, and not at the place that it has delivered: the messages that the sibling reported to its clients lie
+//!   between the two.
+//! - It was not a member of the shard's last view, or not complete in it, or has begun another life. The view log knows
+//!   the last holders with their parts in it. A process only speaks of the state that it has kept itself, also if its
+//!   storage directory is the same.
+//! - It was in the last view and never installed it, since it was stopped in between. No member has delivered anything
+//!   there, and it goes on where that view began, though it may have received more in the view before.
+//! - Another last holder still reads under a lease that this process has vouched for. The process reports its copy when
+//!   that lease is over.
+//! - The shard went on elsewhere, or an operator let it begin anew. Then the current view does not have it suspended
+//!   since that view.
+//! - Its clients were told that no member delivers a message, and it is among those that go on. Where no trim is
+//!   decided, they are told so only of messages without a place in the order.
+//! - Several last holders come back. The shard goes on where the longest copy ends, and a holder that has less gets the
+//!   state. A holder that reopens the shard alone and is killed takes it along: as the only member, it has acknowledged
+//!   more than its sibling knows.
 //!   reopens it alone and is killed takes it along: as the only member it has acknowledged more than its sibling knows.
 
 use std::collections::BTreeMap;
@@ -37,7 +43,7 @@ struct Run {
     world: World,
     /// By node, the last epoch that was decided when its process was last killed.
     killed: BTreeMap<NodeId, u64>,
-    /// With the number of rounds that it lasts.
+    /// The troubles under way, each with the number of rounds that it still lasts.
     troubles: Vec<(usize, Trouble)>,
 }
 
@@ -47,7 +53,8 @@ impl Run {
         Run { world, killed: BTreeMap::new(), troubles: Vec::new() }
     }
 
-    /// Kills a process, if more than half of the last view live then: without disks no others can decide what follows.
+    /// Kills a process, if more than half of the last view's members live without it: without disks, no other nodes can
+    /// decide on the next view.
     fn kill(&mut self, node: NodeId) {
         if self.world.cluster.is_up(node) && self.goes_on_without(Some(node)) {
             let epoch = self.world.cluster.decided().map_or(0, |view| view.epoch.0);
@@ -56,7 +63,7 @@ impl Run {
         }
     }
 
-    /// Whether more than half of the members of the last view live, but for this one.
+    /// Whether more than half of the members of the last view live, without this one.
     fn goes_on_without(&self, node: Option<NodeId>) -> bool {
         let Some(view) = self.world.cluster.decided() else { return false };
         let lives = |member: &&Member| Some(member.node) != node && self.world.cluster.lives(member);
@@ -91,7 +98,7 @@ impl Run {
         }
     }
 
-    /// What is over.
+    /// Ends a round of the troubles, and mends those that are over.
     fn pass(&mut self, all: bool) {
         for (mut rounds, trouble) in std::mem::take(&mut self.troubles) {
             rounds -= 1;
@@ -102,7 +109,7 @@ impl Run {
         }
     }
 
-    /// Something befalls both replicas of a shard, at almost the same time.
+    /// Strikes both replicas of a shard, at almost the same time.
     fn strike(&mut self) {
         let replicas = self.world.any_replicas();
         let kinds = [self.world.rng.u8(0..5), self.world.rng.u8(0..5)];
@@ -116,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Something goes wrong, or well again.
+    /// Makes something go wrong, or well again.
     fn inject(&mut self) -> Result<(), String> {
         let node = self.world.any_node();
         match self.world.rng.u8(0..14) {
@@ -141,7 +148,7 @@ impl Run {
             self.world.answer()?;
         }
         self.pass(true);
-        // Some were killed while a view was on its way in which these were half.
+        // Some members were killed while a view was on its way in which they were half.
         if !self.goes_on_without(None) {
             return Ok(());
         }

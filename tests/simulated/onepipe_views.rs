@@ -1,4 +1,5 @@
-//! 1Pipe groups whose failures are settled by the views of simulated nodes: crashes, pauses and links that break, from seeds.
+//! 1Pipe groups whose failures are settled by the views of simulated nodes: crashes, pauses and links that break, from
+//! seeds.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -19,12 +20,12 @@ use squall_fabric::{Fabric, Waker, sim::SimFabric};
 
 use crate::seeds;
 
-/// How many seeds run.
+/// The number of seeds that run.
 const SEEDS: u64 = 60;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The group's network and the nodes' stand at the same time again after so long, where nothing else is said.
+/// The time after which the group's network and the nodes' stand at the same time again, by default.
 const SLICE: Duration = Duration::from_micros(20);
 
 /// A scattering: its sender's rank and number.
@@ -36,22 +37,22 @@ struct Rank {
     fabric: SimFabric,
     pipe: OnePipe<HostClock>,
     settler: Settler,
-    /// What it has sent, with the ranks that each is for.
+    /// The scatterings that it has sent, with the ranks that each is for.
     sent: BTreeMap<u64, BTreeSet<usize>>,
     ids: BTreeMap<ScatteringId, u64>,
     back: BTreeSet<u64>,
-    /// In the order of delivery.
+    /// The scatterings that were delivered, in that order.
     log: Vec<Name>,
     removed: BTreeSet<usize>,
     ended: bool,
-    /// How much it had delivered when it learned that.
+    /// The number of scatterings that it had delivered when it learned that.
     at_end: usize,
 }
 
 impl Rank {
     fn new(seat: &Seat, net: &SimNet, node: NodeId) -> Rank {
         let mut fabric = net.fabric(node);
-        // It is stepped all the time.
+        // No waker is needed, since the rank is stepped all the time.
         let (config, settler) = seat.take(Waker::new(|| ()), Duration::ZERO).expect("the node is in a view");
         let config = OnePipeConfig { ring_bytes: 4096, ..config };
         let gate = settler.gate().cloned().expect("the node closes it");
@@ -137,7 +138,7 @@ impl World {
         world
     }
 
-    /// Lets both networks come as far.
+    /// Lets both networks advance by the same time.
     fn slice(&mut self, lasts: Duration) {
         self.cluster.run_for(lasts);
         let until = self.cluster.now();
@@ -184,7 +185,7 @@ impl World {
         ![&self.down, &self.paused, &self.busy].into_iter().any(|still| still.contains(&index))
     }
 
-    /// Those that run and were not removed.
+    /// The ranks that run and were not removed.
     fn survivors(&self) -> BTreeSet<usize> {
         (0..self.ranks.len()).filter(|&index| self.runs(index) && !self.ranks[index].ended).collect()
     }
@@ -221,14 +222,14 @@ impl World {
         self.cluster.resume(node);
     }
 
-    /// Survivors agree on who is gone.
+    /// Waits until the survivors agree that these are gone.
     fn agree(&mut self, gone: &BTreeSet<usize>) {
         self.until("the survivors settle", |world| {
             world.survivors().iter().all(|&index| gone.is_subset(&world.ranks[index].removed))
         });
     }
 
-    /// Survivors agree on who is gone, and all that they have sent is settled.
+    /// Waits until the survivors agree that these are gone, and all scatterings of the survivors are settled.
     fn settle(&mut self, gone: &BTreeSet<usize>) {
         self.agree(gone);
         self.until("all is delivered or given back", |world| {
@@ -243,7 +244,8 @@ impl World {
         });
     }
 
-    /// Each scattering was delivered by all survivors that it is for, or by none; by none that came back; in one order.
+    /// Checks that each scattering was delivered by all survivors that it is for, or by none; by none if it came back;
+    /// and in one order.
     fn check(&self) {
         let survivors = self.survivors();
         for &index in &survivors {
@@ -267,7 +269,7 @@ impl World {
     }
 }
 
-/// Runs a test on each seed, and says which fails.
+/// Runs a test on each seed, and names the seed that fails.
 fn on_seeds(test: impl Fn(&mut World)) {
     for seed in seeds::seeds(SEEDS) {
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&mut World::formed(seed))));
@@ -282,7 +284,7 @@ fn on_seeds(test: impl Fn(&mut World)) {
 fn survivors_of_crashes_settle_and_go_on() {
     on_seeds(|world| {
         world.traffic(30);
-        // So that those who are left can decide what follows.
+        // Few enough that the remaining nodes can decide on the next view.
         let goes = world.rng.usize(1..=(world.ranks.len() - 1) / 2);
         let mut gone = BTreeSet::new();
         while gone.len() < goes {
@@ -338,7 +340,7 @@ fn one_whose_thread_does_something_else_holds_up_no_view_and_settles_later() {
         world.crash(goes);
         world.traffic(30);
         world.agree(&gone);
-        // Long enough to lose who does not answer.
+        // Long enough to lose a member that does not answer.
         (0..100).for_each(|_| world.slice(FAILURE_TIMEOUT / 20));
         let node = world.ranks[busy].node;
         for index in world.survivors() {

@@ -1,6 +1,6 @@
-//! A command with which the service panics, in simulated durable groups of three: all members end, and say which it is; an
-//! operator has it skipped, and the group goes on with all that was acknowledged. Members that skip different commands never
-//! serve together.
+//! A command with which the service panics, in simulated durable groups of three. All members end, and name the
+//! command. An operator has it skipped, and the group goes on with all that was acknowledged. Members that skip
+//! different commands never serve together.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -95,7 +95,7 @@ impl Trial {
         self.waiting.push((number, Box::pin(self.groups[node].submit(&command))));
     }
 
-    /// Numbers are submitted at all that run, for a while.
+    /// Submits numbers at all nodes that run, for a while.
     fn work(&mut self) {
         for _ in 0..self.rng.usize(5..40) {
             for _ in 0..self.rng.usize(0..6) {
@@ -122,8 +122,8 @@ impl Trial {
         });
     }
 
-    /// The poison is submitted in the midst of work. Returns its version, as the members say it that end. One that has not delivered it
-    /// when the others end can't go on alone.
+    /// Submits the poison in the midst of work. Returns its version, as the members that end report it. A member that
+    /// has not delivered it when the others end can't go on alone.
     fn poison(&mut self) -> u64 {
         self.cluster.start().expect("they form a group");
         self.work();
@@ -144,7 +144,7 @@ impl Trial {
         }
         assert!(!self.groups.iter().any(|group| group.submit(&(0, Vec::new())).is_accepted()), "nobody goes on");
         assert!(!self.acknowledged.contains(&POISON));
-        // What is on its way to the disks gets there, or does not.
+        // Writes that are on their way to the disks get there, or do not.
         let millis = self.rng.u64(0..3);
         self.cluster.run_for(Duration::from_millis(millis));
         version
@@ -162,7 +162,7 @@ impl Trial {
         self.cluster.launch(node)
     }
 
-    /// An operator has a version skipped. False if the node's log does not have it.
+    /// Has an operator skip a version. Returns false if the node's log does not have it.
     fn skip(&mut self, node: NodeId, version: u64) -> bool {
         match self.cluster.skip_command(node, 0, version, "it is too much") {
             Ok(()) => true,
@@ -179,7 +179,8 @@ impl Trial {
         last.map(|view| view.shards[0].complete.clone()).unwrap_or_default()
     }
 
-    /// Whether all of these come to have the state, and know it: one that has not installed its first view refuses to be read.
+    /// Whether all of these come to have the state, and know it: a node that has not installed its first view refuses
+    /// reads.
     fn come_to_hold(&mut self, nodes: &[NodeId]) -> bool {
         let is_in = |trial: &Trial, node| trial.cluster.view(node).is_some();
         let hold = |trial: &Trial| nodes.iter().all(|&node| trial.holders().contains(&node) && is_in(trial, node));
@@ -192,7 +193,8 @@ impl Trial {
         hold(self)
     }
 
-    /// All of these serve, and show the same, in the same order: all that was acknowledged, and not the poison.
+    /// Checks that all of these serve, and show the same, in the same order: all that was acknowledged, and not the
+    /// poison.
     fn shows(&mut self, nodes: &[NodeId]) {
         let hold = self.come_to_hold(nodes);
         assert!(hold, "{:?}: {:?}", self.holders(), NODES.map(|node| self.cluster.end_reason(node).cloned()));
@@ -225,7 +227,7 @@ fn refused(launched: Result<(), NotStarted>) -> String {
 }
 
 fn each(play: fn(&mut Trial)) {
-    // A trial's panics are many, and as they should be.
+    // The panics of a trial are many, and expected.
     std::panic::set_hook(Box::new(|info| {
         let said = info.to_string();
         if !said.contains("as the test wants it") {
@@ -262,7 +264,7 @@ fn a_group_goes_on_without_a_command_that_all_members_skip() {
         trial.shows(&NODES);
         trial.work();
         trial.shows(&NODES);
-        // An empty disk gets the record, or a state, and the word.
+        // A node with an empty disk gets the record, or a state, and the list of skipped commands.
         let joiner = NODES[trial.rng.usize(0..3)];
         trial.cluster.kill(joiner);
         trial.work();
@@ -285,13 +287,13 @@ fn a_member_that_does_not_skip_what_the_others_do_is_refused_and_loses_nothing()
         let other = NODES[trial.rng.usize(0..3)];
         let have_it: Vec<NodeId> =
             NODES.into_iter().filter(|&node| node != other && trial.skip(node, version)).collect();
-        // As a program would that does not panic any more; the other panics again.
+        // A mended program does not panic any more; the other panics again.
         let is_mended = trial.rng.bool();
         let launched = trial.launch(other, is_mended);
         let others: Vec<NodeId> = NODES.into_iter().filter(|&node| node != other).collect();
         others.iter().for_each(|&node| trial.launch(node, false).expect("it passes over the command"));
         if have_it.len() < 2 {
-            // Nobody knows whether the record was anywhere else.
+            // It is not known whether the record was anywhere else.
             return;
         }
         let has_it = match launched {
@@ -313,7 +315,7 @@ fn a_member_that_does_not_skip_what_the_others_do_is_refused_and_loses_nothing()
                 is_refused
             }
         };
-        // The last view may have been of two, of whom one is down.
+        // The last view may have been of two, of which one is down.
         if trial.cluster.end_reason(other).is_some() || trial.come_to_hold(&others) {
             trial.shows(&others);
             trial.work();
@@ -321,7 +323,7 @@ fn a_member_that_does_not_skip_what_the_others_do_is_refused_and_loses_nothing()
         } else {
             assert!(!trial.cluster.is_up(other), "nobody is missing");
         }
-        // One whose log ends before the command has got it, and the word, from the others.
+        // A node whose log ends before the command has got it, and the skip, from the others.
         if has_it {
             if trial.cluster.is_up(other) {
                 trial.cluster.kill(other);

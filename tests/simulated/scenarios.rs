@@ -1,6 +1,7 @@
-//! Whole clusters from seeds: see `squall::sim::scenario` for what must hold.
+//! Whole clusters from seeds: see `squall::sim::scenario` for the invariants.
 //!
-//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall sim replay SEED` tells what happens in it.
+//! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual; `squall sim replay SEED` prints the
+//! events of a seed.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use squall::{
 
 use crate::{seeds, sum::Sum};
 
-/// How many seeds run here. The command `squall sim check --seeds N` runs as many as one likes.
+/// The number of seeds that run here. The command `squall sim check --seeds N` runs any number.
 const SEEDS: u64 = 1000;
 
 #[test]
@@ -85,7 +86,7 @@ fn what_may_be_on_no_disk_is_not_said_to_be_delivered() {
         assert_eq!(cluster.wait(LIMIT, sums[2].submit(&5)), Some(Ok(5)));
         let nodes = [1, 2, 3].map(NodeId);
         nodes.iter().for_each(|&node| cluster.hang_disk(node, true));
-        // The third does not hear that the second has its message.
+        // The third does not learn that the second has its message.
         cluster.net().cut_one_way(NodeId(2), NodeId(3));
         let submit = sums[2].submit(&2);
         cluster.run_for(Duration::from_millis(1));
@@ -117,7 +118,8 @@ fn nothing_is_said_to_be_delivered_while_another_who_is_dropped_may_read() {
         cluster.start().unwrap();
         assert_eq!(cluster.wait(LIMIT, sums[3].submit(&5)), Some(Ok(5)));
         assert_eq!(cluster.wait(LIMIT, sums[4].read(|sum| sum.0)), Some(Ok(5)));
-        // The fifth hears nothing from now on, and has its lease; the fourth does not hear that the second has its message.
+        // The fifth receives nothing from now on, and has its lease. The fourth does not learn that the second has its
+        // message.
         [1, 2, 3, 4].iter().for_each(|&node| cluster.net().cut_one_way(NodeId(node), NodeId(5)));
         cluster.net().cut_one_way(NodeId(2), NodeId(4));
         let submit = sums[3].submit(&2);

@@ -1,5 +1,5 @@
-//! Damage by disks while their nodes run: simulated members find it by reading their logs again, and replace it by each other's
-//! records, while the group goes on.
+//! Damage by disks while their nodes run: simulated members find it by reading their logs again, and replace it by each
+//! other's records, while the group goes on.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -50,7 +50,7 @@ fn cluster(members: u32, seed: u64) -> (Cluster, Vec<Group<Count>>) {
         .failure_timeout(Duration::from_millis(20))
         .storage("simulated")
         .group("count", |group| {
-            // So that there are images, and records before the newest.
+            // Small enough that there are images, and records before the newest one.
             group.mode(Mode::Durable).snapshot_bytes(64 << 10);
         })
         .build()

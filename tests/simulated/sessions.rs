@@ -1,5 +1,6 @@
-//! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back: each command is
-//! applied once, and what its client is told of it is true, also where it is sent again after all have restarted.
+//! Clients from outside of a simulated durable group, whose members fail, lose power all at once, and come back. Each
+//! command is applied once, and its client is told the truth about it, also where it is sent again after all have
+//! restarted.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -24,7 +25,7 @@ use crate::seeds;
 /// The number of seeds that run here.
 const SEEDS: u64 = 40;
 
-/// Once nothing goes wrong any more, all calls are over within this time, and all members serve.
+/// The time within which all calls are over and all members serve, once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The commands that it was given, in order.
@@ -72,7 +73,7 @@ struct Run {
     rng: Rng,
     cluster: Cluster,
     options: ServeOptions,
-    /// By node, from 1 on.
+    /// The groups by node, from 1 on.
     groups: Vec<Group<Served<Sequence>>>,
     clients: Vec<Client<Sequence>>,
     asked: Vec<Asked>,
@@ -132,13 +133,13 @@ impl Run {
         }
     }
 
-    /// Something goes wrong, or well again.
+    /// Makes something go wrong, or well again.
     fn inject(&mut self) -> Result<(), String> {
         let node = NodeId(self.rng.u32(1..=self.groups.len() as u32));
         match self.rng.u8(0..20) {
             0 | 1 => self.end(node),
             2 | 3 => {
-                // All lose power, and come back in any order, some while others still do.
+                // All lose power, and come back in any order, some while others are still down.
                 let mut nodes = self.nodes();
                 nodes.iter().for_each(|&node| self.cluster.crash(node));
                 self.rng.shuffle(&mut nodes);
@@ -181,7 +182,7 @@ impl Run {
     fn submit(&mut self) {
         let client = self.rng.usize(0..self.clients.len());
         self.numbers += 1;
-        // Most have time until the end.
+        // Most calls have time until the end.
         let limit = Duration::from_millis([50, 500, 60_000, 60_000][self.rng.usize(0..4)]);
         let call = self.clients[client].submit(&mut self.cluster, &self.numbers, limit);
         self.asked.push(Asked { number: self.numbers, call: Box::pin(call) });
@@ -208,7 +209,7 @@ impl Run {
         nodes.iter().all(has_all)
     }
 
-    /// Nothing goes wrong any more: all calls end, and all members come to the same.
+    /// Waits, with nothing going wrong any more, until all calls have ended and all members are complete.
     fn settle(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
         while !self.is_whole() || !self.asked.is_empty() {

@@ -1,6 +1,6 @@
-//! Simulated nodes that beat and make no progress, since their disks or their applications hang: the others give them up in time, and
-//! take them back once they go on. Who is only slow stays, and where most stand still nobody is given up. Callers at a member that is
-//! given up are told, whatever hangs there.
+//! Simulated nodes that send heartbeats and make no progress, since their disks or their applications hang. The others
+//! give them up in time, and take them back once they go on. A node that is only slow stays, and where most stand still
+//! none is given up. Callers at a member that is given up get an answer, whatever hangs there.
 
 use std::{io, pin::Pin, time::Duration};
 
@@ -15,8 +15,8 @@ const SEEDS: u64 = 20;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Within this time callers go on: members are given up after one failure timeout, which the others notice when they look, and then a
-/// view must be decided on simulated disks.
+/// The time within which callers go on. Members are given up after one failure timeout, which the others notice at
+/// their next look; then a view must be decided on simulated disks.
 const TIMEOUTS: Duration = Duration::from_millis(60);
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ struct Run {
     rng: Rng,
     cluster: Cluster,
     groups: Vec<Group<Sum>>,
-    /// Of another group, of which nothing hangs.
+    /// The groups of a second kind, in which nothing hangs.
     healthy: Vec<Group<Sum>>,
     /// The number of acknowledged submits, each of which adds 1.
     acknowledged: u64,
@@ -91,7 +91,8 @@ impl Run {
         self.cluster.run_for(Duration::from_nanos(nanos));
     }
 
-    /// A node's caller gets an acknowledgement, whatever becomes of views meanwhile, within the time that callers have.
+    /// Checks that a node's caller gets an acknowledgement within the time that callers have, whatever happens to views
+    /// meanwhile.
     fn goes_on(&mut self, node: NodeId) {
         let before = self.cluster.now();
         let group = self.groups[node.0 as usize - 1].clone();
@@ -109,7 +110,7 @@ impl Run {
         }
     }
 
-    /// Calls of each kind at a node, in both groups.
+    /// Makes calls of each kind at a node, in both groups.
     fn calls(&self, node: NodeId) -> Vec<Call> {
         let index = node.0 as usize - 1;
         let calls = |group: &Group<Sum>| -> [Call; 3] {
@@ -123,7 +124,7 @@ impl Run {
         [&self.groups[index], &self.healthy[index]].into_iter().flat_map(calls).collect()
     }
 
-    /// All calls get an answer, or an error.
+    /// Checks that all calls get an answer, or an error, in time.
     fn are_told(&mut self, calls: Vec<Call>) {
         let before = self.cluster.now();
         for (number, call) in calls.into_iter().enumerate() {
@@ -133,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Sends more than a log takes that is not written.
+    /// Sends more messages than a log takes that is not written.
     fn fill_logs(&mut self, by: NodeId) {
         for _ in 0..1000 {
             self.groups[by.0 as usize - 1].try_send(&1).expect("there is room");
@@ -144,7 +145,8 @@ impl Run {
         self.cluster.view(node).map_or(0, |view| view.epoch.0)
     }
 
-    /// All of these are members again, and complete, within two seconds; and all that was acknowledged is there.
+    /// Checks that all of these are members again, and complete, within two seconds, and that all that was acknowledged
+    /// is there.
     fn is_whole_again(&mut self, nodes: &[NodeId]) {
         let is_whole = |cluster: &Cluster| {
             let complete =
@@ -174,7 +176,7 @@ fn callers_go_on_without_a_member_whose_disk_hangs_and_it_returns_when_it_works(
         let others: Vec<NodeId> = nodes(1..=3).into_iter().filter(|&node| node != hung).collect();
         others.iter().for_each(|&node| run.goes_on(node));
         run.pause(Duration::from_millis(300));
-        // It may be a member, but nobody waits for it any more.
+        // The node may be a member, but no caller waits for it any more.
         let members = run.cluster.view(others[0]).map(|view| view.shards[0].complete.clone());
         assert_eq!(members.as_deref(), Some(&others[..]), "seed {seed}");
         others.iter().for_each(|&node| run.goes_on(node));
@@ -197,7 +199,7 @@ fn callers_go_on_without_a_member_whose_disk_hangs_while_another_crashes() {
         run.cluster.hang_disk(hung, false);
         let mut alive: Vec<NodeId> = all.into_iter().filter(|&node| node != crashed).collect();
         alive.sort_unstable();
-        // In a view, who came last has the last rank.
+        // In a view, the node that came last has the last rank.
         let limit = Duration::from_secs(2);
         let whole = |cluster: &Cluster| {
             alive.iter().all(|&node| cluster.view(node).is_some_and(|view| view.shards[0].complete.len() == 4))
@@ -226,7 +228,7 @@ fn where_all_disks_hang_nobody_is_given_up_and_all_goes_on_afterwards() {
             run.cluster.hang_disk(node, true);
             run.pause(Duration::from_millis(1));
         }
-        // Each disk has something to do that it does not do: one that is idle counts as well.
+        // Each disk has a write to do that it does not do: an idle disk would count as one that works.
         let mut submits: Vec<_> = run.groups.iter().map(|group| group.submit(&1)).collect();
         run.cluster.run_for(FAILURE_TIMEOUT * 10);
         assert_eq!(run.epoch(NodeId(1)), 1, "seed {seed}: somebody was given up");

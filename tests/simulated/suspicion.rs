@@ -1,4 +1,5 @@
-//! What a broken link costs a group: one of the two that it joined, and nobody else, since nobody suspects on another's word.
+//! The cost of a broken link to a group: one of the two nodes that it joined, and no other, since no node suspects on
+//! another's word.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -12,12 +13,13 @@ use squall::{
 
 use crate::{seeds, sum::Sum};
 
-/// How many seeds run.
+/// The number of seeds that run.
 const SEEDS: u64 = 60;
 
 const FAILURE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Breaks a link in a cluster under load. Returns the nodes at its ends, and who left with each view that followed.
+/// Breaks a link in a cluster under load. Returns the nodes at its ends, and the nodes that left with each view that
+/// followed.
 fn break_a_link(seed: u64) -> ([NodeId; 2], BTreeMap<u64, Vec<NodeId>>) {
     let mut rng = Rng::with_seed(seed);
     let mut nodes: Vec<NodeId> = (1..=rng.u32(4..=7)).map(NodeId).collect();
@@ -26,7 +28,7 @@ fn break_a_link(seed: u64) -> ([NodeId; 2], BTreeMap<u64, Vec<NodeId>>) {
         .failure_timeout(FAILURE_TIMEOUT)
         .build()
         .expect("the configuration is valid");
-    // At once, or when the heartbeats are missed.
+    // The ends notice the break at once, or when the heartbeats are missed.
     let failure_timeout = [Duration::from_millis(1), 5 * FAILURE_TIMEOUT][rng.usize(..2)];
     let net = SimConfig { failure_timeout, ..SimConfig::fast() };
     let mut cluster = Cluster::new(config, Options { net, ..Options::default() }, rng.u64(..));

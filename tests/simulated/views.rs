@@ -39,7 +39,7 @@ fn a_group_outlives_a_member() {
             }
         }
         let survivor = NodeId(victim % 3 + 1);
-        // What is under way is delivered, and answered, before the view that follows is installed.
+        // The submits under way are delivered, and answered, before the next view is installed.
         let installed =
             |cluster: &Cluster| cluster.view(survivor).is_some_and(|view| (view.epoch.0, view.members.len()) == (2, 2));
         assert!(cluster.run_until(LIMIT, installed), "{:?}", cluster.view(survivor));

@@ -1,5 +1,5 @@
-//! Storage directories that are not what their nodes take them for: those of other nodes, and old copies. Simulated members say which
-//! it is, and nothing acknowledged is given up that a disk that is there still has.
+//! Storage directories that are not those that their nodes take them for: those of other nodes, and old copies.
+//! Simulated members say which it is, and no acknowledged number is given up that a disk still has.
 //!
 //! `SQUALL_SEED` runs one seed alone, `SQUALL_SEEDS=FROM..TO` others than usual.
 
@@ -16,7 +16,7 @@ use crate::seeds;
 /// The number of seeds that run here.
 const SEEDS: u64 = 10;
 
-/// Within this time a group serves, or says why not.
+/// The time within which a group serves, or says why not.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The numbers that it was given, in their order.
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// So many numbers are acknowledged to a member.
+    /// Has a member acknowledge `count` numbers.
     fn work(&mut self, at: NodeId, count: u64) {
         for _ in 0..count {
             let number = self.acknowledged.len() as u64 + 1;
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// A node is killed, and started again.
+    /// Kills a node, and starts it again.
     fn restart(&mut self, node: NodeId) {
         self.cluster.kill(node);
         self.cluster.run_for(Duration::from_millis(200));
@@ -104,7 +104,7 @@ impl World {
     }
 
     fn kill_all(&mut self) {
-        // The marks come to rest.
+        // The acknowledged marks come to rest.
         self.cluster.run_for(Duration::from_millis(200));
         NODES.into_iter().for_each(|node| self.cluster.kill(node));
     }
@@ -121,12 +121,12 @@ impl World {
         panic!("seed {}: not within {PATIENCE:?}: {what}; {ends:#?}", self.seed);
     }
 
-    /// The reason for a node's end, if it has ended.
+    /// The reason for a node's end; empty if it has not ended.
     fn says(&self, node: NodeId) -> String {
         self.cluster.end_reason(node).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// A member shows all that was acknowledged.
+    /// Checks that a member shows all that was acknowledged.
     fn is_whole_at(&mut self, node: NodeId) {
         let shown = self.groups[node.0 as usize - 1].read(|numbers| numbers.0.clone());
         let shown = self.cluster.wait(PATIENCE, shown).expect("an answer").expect("it serves");
@@ -204,7 +204,7 @@ fn an_old_copy_of_one_directory_ends_its_node_and_the_others_serve_all_that_was_
             })
         });
         others.iter().for_each(|&other| world.is_whole_at(other));
-        // With an empty directory it joins.
+        // With an empty directory the node joins.
         world.cluster.kill(node);
         world.cluster.wipe(node);
         world.launch(node).expect("an empty one");
@@ -213,7 +213,8 @@ fn an_old_copy_of_one_directory_ends_its_node_and_the_others_serve_all_that_was_
     }
 }
 
-/// Two of three go on from old copies, and the third comes late: it has what they lack, keeps it, and says so, as they do.
+/// Lets two of three go on from old copies, and the third come late. It has the numbers that they lack, keeps them, and
+/// says so, as they do.
 fn third_comes_late(world: &mut World, late: NodeId, old: &[(NodeId, DiskCopy)]) -> Vec<(NodeId, DiskCopy)> {
     let seed = world.seed;
     world.kill_all();
@@ -242,7 +243,7 @@ fn old_copies_of_two_do_not_roll_back_the_third_that_comes_late() {
         others.iter().for_each(|&node| world.restart(node));
         world.work(late, 100);
         let newest = third_comes_late(&mut world, late, &old);
-        // With the others' newer directories all is there.
+        // With the others' newer directories, all numbers are there.
         NODES.into_iter().for_each(|node| world.cluster.kill(node));
         newest.iter().for_each(|(node, copy)| world.cluster.put_disk(*node, copy));
         NODES.into_iter().for_each(|node| world.launch(node).expect("its own"));
@@ -251,7 +252,7 @@ fn old_copies_of_two_do_not_roll_back_the_third_that_comes_late() {
     }
 }
 
-/// Nothing was started meanwhile, and no view changed: only what was acknowledged tells them apart.
+/// Nothing was started meanwhile, and no view changed: only the acknowledged numbers tell the copies apart.
 #[test]
 fn copies_of_two_running_nodes_do_not_roll_back_the_third_that_comes_late() {
     for seed in seeds::seeds(SEEDS) {

@@ -1,6 +1,6 @@
 //! A replica that keeps the numbers that it was given.
 
-// Each test takes what it needs.
+// Each test uses only a part of this module.
 #![allow(dead_code)]
 
 use std::{collections::BTreeSet, io};

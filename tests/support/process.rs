@@ -1,6 +1,6 @@
 //! Nodes as processes of the test program itself, over shared memory and TCP, each with a replica of a [`Sum`].
 
-// Each test takes what it needs.
+// Each test uses only a part of this module.
 #![allow(dead_code)]
 
 use std::{
@@ -30,27 +30,29 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const RESTART_WAIT: Duration = Duration::from_secs(2);
 
-/// The variable that tells a process of this program that it is a node, and which: `id backend cluster address,address.. shards replicas directory`.
-/// The group is durable if there is a directory.
+/// The variable that tells a process of this program that it is a node, and which: `id backend cluster
+/// address,address.. shards replicas directory`. The group is durable if there is a directory.
 const NODE: &str = "SQUALL_TEST_NODE";
 
-/// What begins an answer, since the test harness speaks on the same output.
+/// The prefix of an answer, since the test harness writes to the same output.
 const ANSWER: &str = "> ";
 
-/// What such a process does, as an ignored test called `node` of the module that starts it: it answers each line of standard input with one of standard
-/// output, until the input ends: `add N` with the sum, `read` with the sum as it is read linearizably, `view` with the
-/// members who may send. That is shard 0; the number of another one may follow `add N` and `read`.
+/// Runs a node of a test, as an ignored test called `node` of the module that starts it.
+///
+/// It answers each line of standard input with one of standard output, until the input ends: `add N` with the sum,
+/// `read` with the sum as it is read linearizably, `view` with the members that may send. The shard is 0; the number of
+/// another one may follow `add N` and `read`.
 pub(crate) fn node() {
     node_of(config("sum"));
 }
 
-/// As [`node`], configured otherwise.
+/// As [`node`], with this configuration.
 pub(crate) fn node_of(config: Config) {
     let mut node = Node::builder(config);
     let sums = node.sharded("sum", |_| Sum::default());
     let node = match node.start() {
         Ok(node) => node,
-        // Who waits for it to be ready shows that.
+        // A test that waits for the process to be ready shows the error.
         Err(error) => return say(&error.to_string()).expect("the test listens"),
     };
     say("ready").expect("the test listens");
@@ -67,7 +69,7 @@ pub(crate) fn config(group: &str) -> Config {
     builder(group).build().expect("the configuration is valid")
 }
 
-/// As [`config`], to be added to.
+/// The builder of [`config`], for further settings.
 pub(crate) fn builder(group: &str) -> ConfigBuilder {
     let given = env::var(NODE).expect("it is started by another test");
     let [id, backend, cluster, addresses, shards, replicas, directory] = given.split(' ').collect::<Vec<_>>()[..]
@@ -99,7 +101,7 @@ pub(crate) fn builder(group: &str) -> ConfigBuilder {
     }
 }
 
-/// Answers whoever started this process.
+/// Writes an answer to the test that started this process.
 pub(crate) fn say(answer: &str) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "\n{ANSWER}{answer}").and_then(|()| out.flush())
@@ -121,21 +123,21 @@ fn answer(node: &Node, sums: &Sharded<Sum>, line: &str) -> String {
     sum.map_or_else(|error| format!("error: {error}"), |sum| sum.to_string())
 }
 
-/// A cluster of so many nodes.
+/// A cluster of nodes as processes.
 pub(crate) struct Cluster {
     pub(crate) name: String,
-    /// The ignored test that is such a node.
+    /// The name of the ignored test that is such a node.
     node: String,
     backend: &'static str,
     addresses: Vec<String>,
     shards: u32,
     replicas: u32,
-    /// Where the nodes' directories are, if the group is durable.
+    /// The directory of the nodes' directories, if the group is durable.
     directories: Option<TempDir>,
 }
 
 impl Cluster {
-    /// Its processes run the test called `node` of the module that calls this.
+    /// Makes a cluster whose processes run the test called `node` of the module that calls this.
     #[track_caller]
     pub(crate) fn new(test: &str, backend: &'static str, members: u32) -> Cluster {
         let held: Vec<_> = (0..members).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
@@ -153,7 +155,7 @@ impl Cluster {
         }
     }
 
-    /// One whose group is durable.
+    /// Makes a cluster whose group is durable.
     #[track_caller]
     pub(crate) fn durable(test: &str, backend: &'static str, members: u32) -> Cluster {
         let mut cluster = Cluster::new(test, backend, members);
@@ -161,7 +163,7 @@ impl Cluster {
         cluster
     }
 
-    /// The same with so many shards, each of so many replicas.
+    /// Sets the number of shards, and of the replicas of each.
     pub(crate) fn with_shards(mut self, shards: u32, replicas: u32) -> Cluster {
         (self.shards, self.replicas) = (shards, replicas);
         self
@@ -172,12 +174,12 @@ impl Cluster {
         self.directories.as_ref().expect("the group is durable").path().join(id.to_string())
     }
 
-    /// Where a node looks for a key with which it signs its log.
+    /// The path at which a node looks for a key with which it signs its log.
     pub(crate) fn log_key(&self, id: u32) -> PathBuf {
         self.directory(id).with_extension("log.key")
     }
 
-    /// A process that will be this node; `ready` tells that it is.
+    /// Starts the process of this node; its answer `ready` says that it serves.
     pub(crate) fn launch(&self, id: u32) -> Process {
         let mut command = Command::new(env::current_exe().expect("this program has a path"));
         command.args(["--exact", &self.node, "--ignored", "--nocapture"]);
@@ -190,7 +192,7 @@ impl Cluster {
         Process { id, child, stdin, stdout: Some(BufReader::new(stdout)) }
     }
 
-    /// How programs that are no members find it.
+    /// The configuration with which programs that are no members find the cluster.
     pub(crate) fn clients(&self) -> ClientConfig {
         let members = (1..=self.addresses.len() as u32).map(NodeId);
         let clients = match self.backend {
@@ -218,7 +220,7 @@ impl Cluster {
         report.map_err(|error| error.to_string())
     }
 
-    /// Waits until something is so of what a node says to operators. Returns what it says then.
+    /// Waits until `so` holds of a node's report to operators. Returns the report.
     pub(crate) fn wait_report(&self, id: u32, what: &str, so: impl Fn(&StatusReport) -> bool) -> StatusReport {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -231,7 +233,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a node's view has all nodes, and all replicas of all shards. Returns which nodes hold each shard.
+    /// Waits until a node's view has all nodes, and all replicas of all shards. Returns the nodes that hold each shard.
     pub(crate) fn wait_whole(&self, id: u32) -> Vec<Vec<u32>> {
         let is_whole = |report: &StatusReport| {
             let holders = holders(report);
@@ -244,7 +246,8 @@ impl Cluster {
         holders(&report).into_iter().flatten().collect()
     }
 
-    /// The sum that all nodes that hold a shard read of it, once all replicas of all shards are there and stay where they are.
+    /// The sums that all nodes that hold a shard read of it, once all replicas of all shards are there and stay where
+    /// they are.
     pub(crate) fn read_all(&self, nodes: &mut [Process], shard: usize) -> Vec<u64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -258,7 +261,7 @@ impl Cluster {
         }
     }
 
-    /// All nodes, members of the first view.
+    /// Starts all nodes, as members of the first view.
     pub(crate) fn start(&self) -> Vec<Process> {
         let mut nodes: Vec<_> = self.nodes().map(|id| self.launch(id)).collect();
         nodes.iter_mut().for_each(Process::ready);
@@ -283,12 +286,12 @@ impl Drop for Cluster {
     }
 }
 
-/// A node's process, which ends with this.
+/// A node's process, which is killed when this is dropped.
 pub(crate) struct Process {
     pub(crate) id: u32,
     child: Child,
     stdin: ChildStdin,
-    /// None if somebody listens to it.
+    /// None once [`listen`](Process::listen) was called.
     stdout: Option<BufReader<ChildStdout>>,
 }
 
@@ -311,7 +314,8 @@ impl Process {
         next_answer(stdout).unwrap_or_else(|| panic!("node {} has ended", self.id))
     }
 
-    /// Hands over each answer, and None once there are no more, on a thread of its own. Nobody may ask any more.
+    /// Calls `tell` with each answer, and with None once there are no more, on a thread of its own. No answer can be
+    /// asked for any more.
     pub(crate) fn listen(&mut self, mut tell: impl FnMut(Option<String>) + Send + 'static) {
         let mut stdout = self.stdout.take().expect("nobody listens yet");
         thread::spawn(move || {
@@ -345,7 +349,7 @@ impl Process {
         answer.parse().map_err(|_| answer)
     }
 
-    /// Adds nothing, so that it may be tried again whatever became of it, until the node serves.
+    /// Adds nothing, so that it may be tried again after any outcome, until the node serves.
     pub(crate) fn serves(&mut self) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -370,7 +374,7 @@ impl Process {
         }
     }
 
-    /// Waits for a view of these members, in whichever order of ranks.
+    /// Waits for a view of these members, in any order of ranks.
     pub(crate) fn wait_members(&mut self, members: &[u32]) {
         let names: Vec<_> = members.iter().map(|&id| format!("{:?}", NodeId(id))).collect();
         let deadline = Instant::now() + PATIENCE;
@@ -384,7 +388,7 @@ impl Process {
         }
     }
 
-    /// As `kill -9`.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(mut self) {
         self.kill_now();
     }
@@ -394,16 +398,16 @@ impl Process {
         self.child.wait().expect("it was killed");
     }
 
-    /// Sends a signal, and waits for nothing.
+    /// Sends a signal, and does not wait for its effect.
     pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Sends a signal. After `-STOP` none of its threads runs any more.
+    /// Sends a signal. After `-STOP` none of the process's threads runs any more.
     pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("there is a `kill`").success());
-        // One thread is told, and stops the others once it gets a core.
+        // The kernel tells one thread, which stops the others once it gets a core.
         let deadline = Instant::now() + PATIENCE;
         while signal == "-STOP" && !self.is_stopped() {
             assert!(Instant::now() < deadline, "node {} does not stop", self.id);
@@ -411,7 +415,7 @@ impl Process {
         }
     }
 
-    /// The thread of this name, as the kernel knows it.
+    /// The id of the thread of this name, as the kernel knows it.
     pub(crate) fn thread(&self, name: &str) -> u32 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
         let is_named = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name);
@@ -422,21 +426,21 @@ impl Process {
     fn is_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
         let states = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("stat")));
-        // Behind the name in parentheses.
+        // The state stands behind the name in parentheses.
         states.flatten().all(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
     }
 }
 
-/// As `kill -9` of all at once: none lives long enough to go on without another.
+/// Kills all processes at once, as `kill -9` does: none lives long enough to go on without another.
 pub(crate) fn kill_all(mut processes: Vec<Process>) {
     processes.iter_mut().for_each(|process| process.child.kill().expect("it runs"));
     processes.iter_mut().for_each(|process| _ = process.child.wait().expect("it was killed"));
 }
 
-/// What a process answers next; None if it has ended.
+/// The next answer of a process; None if it has ended.
 fn next_answer(stdout: &mut BufReader<ChildStdout>) -> Option<String> {
     let mut line = String::new();
-    // One that was killed may leave half a line.
+    // A process that was killed may leave half a line.
     while stdout.read_line(&mut line).ok()? > 0 && line.ends_with('\n') {
         if let Some(answer) = line.trim_end().strip_prefix(ANSWER) {
             return Some(answer.to_owned());
@@ -448,7 +452,7 @@ fn next_answer(stdout: &mut BufReader<ChildStdout>) -> Option<String> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

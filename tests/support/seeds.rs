@@ -1,11 +1,12 @@
-//! The seeds that a test runs: usually the first so many; the one in `SQUALL_SEED`, or those in `SQUALL_SEEDS=FROM..TO`, if these are set.
+//! The seeds that a test runs: the first few by default, or the one in `SQUALL_SEED`, or those in
+//! `SQUALL_SEEDS=FROM..TO`.
 
-// Each test takes what it needs.
+// Each test uses only a part of this module.
 #![allow(dead_code)]
 
 use std::{env, ops::Range, thread};
 
-/// The seeds that the environment asks for, or so many.
+/// The seeds that the environment names, or the first `usual` ones.
 pub(crate) fn seeds(usual: u64) -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
     if let Ok(seed) = env::var("SQUALL_SEED") {
@@ -16,7 +17,7 @@ pub(crate) fn seeds(usual: u64) -> Range<u64> {
     number(from)..number(to)
 }
 
-/// Runs something with each of these seeds, on a thread for each core. An error counts, and says what was wrong.
+/// Calls `run` with each of these seeds, on a thread for each core. Panics with the errors, if there are any.
 pub(crate) fn run_all(seeds: Range<u64>, run: impl Fn(u64) -> Result<(), String> + Sync) {
     let run = |seed| run(seed).err().map(|what| format!("seed {seed}: {what}"));
     let threads = thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! Shards of two replicas on several simulated nodes, and what their clients do and are told.
+//! Shards of two replicas on several simulated nodes, with clients, their requests and their answers.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use squall::{
 
 use crate::numbers::Numbers;
 
-/// Once nothing goes wrong any more, all serve within this time.
+/// The time within which all serve, once nothing goes wrong any more.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 type Answer<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -27,7 +27,7 @@ struct Submitted {
     answer: Answer<Result<(), SubmitError>>,
 }
 
-/// A read that has no answer yet, and what it must show.
+/// A read that has no answer yet, and the numbers that it must show.
 struct Asked {
     node: NodeId,
     shard: usize,
@@ -35,12 +35,12 @@ struct Asked {
     answer: Answer<Result<BTreeSet<u64>, ReadError>>,
 }
 
-/// What clients know of a shard's numbers.
+/// The clients' knowledge of a shard's numbers.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Those that were acknowledged, or are delivered as their clients were told.
+    /// The numbers that were acknowledged, or that are delivered as their clients were told.
     acknowledged: BTreeSet<u64>,
-    /// Those that nobody delivers, as their clients were told.
+    /// The numbers that no member delivers, as their clients were told.
     refused: BTreeSet<u64>,
 }
 
@@ -49,18 +49,18 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) cluster: Cluster,
     pub(crate) shards: u32,
-    /// By node, from 1 on, its handles.
+    /// The groups' handles, by node, from 1 on, and by shard.
     groups: Vec<Vec<Group<Numbers>>>,
     submitted: Vec<Submitted>,
     asked: Vec<Asked>,
-    /// By shard.
+    /// The clients' knowledge, by shard.
     known: Vec<Known>,
     numbers: u64,
 }
 
 impl World {
-    /// Four to six members, and up to two nodes more that may join; in racks or not; with one or two replicas as the fewest. In
-    /// memory, all messages may be bulk messages.
+    /// Makes four to six members, and up to two more nodes that may join; in racks or not; with one or two replicas as
+    /// the fewest. In memory, all messages may be bulk messages.
     pub(crate) fn new(seed: u64, name: &str, mode: Mode) -> World {
         let mut rng = Rng::with_seed(seed);
         let (members, joiners, shards) = (rng.u32(4..=6), rng.u32(0..=2), rng.u32(2..=3));
@@ -109,7 +109,7 @@ impl World {
         NodeId(self.rng.u32(1..=self.groups.len() as u32))
     }
 
-    /// The members of any shard.
+    /// The members of a random shard.
     pub(crate) fn any_replicas(&mut self) -> Vec<NodeId> {
         let shard = self.rng.usize(0..self.shards as usize);
         self.shard(shard).map(|shard| shard.members).unwrap_or_default()
@@ -157,7 +157,7 @@ impl World {
         self.cluster.is_up(node).then_some((node, shard))
     }
 
-    /// Some node is given a number for some shard.
+    /// Submits a number at a random node to a random shard.
     fn submit(&mut self) {
         let Some((node, shard)) = self.handle() else { return };
         self.numbers += 1;
@@ -165,7 +165,7 @@ impl World {
         self.submitted.push(Submitted { shard, number: self.numbers, answer });
     }
 
-    /// Some node is asked for a shard's numbers.
+    /// Reads a random shard's numbers at a random node.
     fn ask(&mut self) {
         let Some((node, shard)) = self.handle() else { return };
         let answer = Box::pin(self.groups[node.0 as usize - 1][shard].read(|numbers| numbers.0.clone()));
@@ -173,7 +173,7 @@ impl World {
         self.asked.push(Asked { node, shard, floor, answer });
     }
 
-    /// Clients ask for something or not.
+    /// Lets clients send some requests, or none.
     pub(crate) fn ask_something(&mut self) {
         for _ in 0..self.rng.usize(0..=6) {
             self.submit();
@@ -206,7 +206,7 @@ impl World {
         answers.iter().try_for_each(|(node, shard, floor, shown)| self.compare(*node, *shard, floor, shown))
     }
 
-    /// What a node shows of a shard has all that was acknowledged before, and nothing that is not delivered.
+    /// Checks that a node shows all numbers of a shard that were acknowledged before, and none that is not delivered.
     fn compare(&self, node: NodeId, shard: usize, floor: &BTreeSet<u64>, shown: &BTreeSet<u64>) -> Result<(), String> {
         if let Some(lost) = floor.iter().find(|number| !shown.contains(number)) {
             let (len, all) = (shown.len(), floor.len());
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// All that hold a shard show what they must.
+    /// Checks that all holders of a shard show the numbers that they must.
     fn read(&mut self, index: usize, shard: &ShardView) -> Result<(), String> {
         let floor = self.known[index].acknowledged.clone();
         for &node in &shard.complete {
@@ -228,7 +228,7 @@ impl World {
         Ok(())
     }
 
-    /// What a node shows of a shard, once it does: its view may end once more.
+    /// Returns the numbers that a node shows of a shard, once it does: its view may end once more.
     fn read_at(&mut self, node: NodeId, index: usize) -> Result<BTreeSet<u64>, String> {
         let until = self.cluster.now() + PATIENCE;
         loop {
@@ -253,7 +253,8 @@ impl World {
         view.members.len() == self.groups.len() && self.nodes().iter().all(has_it) && view.shards.iter().all(is_held)
     }
 
-    /// All nodes run, and nothing goes wrong any more: all serve, and show what they must.
+    /// Starts all nodes, with nothing going wrong any more, and checks that all serve, and show the numbers that they
+    /// must.
     pub(crate) fn settle(&mut self, may_be_lost: impl Fn(&ShardView) -> bool) -> Result<(), String> {
         for node in self.nodes() {
             self.launch(node)?;
@@ -279,7 +280,7 @@ impl World {
     }
 }
 
-/// What is known of a message.
+/// The known outcome of a message that failed.
 fn outcome(error: SubmitError) -> Outcome {
     match error {
         SubmitError::Ended { outcome, .. }

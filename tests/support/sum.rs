@@ -5,7 +5,7 @@ use std::io;
 use rkyv::Archived;
 use squall::{Applied, Replicated, Snapshot};
 
-/// Adds up what it applied.
+/// The sum of the numbers that it applied.
 #[derive(Debug, Default)]
 pub(crate) struct Sum(pub(crate) u64);
 

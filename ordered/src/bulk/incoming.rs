@@ -1,4 +1,4 @@
-//! The receiver's side: memory for what comes, and what has come.
+//! The receiver's side of bulk messages: their memory, and the messages that have come.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -6,7 +6,7 @@ use squall_rdmc::{Buffer, Group};
 
 use super::{Arrivals, Arrived, reserve::Reserve};
 
-/// What comes from one sender.
+/// The bulk messages that come from one sender.
 #[derive(Debug)]
 pub(super) struct Incoming {
     reserve: Reserve,
@@ -14,7 +14,7 @@ pub(super) struct Incoming {
     /// Messages whose memory is in use, oldest first; the first has the number `first`.
     live: VecDeque<Live>,
     first: u64,
-    /// How many were handed to the deliverer, the oldest first.
+    /// The number of messages that were handed to the deliverer, the oldest first.
     held: u64,
     /// Messages that are about to come and have no memory yet.
     asking: VecDeque<Asking>,
@@ -36,7 +36,7 @@ struct Asking {
     max_bytes: usize,
 }
 
-/// A sender broke the protocol: with this message.
+/// A breach of the protocol by a sender, with the message that broke it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum Breach {
     #[error(
@@ -54,17 +54,17 @@ impl Incoming {
         Incoming { reserve, arrivals, live: VecDeque::new(), first: 0, held: 0, asking: VecDeque::new() }
     }
 
-    /// How many messages this member holds.
+    /// Returns the number of messages that this member holds.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Whether some message waits for memory.
+    /// Returns whether a message waits for memory.
     pub(super) fn is_asking(&self) -> bool {
         !self.asking.is_empty()
     }
 
-    /// A message is about to come.
+    /// Notes that a message is about to come.
     pub(super) fn ask(&mut self, number: u64, max_bytes: usize) -> Result<(), Breach> {
         let expected = self.first + (self.live.len() + self.asking.len()) as u64;
         if number != expected {
@@ -82,9 +82,10 @@ impl Incoming {
         Ok(())
     }
 
-    /// Gives memory to the messages that are about to come. A sender keeps what some member has not delivered within the
-    /// reserve, so mostly there is room at once: a message waits only where older ones are still relayed, or lie so that it
-    /// finds no gap. Returns how many.
+    /// Gives memory to the messages that are about to come, and returns their number.
+    ///
+    /// A sender keeps the messages that some member has not delivered within the reserve, so mostly there is room at
+    /// once. A message waits only where older ones are still relayed, or lie so that it finds no gap.
     pub(super) fn accept(&mut self, group: &mut Group) -> u64 {
         let mut accepted = 0;
         self.reclaim();
@@ -101,13 +102,13 @@ impl Incoming {
         accepted
     }
 
-    /// Looks after the reserve.
+    /// Reclaims memory, and lets `renew` replace the reserve's region.
     pub(super) fn tidy(&mut self, mut renew: impl FnMut(&mut Reserve)) {
         self.reclaim();
         renew(&mut self.reserve);
     }
 
-    /// Takes back what was delivered and relayed.
+    /// Takes back the memory of messages that were delivered and relayed.
     fn reclaim(&mut self) {
         while let Some(live) = self.live.pop_front() {
             let kept = match live {
@@ -125,7 +126,7 @@ impl Incoming {
         }
     }
 
-    /// A message is here.
+    /// Notes that a message has come, and hands the deliverer all that are next in order.
     pub(super) fn received(&mut self, number: u64, message: Arc<Buffer>, len: usize) -> Result<(), Breach> {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| self.live.get_mut(index)) {

@@ -1,15 +1,16 @@
 //! Bulk messages: they travel first, without a turn.
 //!
-//! A message above the threshold goes by RDMC, in a group of its sender's, into memory that each member reserves for that
-//! sender ([`Incoming`], [`reserve`]). Each member's row says how many of each sender's it holds. Once all hold one, its sender
-//! puts a record that names it into the ring, where it takes its turn as any other ([`Outgoing`]). Only that sender's later
-//! messages wait for it ([`queue`]); while they do, its turns are given up as nulls.
+//! A message above the threshold goes by RDMC, in a group of its sender's, into memory that each member reserves for
+//! that sender ([`Incoming`], [`reserve`]). Each member's row says how many messages of each sender it holds. Once all
+//! members hold a message, its sender puts a record that names it into the ring, where the record takes its turn as any
+//! other ([`Outgoing`]). Only later messages of that sender wait for it ([`queue`]). While they wait, the sender gives
+//! up its turns as nulls.
 //!
-//! A sender's group connects when it sends the first one, which the others read in its row: most views see none, and are connected
-//! sooner without.
+//! A sender's group connects when it sends its first bulk message, which the others read in its row. Most views see no
+//! bulk message, and are connected sooner without these groups.
 //!
-//! So what lies within a trim was held by everybody, and the end of a view needs nothing besides: a message that has no turn
-//! by then is delivered by nobody.
+//! So every member held each message within a trim, and the end of a view needs nothing besides. A message that has no
+//! turn by then is delivered by no member.
 
 mod incoming;
 mod outgoing;
@@ -35,7 +36,7 @@ pub(crate) use queue::{Queue, Queued};
 /// The bulk messages of one sender that this member holds, in their order, for the deliverer to take.
 pub(crate) type Arrivals = SegQueue<Arrived>;
 
-/// A bulk message that is here.
+/// A bulk message that has come whole.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) number: u64,
@@ -57,27 +58,28 @@ pub(crate) struct Bulk {
     lanes: Vec<Lane>,
     /// This node's lane, if it is a sender.
     own: Option<usize>,
-    /// Whose lane each endpoint belongs to.
+    /// The lane that each endpoint belongs to, by rank among senders.
     endpoints: BTreeMap<EndpointId, usize>,
-    /// There are more of them than was told.
+    /// Whether `endpoints` has grown since [`has_new_endpoints`](Bulk::has_new_endpoints) was last called.
     has_new_endpoints: bool,
-    /// Lanes whose group will connect at some time.
+    /// The number of lanes whose group has not begun to connect.
     unconnected: usize,
-    /// Messages that some group has not released: until then its counters, which peers write, must be looked at.
+    /// The number of messages that some group has not released. Until then, its counters, which peers write, must be
+    /// polled.
     active: u64,
-    /// Something happened on an endpoint.
+    /// Whether something happened on an endpoint since the last transfer.
     woken: bool,
-    /// Something became free, or left the queue, and was not told yet.
+    /// Whether a message left the queue, so that there is more room, and [`free`](Bulk::free) has not said so yet.
     freed: bool,
-    /// When to look next for memory that may go back; never, if none does.
+    /// The time of the next look for memory that may go back to the system; `Time::MAX` if none does.
     tidy_at: Time,
     events: Vec<(GroupId, Event)>,
 }
 
-/// Memory that was not used for so long goes back to the system, or for twice as long.
+/// The interval between looks for unused memory: memory goes back to the system after one to two of them.
 const TIDY: Duration = Duration::from_secs(1);
 
-/// What there is for one sender.
+/// One sender's part.
 #[derive(Debug)]
 struct Lane {
     sender: NodeId,
@@ -85,15 +87,15 @@ struct Lane {
     member: usize,
     group: LaneGroup,
     way: Way,
-    /// The group failed since a member did here what it must not.
+    /// Whether the group failed because a member did something on it here that it must not.
     breached: bool,
 }
 
 #[derive(Debug)]
 enum LaneGroup {
-    /// The sender is the only member; or this one could not take part.
+    /// The sender is the only member, or this member could not take part.
     None,
-    /// It connects once the sender has a message for it.
+    /// The group connects once the sender has a message for it.
     Later(Box<GroupConfig>),
     There(GroupId),
 }
@@ -113,7 +115,7 @@ enum Way {
     In(Incoming),
 }
 
-/// What a [`Bulk`] is made with, for the other two parts of a shard.
+/// A [`Bulk`], with the parts of it that the submitter and the deliverer share.
 pub(crate) struct Parts {
     pub(crate) bulk: Bulk,
     pub(crate) queue: Option<Arc<Queue>>,
@@ -171,7 +173,7 @@ pub(crate) fn reserve(
 }
 
 impl Bulk {
-    /// No bulk messages.
+    /// Makes the part of a shard that has no bulk messages.
     pub(crate) fn empty() -> Bulk {
         Bulk {
             rdmc: Rdmc::new(),
@@ -188,7 +190,7 @@ impl Bulk {
         }
     }
 
-    /// Whether there are no bulk messages.
+    /// Returns whether the shard has no bulk messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
@@ -198,17 +200,17 @@ impl Bulk {
         self.endpoints.keys().copied()
     }
 
-    /// Whether there are more endpoints than when this was asked last.
+    /// Returns whether endpoints were added since the last call.
     pub(crate) fn has_new_endpoints(&mut self) -> bool {
         std::mem::take(&mut self.has_new_endpoints)
     }
 
-    /// Whether an endpoint belongs to one of the groups.
+    /// Returns whether an endpoint belongs to one of the groups.
     pub(crate) fn owns(&self, endpoint: EndpointId) -> bool {
         self.endpoints.contains_key(&endpoint)
     }
 
-    /// Takes note of a completion of one of the groups' endpoints. Returns a member that is lost by it.
+    /// Takes note of a completion of one of the groups' endpoints. Returns the member that is lost by it, if any.
     pub(crate) fn on_completion(
         &mut self,
         fabric: &mut impl Fabric,
@@ -218,13 +220,14 @@ impl Bulk {
         let group = lane.group.id();
         let has_ended = |rdmc: &mut Rdmc| group.and_then(|id| rdmc.group(id)).is_none_or(|group| group.is_ended());
         let had_ended = has_ended(&mut self.rdmc);
-        // What was polled together with the group's end means nothing to it any more.
+        // After the group's end, it ignores completions that were polled together with that end.
         if !had_ended || matches!(completion, Completion::Broken { .. }) {
             self.rdmc.on_completion(fabric, completion);
         }
         self.woken = true;
         match completion {
-            // Who closed it has its reason, which it says itself; or its process is gone, as the shard's own endpoints say.
+            // The peer that closed the endpoint reports the reason itself; or its process is gone, as the shard's own
+            // endpoints say.
             Completion::Broken { reason: BreakReason::PeerClosed, .. } => None,
             Completion::Broken { peer, reason, .. } => Some((*peer, reason.clone())),
             _ => {
@@ -234,8 +237,9 @@ impl Bulk {
         }
     }
 
-    /// Sends and receives, and says in the own row what this member holds. Returns whether anything changed, and who broke the
-    /// protocol.
+    /// Sends and receives, and says in the own row which messages this member holds.
+    ///
+    /// Returns whether anything changed, and adds to `faulty` the members that broke the protocol.
     pub(crate) fn step(
         &mut self,
         fabric: &mut impl Fabric,
@@ -277,7 +281,8 @@ impl Bulk {
         busy
     }
 
-    /// Starts to connect the groups of which a sender has a message, as its own row says. Returns whether there was any.
+    /// Starts to connect each group whose sender has a message, as the sender's row says. Returns whether there was
+    /// any.
     fn connect_wanted(
         &mut self,
         fabric: &mut impl Fabric,
@@ -360,7 +365,8 @@ impl Bulk {
                 }
                 (Event::Failed(failure), _) => {
                     tracing::debug!(sender = %lane.sender, reason = failure.reason, "no more of its bulk messages come");
-                    // Else it was, or will be, reported by the member at which it broke: nobody is suspected on hearsay.
+                    // Any other failure was, or will be, reported by the member at which the group broke: no member is
+                    // suspected on hearsay.
                     if let (true, Some(suspect)) = (lane.breached, failure.suspect) {
                         faulty.push((suspect, failure.reason));
                     }
@@ -378,41 +384,42 @@ impl Bulk {
                 (&mut lane.way, lane.group.id().and_then(|id| self.rdmc.group(id)))
                 && incoming.is_asking()
             {
-                // Receives into it are posted by the next step.
+                // The next step posts the receives into this memory.
                 busy |= incoming.accept(group) > 0;
             }
         }
         busy
     }
 
-    /// Every member has delivered the first `delivered` bulk messages of this node. Returns whether there is more room than when
-    /// this was called last.
+    /// Takes note that every member has delivered the first `delivered` bulk messages of this node. Returns whether
+    /// there is more room than at the last call.
     pub(crate) fn free(&mut self, delivered: u64) -> bool {
         let freed = self.outgoing().is_some_and(|out| out.free(delivered));
         std::mem::take(&mut self.freed) || freed
     }
 
-    /// This node's messages that have no turn, oldest first. None while a thread is still completing one.
+    /// Returns this node's messages that have no turn, oldest first. None while a thread still copies one.
     pub(crate) fn without_turn(&mut self) -> Option<impl Iterator<Item = &Queued>> {
         let out = self.outgoing().map(Outgoing::without_turn);
-        // Two layers: no queue has none, a queue may not know yet.
+        // The outer None: no queue, so no messages. The inner None: the queue does not know yet.
         let known = out.map_or(Some(None), |known| known.map(Some))?;
         Some(known.into_iter().flatten())
     }
 
-    /// The bytes of a message of this node that has a turn, and that some member has not delivered.
+    /// Returns the bytes of a message of this node that has a turn, and that some member has not delivered.
     pub(crate) fn announced(&mut self, bulk: ring::Bulk) -> &[u8] {
         self.outgoing().expect("a record of it was in this node's ring").announced(bulk)
     }
 
-    /// Accepts no more messages of this node.
+    /// Makes the queue of this node refuse further messages.
     pub(crate) fn close(&mut self) {
         if let Some(out) = self.outgoing() {
             out.queue().close();
         }
     }
 
-    /// How many of this node's bulk messages some member has not delivered, and the memory that they take.
+    /// Returns the number of this node's bulk messages that some member has not delivered, and the bytes of memory that
+    /// they take.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         let own = self.own.map(|own| &self.lanes[own].way);
         match own {
@@ -439,7 +446,7 @@ impl Bulk {
     }
 }
 
-/// Alike at all members, and no other group's of this view.
+/// Returns a group's id: the same at all members, and different from every other group's of this view.
 fn group_id(members: &ShardView, sender: usize, epoch: Epoch) -> GroupId {
     GroupId { group: members.shard.0 << 6 | sender as u32, instance: epoch.0 }
 }

@@ -10,24 +10,24 @@ use super::{
     queue::{Queue, Queued},
 };
 
-/// What a sender has under way.
+/// A sender's messages on their way from the queue into the ring.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Arc<Queue>,
     ring: Arc<Ring>,
-    /// What this member itself delivers.
+    /// The queue from which this member delivers its own bulk messages.
     arrivals: Arc<Arrivals>,
-    /// What is not in the ring yet, oldest first.
+    /// The messages that are not in the ring yet, oldest first.
     waiting: VecDeque<Queued>,
-    /// How many of those have been looked at by [`send`](Outgoing::send).
+    /// The number of messages in `waiting` that [`send`](Outgoing::send) has looked at.
     seen: usize,
-    /// How many bulk messages were handed to the group.
+    /// The number of bulk messages that were handed to the group.
     sent: u64,
-    /// How many of them have a turn.
+    /// The number of bulk messages that have a turn.
     announced: u64,
-    /// The memory of those that some member has not delivered, oldest first.
+    /// The memory of the bulk messages that some member has not delivered, oldest first.
     live: VecDeque<Arc<Buffer>>,
-    /// How many are not in `live` any more.
+    /// The number of bulk messages that have left `live`.
     freed: u64,
 }
 
@@ -46,7 +46,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether any message is on its way into the ring.
+    /// Returns whether any message is on its way into the ring.
     #[inline]
     pub(super) fn is_engaged(&self) -> bool {
         self.queue.is_engaged()
@@ -56,7 +56,8 @@ impl Outgoing {
         self.sent
     }
 
-    /// Hands new bulk messages to the group, if there is one: who is alone needs none. Returns how many.
+    /// Hands new bulk messages to the group, and returns their number. A sender that is the only member has no group,
+    /// and needs none.
     pub(super) fn send(&mut self, mut group: Option<&mut Group>) -> u64 {
         self.queue.take(&mut self.waiting);
         let before = self.sent;
@@ -79,8 +80,8 @@ impl Outgoing {
         self.sent - before
     }
 
-    /// Puts into the ring what may go there: bulk messages of which all members hold the first `held`, and whatever follows.
-    /// Returns whether there was anything.
+    /// Puts into the ring the bulk messages that all members hold, which are the first `held`, and the messages that
+    /// follow them. Returns whether there was any.
     pub(super) fn announce(&mut self, held: u64) -> bool {
         let (mut any, mut small, mut small_bytes) = (false, 0, 0);
         while self.seen > 0
@@ -97,7 +98,7 @@ impl Outgoing {
                     small_bytes += payload.len();
                 }),
             };
-            // It is full until older messages are delivered.
+            // The ring is full until older messages are delivered.
             if pushed.is_err() {
                 break;
             }
@@ -114,18 +115,19 @@ impl Outgoing {
         any
     }
 
-    /// Every member has delivered the first `delivered` bulk messages. Returns whether memory became free.
+    /// Takes note that every member has delivered the first `delivered` bulk messages. Returns whether memory became
+    /// free.
     pub(super) fn free(&mut self, delivered: u64) -> bool {
         if delivered == self.freed {
             return false;
         }
-        // Where the group still relays a message, it keeps its memory for a moment.
+        // A message that the group still relays keeps its memory for a moment.
         let reclaimed = self.queue.reclaim(&mut self.live, (delivered - self.freed) as usize);
         self.freed += reclaimed as u64;
         reclaimed > 0
     }
 
-    /// The messages that have no turn, oldest first. None while a thread is still completing one.
+    /// Returns the messages that have no turn, oldest first. None while a thread still copies one.
     pub(super) fn without_turn(&mut self) -> Option<impl Iterator<Item = &Queued>> {
         self.queue.close();
         if self.queue.is_filling() {
@@ -135,7 +137,7 @@ impl Outgoing {
         Some(self.waiting.iter())
     }
 
-    /// The bytes of a message that has a turn, and that some member has not delivered.
+    /// Returns the bytes of a message that has a turn, and that some member has not delivered.
     pub(super) fn announced(&self, bulk: ring::Bulk) -> &[u8] {
         &self.live[(bulk.number - self.freed) as usize][..bulk.len as usize]
     }

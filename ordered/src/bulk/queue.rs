@@ -1,4 +1,4 @@
-//! Where a sender's bulk messages wait, and whatever it sends after them.
+//! The queue in which a sender's bulk messages wait, and the messages that it sends after them.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +19,7 @@ use crate::submitter::SubmitRefused;
 pub(crate) enum Queued {
     /// A bulk message: its length, and the memory that it lies in.
     Bulk { message: Arc<Buffer>, len: usize, tag: Tag },
-    /// A small one that came after it.
+    /// A small message that came after a bulk message.
     Small { payload: Box<[u8]>, tag: Tag },
 }
 
@@ -38,13 +38,16 @@ impl Queued {
     }
 }
 
-/// Takes bulk messages from any thread, and hands them to the node's. While any is under way, later messages of the same sender
-/// follow it through here, so that none overtakes another.
+/// A queue that takes bulk messages from any thread, and hands them to the node's thread.
+///
+/// While any bulk message is under way, later messages of the same sender follow it through the queue, so that none
+/// overtakes another.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Whether messages must go through here. Set by who submits a bulk message, cleared by the node's thread.
+    /// Whether messages must go through the queue. Set by a thread that submits a bulk message, cleared by the node's
+    /// thread.
     engaged: AtomicBool,
-    /// Small messages may take so many bytes in here.
+    /// The limit of `small_bytes`. A single message may exceed it.
     max_small_bytes: usize,
     state: Mutex<State>,
 }
@@ -53,21 +56,22 @@ pub(crate) struct Queue {
 struct State {
     reserve: Reserve,
     entries: VecDeque<Entry>,
-    /// The entries that have been taken.
+    /// The number of entries that have been taken.
     taken: u64,
-    /// What small messages take, those included that were taken and are not in the ring yet.
+    /// The bytes of small messages, each with its [`OVERHEAD`]. Includes messages that were taken and are not in the
+    /// ring yet.
     small_bytes: usize,
     closed: bool,
 }
 
 #[derive(Debug)]
 enum Entry {
-    /// A thread is copying a message.
+    /// A thread is copying the message.
     Filling,
     Ready(Queued),
 }
 
-/// What a small message takes besides its bytes.
+/// The bytes that a small message counts for besides its own.
 const OVERHEAD: usize = 64;
 
 impl Queue {
@@ -80,10 +84,11 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether messages must go through here.
+    /// Returns whether messages must go through the queue.
     #[inline]
     pub(crate) fn is_engaged(&self) -> bool {
-        // Acquire: who sees that the queue is empty comes behind all that it put into the ring.
+        // Acquire: a thread that sees that the queue is empty comes behind all messages that the queue put into the
+        // ring.
         self.engaged.load(Ordering::Acquire)
     }
 
@@ -100,9 +105,9 @@ impl Queue {
         let mut message = state.reserve.take(payload.len()).ok_or(SubmitRefused::Full)?;
         let place = state.taken + state.entries.len() as u64;
         state.entries.push_back(Entry::Filling);
-        // Relaxed: this thread, and whoever learns of this message from it, sees it.
+        // Relaxed: this thread sees the store, and so does any thread that learns of this message from it.
         self.engaged.store(true, Ordering::Relaxed);
-        // The node's thread must not wait for so long a copy.
+        // The lock is released, since the node's thread must not wait for so long a copy.
         drop(state);
         message[..payload.len()].copy_from_slice(payload);
         let message = Queued::Bulk { message: Arc::new(message), len: payload.len(), tag };
@@ -112,7 +117,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Accepts a small message, unless none is ahead of it any more. Returns whether it did.
+    /// Accepts a small message, unless the queue is no longer engaged. Returns whether it was accepted.
     pub(crate) fn submit_small(&self, payload: &[u8], tag: Tag) -> Result<bool, SubmitRefused> {
         let boxed: Box<[u8]> = payload.into();
         let mut state = self.state();
@@ -131,7 +136,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// Appends the messages that are ready, as far as none before them is not.
+    /// Appends the messages that are ready to `into`, up to the first that is not.
     pub(crate) fn take(&self, into: &mut VecDeque<Queued>) {
         let mut state = self.state();
         while let Some(Entry::Ready(_)) = state.entries.front() {
@@ -141,7 +146,8 @@ impl Queue {
         }
     }
 
-    /// All that was taken is in the ring: if nothing came since, messages may go there again.
+    /// Lets messages go straight to the ring again, if none has come since. Called when all messages that were taken
+    /// are in the ring.
     pub(crate) fn disengage(&self) {
         let state = self.state();
         if state.entries.is_empty() {
@@ -150,12 +156,13 @@ impl Queue {
         }
     }
 
-    /// Small messages that were taken are in the ring: so many, of so many bytes together.
+    /// Notes that so many of the small messages that were taken are in the ring, of so many bytes together.
     pub(crate) fn passed_on(&self, messages: usize, bytes: usize) {
         self.state().small_bytes -= bytes + messages * OVERHEAD;
     }
 
-    /// Takes back the memory of the `count` oldest messages, as far as nobody else has it. Returns of how many.
+    /// Takes back the memory of the `count` oldest messages, up to the first that is still in use. Returns their
+    /// number.
     pub(crate) fn reclaim(&self, live: &mut VecDeque<Arc<Buffer>>, count: usize) -> usize {
         let mut state = self.state();
         let mut reclaimed = 0;
@@ -171,28 +178,28 @@ impl Queue {
         reclaimed
     }
 
-    /// Looks after the reserve, of which nothing may be handed out meanwhile.
+    /// Lets `renew` replace the reserve's region; nothing is handed out meanwhile.
     pub(crate) fn tidy(&self, mut renew: impl FnMut(&mut Reserve)) {
         renew(&mut self.state().reserve);
     }
 
-    /// Accepts nothing more.
+    /// Refuses further messages.
     pub(crate) fn close(&self) {
         self.state().closed = true;
     }
 
-    /// Whether a thread is still copying a message.
+    /// Returns whether a thread is still copying a message.
     pub(crate) fn is_filling(&self) -> bool {
         self.state().entries.iter().any(|entry| matches!(entry, Entry::Filling))
     }
 
-    /// How many messages have memory of the reserve, and how much.
+    /// Returns the number of messages that have memory of the reserve, and the bytes of that memory.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         let state = self.state();
         (state.reserve.ranges(), state.reserve.bytes())
     }
 
-    /// The longest message, in bytes.
+    /// Returns the length of the longest message that fits, in bytes.
     pub(crate) fn max_bytes(&self) -> usize {
         self.state().reserve.capacity()
     }

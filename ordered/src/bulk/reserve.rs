@@ -5,23 +5,23 @@ use std::{collections::VecDeque, sync::Arc};
 use squall_fabric::Region;
 use squall_rdmc::Buffer;
 
-/// So much of a reserve may stay in memory while nothing is handed out, in bytes.
+/// The most bytes of a reserve that may stay in memory while nothing is handed out.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Hands out ranges of whole blocks, and takes them back, mostly in the same order.
+/// A region of memory that hands out ranges of whole blocks, and takes them back, mostly in the same order.
 ///
-/// Each range follows the one before it, and begins at the region's start where it would straddle the end, or where nothing is
-/// handed out: who sends one message at a time uses the same memory again and again.
+/// Each range follows the one before it. It begins at the region's start where it would straddle the end, or where
+/// nothing is handed out. So a sender of one message at a time uses the same memory again and again.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     region: Region,
     block_bytes: usize,
-    /// What is handed out and what lies between, oldest first.
+    /// The ranges that are handed out, and the ranges between them that came back; oldest first.
     ranges: VecDeque<Range>,
     bytes: usize,
     /// The end of the furthest range that was ever handed out.
     touched: usize,
-    /// Whether something was handed out since [`is_idle`](Reserve::is_idle) was asked last.
+    /// Whether anything was handed out since [`is_idle`](Reserve::is_idle) was last called.
     used: bool,
 }
 
@@ -29,39 +29,39 @@ pub(crate) struct Reserve {
 struct Range {
     start: usize,
     end: usize,
-    /// Where it lies in this process's memory.
+    /// The range's address in this process's memory.
     address: usize,
-    /// It came back, but what was handed out before it has not.
+    /// Whether the range came back. It stays until all ranges that were handed out before it are back.
     is_back: bool,
 }
 
 impl Reserve {
-    /// All of `region`, whose size is a multiple of `block_bytes`.
+    /// Makes a reserve of all of `region`, whose size is a multiple of `block_bytes`.
     pub(crate) fn new(region: Region, block_bytes: usize) -> Reserve {
         debug_assert!(region.len().is_multiple_of(block_bytes));
         Reserve { region, block_bytes, ranges: VecDeque::new(), bytes: 0, touched: 0, used: false }
     }
 
-    /// The longest range that can be handed out, in bytes.
+    /// Returns the length of the longest range that can be handed out, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.region.len()
     }
 
-    /// The bytes that are handed out.
+    /// Returns the number of bytes that are handed out.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many ranges are handed out.
+    /// Returns the number of ranges that are handed out.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges.iter().filter(|range| !range.is_back).count()
     }
 
-    /// A buffer for `bytes` bytes, of which there is at least one. None while there is no room for it.
+    /// Hands out a buffer for `bytes` bytes, which is not 0. None while there is no room for it.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Buffer> {
         let (start, len) = self.place(bytes)?;
-        // SAFETY: `place` keeps to what is not handed out. A range leaves `ranges` only when its buffer, of which there are no
-        // copies, came back; and whoever has this reserve gives the region to nobody else.
+        // SAFETY: `place` returns only memory that is not handed out. A range leaves `ranges` only when its buffer, of
+        // which there are no copies, came back; and the owner of this reserve gives the region to nothing else.
         let buffer = unsafe { Buffer::part(self.region.clone(), start, len) };
         self.ranges.push_back(Range { start, end: start + len, address: buffer.as_ptr().addr(), is_back: false });
         self.bytes += len;
@@ -70,12 +70,12 @@ impl Reserve {
         Some(buffer)
     }
 
-    /// Where a range of so many bytes, rounded up to whole blocks, would lie.
+    /// Returns the start and the length of a range of so many bytes, rounded up to whole blocks.
     fn place(&self, bytes: usize) -> Option<(usize, usize)> {
         let len = bytes.checked_next_multiple_of(self.block_bytes).filter(|&len| len > 0 && len <= self.capacity())?;
         let (Some(first), Some(last)) = (self.ranges.front(), self.ranges.back()) else { return Some((0, len)) };
         if last.end > first.start {
-            // What is free lies behind the last range, and before the first.
+            // The free memory lies behind the last range, and before the first.
             if len <= self.capacity() - last.end {
                 Some((last.end, len))
             } else {
@@ -102,12 +102,12 @@ impl Reserve {
         }
     }
 
-    /// Whether much of it was used, but not since this was asked last, and nothing is handed out.
+    /// Returns whether much of the reserve was used, but none since the last call, and nothing is handed out.
     pub(crate) fn is_idle(&mut self) -> bool {
         !std::mem::take(&mut self.used) && self.ranges.is_empty() && self.touched > KEPT_BYTES
     }
 
-    /// Goes on with a new region of the same size: the memory of the old one goes back to the system.
+    /// Goes on with a new region of the same size, so that the memory of the old one goes back to the system.
     ///
     /// # Panics
     ///
@@ -117,7 +117,7 @@ impl Reserve {
         (self.region, self.touched) = (region, 0);
     }
 
-    /// Takes a buffer back if nobody else has it, else returns it.
+    /// Takes a buffer back if it has no other owner, else returns it.
     pub(crate) fn reclaim(&mut self, buffer: Arc<Buffer>) -> Result<(), Arc<Buffer>> {
         Arc::try_unwrap(buffer).map(|buffer| self.give_back(buffer))
     }
@@ -142,7 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order they come back, ranges that are out never overlap; and when all are back any message fits.
+        /// Ranges that are handed out never overlap, in whatever order they come back. When all are back, any message
+        /// fits.
         #[test]
         fn ranges_never_overlap(
             steps in prop::collection::vec((any::<bool>(), 1..700usize, any::<prop::sample::Index>()), 1..200),

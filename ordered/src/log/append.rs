@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Payload;
 
-/// Why a record was not appended.
+/// The reasons for which a record was not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The batch is [full](Appender::has_room): try again once it was [taken](Appender::take_batch).
@@ -31,21 +31,22 @@ pub enum AppendError {
     /// A view has more members than there can be.
     #[error("a view of {0} members can't be logged: {MAX_MEMBERS} is the most")]
     TooManyMembers(usize),
-    /// It does not come next.
+    /// The record does not come next.
     #[error("{position} at {time} can't be logged behind {end}: records come in order, a view before its messages")]
     Order {
         /// Its place.
         position: Position,
         /// Its time.
         time: Hlc,
-        /// Where the log ends.
+        /// The log's end.
         end: End,
     },
 }
 
-/// Takes records in, in the order of delivery.
+/// The part of the log that takes records in, in the order of delivery.
 ///
-/// Belongs to whoever delivers; [batches](Batch) go from it to the [`Log`](super::Log), on the thread that writes, and come back.
+/// It belongs to the thread that delivers. [Batches](Batch) go from it to the [`Log`](super::Log), on the thread that
+/// writes, and come back.
 #[derive(Debug)]
 pub struct Appender {
     filling: Batch,
@@ -57,8 +58,8 @@ pub struct Appender {
 /// Records that are written together.
 #[derive(Debug)]
 pub struct Batch {
-    /// Records as they will lie in a segment, save for what depends on their place there. Never shrinks from one use to the next,
-    /// unless it had to grow for one large record, so that bytes are set but once.
+    /// Records as they will lie in a segment, save for the fields that depend on their place there. Never shrinks from
+    /// one use to the next, unless it had to grow for one large record, so that bytes are set but once.
     bytes: Vec<u8>,
     used: usize,
     begin: End,
@@ -71,27 +72,27 @@ impl Batch {
         Batch { bytes: vec![0; limit], used: 0, begin: End::START, end: End::START, records: 0 }
     }
 
-    /// How many records it has.
+    /// Returns the number of records.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Their size on disk, in bytes.
+    /// Returns the size of the records on disk, in bytes.
     pub fn bytes(&self) -> usize {
         self.used
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch has no records.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Where the log ends once it is written.
+    /// Returns the log's end once the batch is written.
     pub fn end(&self) -> End {
         self.end
     }
 
-    /// Where the log must end before it.
+    /// Returns the end that the log must have before the batch.
     pub(crate) fn begin(&self) -> End {
         self.begin
     }
@@ -116,7 +117,7 @@ impl Batch {
         }
         let record = &mut self.bytes[self.used..end];
         let (head, rest) = record.split_at_mut(HEADER_BYTES);
-        // Checksums follow when its place is known.
+        // Checksums follow when the record's place is known.
         head.copy_from_slice(&header.encode(0, 0));
         let (bytes, fill) = rest.split_at_mut(payload.len());
         payload.read(bytes);
@@ -134,9 +135,11 @@ impl Appender {
         Appender { filling, spare: Some(Batch::new(limit)), limit }
     }
 
-    /// Appends a message. Returns where the log ends behind it: it is durable once a commit has returned that, or more.
+    /// Appends a message. Returns the log's end behind it: the message is durable once a commit has returned that end,
+    /// or a later one.
     ///
-    /// Its epoch's view was appended before; its place is behind all others', its time later than theirs.
+    /// The view of its epoch must have been appended before. Its place must be behind all others', and its time later
+    /// than theirs.
     pub fn append(
         &mut self,
         position: Position,
@@ -188,7 +191,7 @@ impl Appender {
         if !header.may_follow(end) {
             return Err(AppendError::Order { position, time, end });
         }
-        // Nobody waits for room for a view.
+        // No caller waits for room for a view.
         if kind == Kind::Message && !self.has_room() {
             return Err(AppendError::Full { bytes: record_bytes(bytes) });
         }
@@ -196,20 +199,21 @@ impl Appender {
         Ok(self.filling.end)
     }
 
-    /// Where the log ends behind all that was appended.
+    /// Returns the log's end behind all records that were appended.
     pub fn end(&self) -> End {
         self.filling.end
     }
 
-    /// Whether the next message is taken, however large it is. A view always is.
+    /// Returns whether the next message is taken, however large it is. A view always is.
     pub fn has_room(&self) -> bool {
         let Batch { used, begin, end, .. } = &self.filling;
-        // The commit of views alone raises no version, for which who waits for room would wait.
+        // The commit of a batch of views alone raises no version, so a caller that waits for room until the version
+        // rises would wait forever.
         *used < self.limit || begin.version == end.version
     }
 
-    /// What was appended since the last batch, to be [committed](super::Log::commit). None while there is nothing, or the last
-    /// batch was not [given back](Appender::give_back).
+    /// Returns the records that were appended since the last batch, to be [committed](super::Log::commit). None while
+    /// there are none, or the last batch was not [given back](Appender::give_back).
     pub fn take_batch(&mut self) -> Option<Batch> {
         if self.filling.is_empty() {
             return None;

@@ -1,4 +1,5 @@
-//! Records that a cut or a new beginning took from a log, kept beside it: each time as a log of its own, to be looked at.
+//! Records that a cut or a new beginning took from a log, kept beside it: each time as a log of its own, which an
+//! operator can read.
 
 use std::{collections::BTreeMap, io, ops::Range, path::PathBuf};
 
@@ -11,14 +12,14 @@ use super::{
     walk::open_segment,
 };
 
-/// The most that are kept.
+/// The number of asides that are kept at most.
 const MAX_ASIDES: usize = 4;
 
 /// The most that is copied at once, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The directory of a log that was set aside: the files of another directory whose names begin with the name of what was set
-/// aside, and a dot.
+/// The directory of a log that was set aside: the files of another directory whose names begin with the aside's name
+/// and a dot.
 #[derive(Clone, Debug)]
 pub struct Aside<S> {
     storage: S,
@@ -26,7 +27,7 @@ pub struct Aside<S> {
 }
 
 impl<S: Storage> Aside<S> {
-    /// The one that was named `name`, in the directory of the log from which it was taken.
+    /// Returns the aside named `name`, in the directory of the log from which it was taken.
     pub fn new(storage: S, name: &str) -> Aside<S> {
         Aside { storage, prefix: format!("{name}.") }
     }
@@ -93,7 +94,7 @@ impl<S: Storage> Storage for Aside<S> {
     }
 }
 
-/// The names of what was set aside in a log's directory, the oldest first.
+/// Returns the names of the asides in a log's directory, the oldest first.
 pub fn asides<S: Storage>(storage: &S) -> io::Result<Vec<String>> {
     Ok(files_of(&storage.list()?).into_keys().map(aside_name).collect())
 }
@@ -111,7 +112,8 @@ pub struct AsideSummary {
     pub bytes: u64,
 }
 
-/// Looks what a name stands for that [`asides`] has told: reads its last segment. None if it is gone, or not to be read.
+/// Returns the summary of an aside that [`asides`] has named: it reads its last segment. None if the aside is gone, or
+/// can't be read.
 pub fn summary_of<S: Storage + Clone>(storage: &S, name: &str) -> io::Result<Option<AsideSummary>> {
     let aside = Aside::new(storage.clone(), name);
     let Ok(manifest) = Manifest::read(&aside)? else { return Ok(None) };
@@ -139,7 +141,7 @@ fn full_name(number: u64, file: &str) -> String {
     format!("{}.{file}", aside_name(number))
 }
 
-/// Of each number, the names of its files without their beginning.
+/// Returns, for each aside's number, the names of its files without their prefix.
 fn files_of(names: &[String]) -> BTreeMap<u64, Vec<&str>> {
     let mut files: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for name in names {
@@ -151,7 +153,7 @@ fn files_of(names: &[String]) -> BTreeMap<u64, Vec<&str>> {
     files
 }
 
-/// The highest number that a file in the directory has.
+/// Returns the highest number that a file in the directory has.
 pub(crate) fn newest(names: &[String]) -> u64 {
     files_of(names).into_keys().next_back().unwrap_or(0)
 }
@@ -171,7 +173,7 @@ impl SetAside {
         aside_name(self.number)
     }
 
-    /// Whether a segment that the log does not list any more is to be kept.
+    /// Returns whether a segment that the log does not list any more is to be kept.
     pub(crate) fn takes(&self, segment: u64) -> bool {
         self.segments.contains(&segment)
     }
@@ -183,8 +185,9 @@ impl SetAside {
 }
 
 impl<S: Storage + Clone> Log<S> {
-    /// Prepares, durably, to set aside what a cut at `place` takes away, or all segments: the segment that is cut is copied, and a
-    /// manifest for what goes is written. The rest follows once the log's own manifest has the number. None if nothing is there.
+    /// Prepares, durably, to set aside the records that a cut at `place` takes away, or all segments. The segment that
+    /// is cut is copied, and a manifest for the aside is written. The rest follows once the log's own manifest has the
+    /// number. None if no segment has begun.
     pub(crate) fn prepare_aside(&mut self, place: Option<Place>) -> Result<Option<SetAside>, WriteError> {
         let Some(last) = self.last.as_ref().map(|last| last.header.index) else { return Ok(None) };
         let number = self.manifest.asides + 1;
@@ -212,7 +215,7 @@ impl<S: Storage + Clone> Log<S> {
         };
         let prepared = copied.and_then(|()| manifest.write(&aside));
         if let Err(source) = prepared {
-            // If it can't be removed, opening the log does it.
+            // A copy that can't be removed now is removed when the log is opened.
             let _ = place.map(|place| aside.remove(&name(place.segment)));
             return Err(self.poison_unless_full("setting aside what goes", &full_name(number, manifest::NAME), source));
         }
@@ -220,7 +223,7 @@ impl<S: Storage + Clone> Log<S> {
         Ok(Some(SetAside { number, segments, log_bytes }))
     }
 
-    /// Copies a segment up to where its records end, synced.
+    /// Copies a segment up to the end of its records, synced.
     fn copy_segment(&self, aside: &Aside<S>, index: u64) -> io::Result<()> {
         let (file, _) = open_segment(&self.storage, index).map_err(io::Error::other)?;
         let end = match &self.last {
@@ -239,7 +242,8 @@ impl<S: Storage + Clone> Log<S> {
     }
 }
 
-/// Removes the oldest of what was set aside: more than four, or more together than the log that the newest was taken from.
+/// Removes the oldest asides while there are more than four, or while they take more bytes together than the log from
+/// which the newest was taken.
 pub(crate) fn remove_oldest<S: Storage>(storage: &S, newest: &SetAside) -> io::Result<()> {
     let names = storage.list()?;
     let (mut kept, mut bytes) = (0, 0);
@@ -255,7 +259,7 @@ pub(crate) fn remove_oldest<S: Storage>(storage: &S, newest: &SetAside) -> io::R
     Ok(())
 }
 
-/// Removes the oldest if there is one, for want of space. Returns whether there was.
+/// Removes the oldest aside, if there is one, to make space. Returns whether there was one.
 pub(crate) fn make_room<S: Storage>(storage: &S) -> io::Result<bool> {
     let names = storage.list()?;
     let Some((number, files)) = files_of(&names).into_iter().next() else { return Ok(false) };
@@ -263,7 +267,7 @@ pub(crate) fn make_room<S: Storage>(storage: &S) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes one: first what says that it is there, durably.
+/// Removes an aside: first, durably, the manifest that says that it is there.
 fn remove<S: Storage>(storage: &S, number: u64, files: &[&str]) -> io::Result<()> {
     if files.contains(&manifest::NAME) {
         storage.remove(&full_name(number, manifest::NAME))?;
@@ -273,8 +277,8 @@ fn remove<S: Storage>(storage: &S, number: u64, files: &[&str]) -> io::Result<()
     others.try_for_each(|file| storage.remove(&full_name(number, file)))
 }
 
-/// Sets aside, durably, the segments from one on that keep a log from being opened: each run of them that is there as one. The
-/// log's manifest does not list them any more; opening the log gives them their new names.
+/// Sets aside, durably, the segments from `from` on that keep a log from being opened: each run of segments that are
+/// there becomes one aside. The log's manifest does not list them any more; opening the log gives them their new names.
 pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, from: u64) -> io::Result<()> {
     let names = storage.list()?;
     let (mut asides, mut next) = (log.asides, from);
@@ -292,13 +296,13 @@ pub(crate) fn set_aside_from<S: Storage + Clone>(storage: &S, log: Manifest, fro
             next += 1;
         }
     }
-    // Nobody knows what the segments had that went.
+    // The records of the segments that went are not known.
     let word = Some(Word::Doubtful);
     Manifest { next: from, cut: log.cut.filter(|cut| cut.index < from), asides, word, ..log }.write(storage)
 }
 
-/// Finishes, when a log is opened, what a crash left half done: what the log's manifest does not know of goes, and segments that
-/// were to get another name get it.
+/// Finishes, when a log is opened, the work that a crash left half done. Asides that the log's manifest does not know
+/// are removed, and segments that were to get another name get it.
 pub(crate) fn finish<S: Storage + Clone>(storage: &S, log: &Manifest, names: &[String]) -> io::Result<()> {
     for (number, files) in files_of(names) {
         let aside = Aside::new(storage.clone(), &aside_name(number));
@@ -317,7 +321,7 @@ pub(crate) fn finish<S: Storage + Clone>(storage: &S, log: &Manifest, names: &[S
             let to = |index| full_name(number, &name(index));
             missing.into_iter().try_for_each(|index| storage.rename(&name(index), &to(index)))?;
         } else {
-            // It was being removed.
+            // A crash interrupted its removal.
             remove(storage, number, &files)?;
         }
     }

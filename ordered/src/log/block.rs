@@ -6,10 +6,10 @@ use squall_membership::{Epoch, Seq};
 
 use super::{End, Hlc, Position, Storage, sim::SECTOR_BYTES};
 
-/// The block's size in bytes. What else a file holds begins there.
+/// The block's size in bytes. The rest of the file begins there.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// Where the copies lie.
+/// The offsets of the copies in the block, in bytes.
 const COPIES: [usize; 2] = [0, 2048];
 
 /// The version of the formats of all files.
@@ -25,7 +25,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Begins with what a file is, and the version.
+    /// Begins with the magic, which names the kind of file, and the version.
     pub(crate) fn new(magic: [u8; 8]) -> Fields {
         let fields = Fields { bytes: [0; SECTOR_BYTES], at: 0 };
         fields.put(&magic).put(&VERSION.to_le_bytes()).put(&[0; 4])
@@ -46,7 +46,7 @@ impl Fields {
         self.word(position.epoch.0).word(position.seq.0).word(version).word(time.0)
     }
 
-    /// The block.
+    /// Returns the bytes of the block.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         let checksum = crc32c::crc32c(&self.bytes[..CHECKSUM_AT]);
         self.bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -58,20 +58,20 @@ impl Fields {
     }
 }
 
-/// What a block holds.
+/// The contents of a block, as they were read.
 #[derive(Debug)]
 pub(crate) enum Block {
     /// Nothing was ever written there.
     Blank,
     /// Neither copy is right.
     Damaged,
-    /// It is of a version that this code does not know.
+    /// A block of a version that this code does not know.
     Version(u32),
     /// Its fields, behind the magic and the version.
     Good { words: Words, copies: Copies },
 }
 
-/// How many copies of a block's fields are right.
+/// The number of copies of a block's fields that are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
     Both,
@@ -125,7 +125,7 @@ pub(crate) fn read<S: Storage>(storage: &S, file: &S::File, magic: [u8; 8]) -> i
     if block.iter().all(|&byte| byte == 0) {
         return Ok(Block::Blank);
     }
-    // Magic, version and checksum stay where they are in all versions.
+    // The magic, the version and the checksum stay at their places in all versions.
     let copies = COPIES.map(|at| &block[at..at + SECTOR_BYTES]);
     let good = |copy: &[u8]| copy[..8] == magic && crc32c::crc32c(&copy[..CHECKSUM_AT]) == u32_at(copy, CHECKSUM_AT);
     let Some(copy) = copies.into_iter().find(|copy| good(copy)) else { return Ok(Block::Damaged) };

@@ -7,18 +7,18 @@ use squall_membership::{ClusterId, ShardId};
 
 use super::{End, record::Header};
 
-/// What a chain begins with, so that it is not mistaken for another hash of the same bytes.
+/// The first bytes of a chain's hash, so that it is not mistaken for another hash of the same bytes.
 const BEGIN: &[u8; 16] = b"squall log chain";
 
-/// A digest (SHA-256) of all records that a log holds, from where its chain began up to a position.
+/// A digest (SHA-256) of all records that a log holds, from the beginning of its chain up to a position.
 ///
-/// It depends on the records' contents alone: logs of two members that have the same value at the same [`End`] hold the same
-/// records, whatever their batches and segments.
+/// It depends on the records' contents alone. Logs of two members that have the same value at the same [`End`] hold the
+/// same records, whatever their batches and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainValue(pub [u8; 32]);
 
 impl ChainValue {
-    /// Before the first record behind `begin`.
+    /// Returns the chain's value before the first record behind `begin`.
     pub fn begin(cluster: ClusterId, shard: ShardId, begin: End) -> ChainValue {
         let mut context = Context::new(&SHA256);
         context.update(BEGIN);
@@ -28,7 +28,7 @@ impl ChainValue {
         ChainValue::finish(context)
     }
 
-    /// Behind a record.
+    /// Returns the chain's value behind a record.
     pub(crate) fn behind(self, header: &Header, payload: &[u8]) -> ChainValue {
         let mut context = Context::new(&SHA256);
         context.update(&self.0);
@@ -42,7 +42,7 @@ impl ChainValue {
     }
 }
 
-/// As a signature covers it, and a file holds it.
+/// Returns the bytes of an end, as a signature covers it and a file holds it.
 pub(crate) fn end_bytes(end: End) -> [u8; 32] {
     let End { position, version, time } = end;
     let mut bytes = [0; 32];

@@ -1,4 +1,4 @@
-//! Taking away: what lies behind a position, before one, or all.
+//! Removal of records from a log: those behind a position, those before one, or all.
 
 use std::{io, ops::Range};
 
@@ -16,29 +16,29 @@ use super::{
 /// The outcome of a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The log's end now: at the place that was asked for, or before, where it has nothing nearer.
+    /// The log's end now: the place that was asked for, or an earlier one if the log has none nearer.
     pub end: End,
-    /// The name under which the records that went are [kept](super::Aside). None if nothing that is good went.
+    /// The name under which the records that went are [kept](super::Aside). None if no good record went.
     pub aside: Option<String>,
 }
 
-/// On whose word a log is cut.
+/// The authority on whose word a log is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutBy {
-    /// What the group has decided: the mark goes down.
+    /// The group's decision: the mark goes down.
     Group,
-    /// An operator's: the mark stays, so what was acknowledged behind the cut is missing from then on; and since the mark lags, the
-    /// log is [doubtful](Log::is_doubtful).
+    /// An operator's word. The mark stays, so records that were acknowledged behind the cut are missing from then on.
+    /// Since the mark lags, the log is [doubtful](Log::is_doubtful).
     Operator,
-    /// That of an operator who accepts the loss: the mark goes down, and the log is [trusted](Log::is_trusted).
+    /// The word of an operator that accepts the loss: the mark goes down, and the log is [trusted](Log::is_trusted).
     Trust,
 }
 
 impl<S: Storage + Clone> Log<S> {
-    /// Cuts the log, durably: messages at and behind `to` go, and views that begin behind it. The acknowledged mark goes down with
-    /// it. What goes is set aside.
+    /// Cuts the log, durably: messages at and behind `to` go, and views that begin behind it. The acknowledged mark
+    /// goes down with it. The records that go are set aside.
     ///
-    /// A crash leaves either log. Where nothing lies behind `to`, this only ends what is unclear about the log's end: see
+    /// A crash leaves either log. Where nothing lies behind `to`, this only settles an unclear end of the log: see
     /// [`WriteError::Damaged`].
     pub fn cut_to(&mut self, to: Position) -> Result<Cut, WriteError> {
         self.cut_by(to, CutBy::Group)
@@ -58,7 +58,7 @@ impl<S: Storage + Clone> Log<S> {
                 aside = self.prepare_aside(Some(place))?;
             }
             let (file, header) = open_segment(&self.storage, place.segment)?;
-            // First, so that none is about what is not there any more.
+            // Signatures are cut first, so that none is about records that are not there any more.
             let cut = signatures::cut(&self.storage, place.segment, place.end.position);
             cut.map_err(|source| self.poison("cutting it", &signatures::name(place.segment), source))?;
             self.last = Some(Last {
@@ -74,7 +74,7 @@ impl<S: Storage + Clone> Log<S> {
         } else if self.open_damage.is_none() && self.missing().is_none() && by == CutBy::Group {
             return Ok(Cut { end: self.end, aside: None });
         }
-        // Until the manifest says so, nothing may be appended.
+        // Nothing may be appended until the manifest records the cut.
         self.open_damage = None;
         if by != CutBy::Operator {
             self.acknowledged = self.acknowledged.min(self.end.version);
@@ -88,7 +88,7 @@ impl<S: Storage + Clone> Log<S> {
         self.seal_last(aside.as_ref())?;
         self.remove_old_skips();
         match self.catch_up() {
-            // What is damaged before is to be replaced: then the next commit signs.
+            // Damaged records before the cut are to be replaced: then the next commit signs.
             Ok(_) | Err(WriteError::Read(ReadError::Damaged(_))) => {}
             Err(error) => return Err(error),
         }
@@ -96,7 +96,8 @@ impl<S: Storage + Clone> Log<S> {
         Ok(Cut { end, aside })
     }
 
-    /// The place of the first record that a cut takes away, if there is one, and whether a good one is among those that go.
+    /// Returns the place of the first record that a cut takes away, if there is one, and whether any record that goes
+    /// is good.
     fn place_of_cut(&self, to: Position) -> Result<Option<(Place, bool)>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(to)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
@@ -106,7 +107,7 @@ impl<S: Storage + Clone> Log<S> {
                 Some(Step::Record { header, .. }) if header.end() <= to => continue,
                 Some(Step::Record { place, .. }) => return Ok(Some((place, true))),
                 Some(Step::Damage(damage)) if damage.before.is_some_and(|before| before <= to) => continue,
-                // Nobody knows what of it would stay.
+                // The damaged records are not known, so neither is the part of them that would stay.
                 Some(Step::Damage(damage)) if damage.after < to => return Err(ReadError::Damaged(Box::new(damage))),
                 Some(Step::Damage(damage)) => Place { segment: damage.segment, offset: damage.from, ..before },
                 None => return Ok(None),
@@ -120,8 +121,8 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Removes the segments of which nothing at or behind `position` is needed, durably. Returns where the log begins now: at
-    /// `position`, or before. The last segment stays.
+    /// Removes the segments of which no record at or behind `position` is needed, durably. Returns the log's new
+    /// beginning: `position`, or before. The last segment stays.
     pub fn trim_before(&mut self, position: Position) -> Result<End, WriteError> {
         self.check_health()?;
         let Some(last) = self.last.as_ref().map(|last| last.header.index) else { return Ok(self.begin) };
@@ -136,7 +137,7 @@ impl<S: Storage + Clone> Log<S> {
             begin = Some(next);
         }
         let Some(header) = begin else { return Ok(self.begin) };
-        // They say what the chain is where the log begins from now on.
+        // The signatures hold the chain's value at the log's new beginning.
         self.sync_signatures()?;
         self.put(Manifest { first, ..self.manifest })?;
         self.begin = header.begin;
@@ -145,21 +146,21 @@ impl<S: Storage + Clone> Log<S> {
         Ok(self.begin)
     }
 
-    /// Sets everything aside, and begins anew behind a state that came from elsewhere. Durable; a crash leaves either log. Returns
-    /// the name under which the records are [kept](super::Aside), if there were any.
+    /// Sets all records aside, and begins anew behind a state that came from elsewhere. Durable; a crash leaves either
+    /// log. Returns the name under which the records are [kept](super::Aside), if there were any.
     ///
-    /// If it is signed, its chain begins anew, too: see [`begin_anew_with`](Log::begin_anew_with).
+    /// If the log is signed, its chain begins anew, too: see [`begin_anew_with`](Log::begin_anew_with).
     pub fn begin_anew(&mut self, at: End) -> Result<Option<String>, WriteError> {
         self.begin_anew_with(at, None)
     }
 
-    /// As [`begin_anew`](Log::begin_anew), but a log that is signed goes on with the chain that another member's has
-    /// [there](Log::chain_at), so that it is the same in both.
+    /// As [`begin_anew`](Log::begin_anew), but a log that is signed continues the chain of another member's log [at
+    /// this place](Log::chain_at), so that it is the same in both.
     pub fn begin_anew_with(&mut self, at: End, chain: Option<ChainValue>) -> Result<Option<String>, WriteError> {
         self.begin_anew_skipping(at, chain, self.skips.before(at.position))
     }
 
-    /// As [`begin_anew_with`](Log::begin_anew_with), with the list of commands that nobody has applied to the state, nor applies.
+    /// As [`begin_anew_with`](Log::begin_anew_with), with the list of commands that no member applies to the state.
     pub fn begin_anew_skipping(
         &mut self,
         at: End,
@@ -178,7 +179,7 @@ impl<S: Storage + Clone> Log<S> {
             begin: at,
             previous_id: 0,
             previous_end: 0,
-            // What the log had before may be another order.
+            // The records that the log had before may be of another order.
             acknowledged: 0,
         };
         self.sign_beginning(&header, chain)?;
@@ -208,8 +209,8 @@ impl<S: Storage + Clone> Log<S> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Makes the last segment end where its records do, durably. What follows in the file is no part of the log, nor is any later
-    /// segment.
+    /// Makes the last segment end at the end of its records, durably. The rest of the file is no part of the log, nor
+    /// is any later segment.
     pub(crate) fn seal_last(&mut self, aside: Option<&SetAside>) -> Result<(), WriteError> {
         let Some(last) = &mut self.last else { return self.put(self.manifest) };
         last.bytes = last.at;
@@ -220,12 +221,12 @@ impl<S: Storage> Log<S> {
         self.manifest.asides += u64::from(aside.is_some());
         self.put(Manifest { next: index + 1, cut, ..self.manifest })?;
         self.remove_segments(index + 1..was, aside)?;
-        // So that their numbers can be given again.
+        // Synced so that the numbers can be given again.
         self.storage.sync_directory().map_err(|source| self.poison("syncing the directory", "", source))
     }
 
-    /// Removes segments that the manifest does not list any more, or sets them aside. Need not be durable: it is finished when the
-    /// log is opened.
+    /// Removes segments that the manifest does not list any more, or sets them aside. Need not be durable: opening the
+    /// log finishes it.
     fn remove_segments(&mut self, segments: Range<u64>, aside: Option<&SetAside>) -> Result<(), WriteError> {
         for index in segments {
             let removed = signatures::remove(&self.storage, index);

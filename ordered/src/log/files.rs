@@ -12,10 +12,10 @@ use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fstatvfs};
 
 use super::Storage;
 
-/// The file whose lock says that a process has the directory.
+/// The file whose lock says that a process uses the directory.
 const LOCK: &str = "lock";
 
-/// Why a directory can't be used.
+/// The reasons for which a directory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// A log has it already.
@@ -26,7 +26,7 @@ pub enum DirectoryError {
     Read {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It can't be made, read or locked.
@@ -34,14 +34,14 @@ pub enum DirectoryError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A directory of a file system. Of all processes, one has it: whoever locked its file `lock`.
+/// A directory of a file system, for the one process that holds the lock on its file `lock`.
 ///
-/// Clones are handles of the same one; the lock is held until the last is gone.
+/// Clones are handles of the same directory; the lock is held until the last is gone.
 #[derive(Clone, Debug)]
 pub struct Files(Arc<Directory>);
 
@@ -49,12 +49,12 @@ pub struct Files(Arc<Directory>);
 struct Directory {
     path: PathBuf,
     handle: File,
-    /// None if it may only be read.
+    /// The lock; None if the directory may only be read.
     lock: Option<File>,
 }
 
 impl Files {
-    /// Locks a directory, which is made if it is not there.
+    /// Locks a directory, which is made if it does not exist.
     pub fn open(path: impl Into<PathBuf>) -> Result<Files, DirectoryError> {
         let path = path.into();
         let failed = |source| DirectoryError::Io { path: path.clone(), source };
@@ -66,14 +66,15 @@ impl Files {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         let handle = File::open(&path).map_err(failed)?;
-        // The directory's own name, in the one that holds it.
+        // Makes the directory's own name durable, in its parent.
         if let Some(parent) = path.canonicalize().map_err(failed)?.parent() {
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
         }
         Ok(Files(Arc::new(Directory { path, handle, lock: Some(lock) })))
     }
 
-    /// Takes a directory to read it only, whoever has it, with whether a process has it now.
+    /// Opens a directory only to read it, even if a process uses it. Returns it, and whether a process has it locked
+    /// now.
     pub fn look(path: impl Into<PathBuf>) -> Result<(Files, bool), DirectoryError> {
         let path = path.into();
         let failed = |source| DirectoryError::Read { path: path.clone(), source };
@@ -81,7 +82,7 @@ impl Files {
         if !handle.metadata().map_err(failed)?.is_dir() {
             return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        // A copy may have none.
+        // A copy of a directory may have no lock file.
         let is_live = match File::open(path.join(LOCK)).map(|lock| lock.try_lock_shared()) {
             Ok(Err(TryLockError::WouldBlock)) => true,
             Ok(Err(TryLockError::Error(source))) => return Err(failed(source)),
@@ -94,7 +95,7 @@ impl Files {
         if self.0.lock.is_some() { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub fn directory(&self) -> &Path {
         &self.0.path
     }
@@ -106,7 +107,7 @@ impl Storage for Files {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.0.path)? {
-            // A name that is not of this alphabet is not one of a log's files.
+            // A name that is not valid UTF-8 is not one of a log's files.
             names.extend(entry?.file_name().into_string().ok().filter(|name| name != LOCK));
         }
         Ok(names)
@@ -115,7 +116,7 @@ impl Storage for Files {
     fn create(&self, name: &str, bytes: u64) -> io::Result<File> {
         self.may_write()?;
         let path = self.path(name);
-        // A new file: one of the same name may be open elsewhere, and its blocks may hold something.
+        // A new file is made, since one of the same name may be open elsewhere, and its blocks may hold old bytes.
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -125,7 +126,7 @@ impl Storage for Files {
             && let Err(e) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
         {
             drop(file);
-            // What was reserved so far is of use to nobody. The first error is the one to tell.
+            // The space that was reserved so far is of no use. The first error is the one to return.
             let _ = std::fs::remove_file(&path);
             return Err(e.into());
         }
@@ -145,8 +146,8 @@ impl Storage for Files {
     }
 
     fn read_through(&self, file: &File) {
-        // Not `WillNeed` for each part: the kernel fetches that into single pages, which take thrice as long to copy from. Where
-        // nothing is fetched ahead it is read when it is needed.
+        // Not `WillNeed` for each part: the kernel fetches that into single pages, which take thrice as long to copy
+        // from. A part that is not fetched ahead is read when it is needed.
         let _ = fadvise(file, 0, None, Advice::Sequential);
     }
 

@@ -1,4 +1,4 @@
-//! What a disk may hold, for fuzzing: whatever it is, what must hold of a log holds.
+//! Arbitrary contents of a disk, for fuzzing: a log's invariants hold whatever the disk holds.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,11 @@ const OPTIONS: Options = Options {
     batch_bytes: 4096,
 };
 
-/// A log of one segment, the records of which are `bytes`: but first, a byte that says for how many records to set checksums right.
+/// Checks a log of one segment, whose records are `bytes` behind the first byte. That byte is the number of records
+/// whose checksums are set right.
 ///
-/// It opens, or is of a later version; what it shows is in order, and is the same each time; what cannot be known to have ended
-/// takes no records until it is cut, and all else takes some.
+/// The log opens, or is of a later version. The records that it shows are in order, and are the same each time. A log
+/// whose end cannot be known takes no records until it is cut, and any other log takes some.
 pub fn segment(bytes: &[u8]) {
     let Some((&right, records)) = bytes.split_first() else { return };
     let mut records = records.to_vec();
@@ -69,9 +70,9 @@ pub fn segment(bytes: &[u8]) {
     assert_eq!(read_all(&log).map(|shown| shown.len()), Some(shown.len() + 1));
 }
 
-/// Records that come from another member; but first, a byte as for [`segment`].
+/// Checks records that come from another member. The first byte is as for [`segment`].
 ///
-/// What is read is written again as it was.
+/// Records that are read are written again as they were.
 pub fn export(bytes: &[u8]) {
     let Some((&right, records)) = bytes.split_first() else { return };
     let mut records = records.to_vec();
@@ -85,7 +86,7 @@ pub fn export(bytes: &[u8]) {
             super::Body::Message { sender, payload } => appender.append(at, time, *sender, Payload::kept(payload)),
             super::Body::View(view) => appender.append_view(at.epoch, time, view),
         };
-        // It may be no part of any one log.
+        // The record may be no part of any one log.
         if appended.is_err() || appended.is_ok_and(|end| end.version != record.version) {
             return;
         }
@@ -100,7 +101,7 @@ fn open(storage: &SimStorage) -> Result<super::Opened<SimStorage>, OpenError> {
     Log::open(storage.clone(), OPTIONS, &mut Rng::with_seed(1))
 }
 
-/// The ends of all records that it shows; none if there is one of a later version.
+/// Returns the ends of all records that the log shows; none if there is one of a later version.
 fn read_all(log: &Log<SimStorage>) -> Option<Vec<(Position, Hlc)>> {
     let mut reader = log.read(log.begin().position, Position::MAX).expect("from its beginning");
     let mut shown: Vec<(Position, Hlc)> = Vec::new();
@@ -156,7 +157,7 @@ fn disk(records: &[u8]) -> SimStorage {
     storage
 }
 
-/// Sets the checksums of the first records right, so that what they say is looked at.
+/// Sets the checksums of the first records right, so that their fields are checked, too.
 fn set_checksums(bytes: &mut [u8], segment: u64, at: u64, records: usize) {
     let mut place = 0;
     for _ in 0..records {
@@ -177,7 +178,7 @@ mod tests {
 
     use super::{super::record::NoHeader, *};
 
-    /// Set, the files are written instead of compared.
+    /// The variable that, if set, has the test write the files instead of comparing them.
     const WRITE: &str = "SQUALL_WRITE_SEEDS";
 
     fn records(count: u64) -> Vec<u8> {
@@ -194,7 +195,7 @@ mod tests {
         log.export(Position::START, Position::MAX, usize::MAX).expect("it is well").bytes
     }
 
-    /// The inputs that the targets begin with. Those that lie there and are not made here are findings.
+    /// The inputs with which the targets begin. Other files in the folders are findings.
     #[test]
     fn known_inputs_are_taken_as_they_should() {
         let input = |right: u8, bytes: &[u8]| [&[right], bytes].concat();
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A little of what the fuzzer does, wherever tests run.
+    /// A few rounds of the fuzzer's work, wherever tests run.
     #[test]
     fn changed_records_break_nothing() {
         let all = records(12);
@@ -246,7 +247,7 @@ mod tests {
                     0 => bytes[at] = rng.u8(..),
                     1 => bytes[at..end].fill(0),
                     2 => bytes.truncate(at.max(1)),
-                    // A mark, where that is one, or a part of a payload.
+                    // A byte of a mark, if the record has one there, or a part of a payload.
                     3 | 4 => _ = bytes.get_mut(at / 16 * 16 + 53).map(|byte| *byte = rng.u8(1..4)),
                     _ => {
                         let to = rng.usize(..=bytes.len() - (end - at));

@@ -1,11 +1,11 @@
-//! Where a log's records lie, roughly: some places, between which a reader walks.
+//! A sparse index of a log's records: some places, between which a reader walks.
 
 use super::{End, Hlc, Position};
 
-/// The most places that are kept: 56 bytes each.
+/// The most places that are kept. One takes 56 bytes.
 const MAX_PLACES: usize = 1 << 15;
 
-/// How far apart places are at first, in bytes of a segment.
+/// The distance between places at first, in bytes of a segment.
 const SPACING_BYTES: u64 = 1 << 20;
 
 /// The beginning of a record, or of a segment's records.
@@ -13,9 +13,9 @@ const SPACING_BYTES: u64 = 1 << 20;
 pub(crate) struct Place {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
-    /// Where the log ends before it.
+    /// The log's end before it.
     pub(crate) end: End,
-    /// How many records of the segment lie before it.
+    /// The number of records of the segment before it.
     pub(crate) record: u64,
 }
 
@@ -32,7 +32,7 @@ impl Index {
         Index { places: Vec::new(), spacing: SPACING_BYTES, most: MAX_PLACES }
     }
 
-    /// Takes in a place behind all others, if it is far enough from the last one.
+    /// Adds a place behind all others, if it is far enough from the last one.
     pub(crate) fn push(&mut self, place: Place) {
         if self
             .places
@@ -52,19 +52,19 @@ impl Index {
         self.places.push(place);
     }
 
-    /// The last place before which there is nothing from `position` on.
+    /// Returns the last place before which there is nothing from `position` on.
     pub(crate) fn at_position(&self, position: Position) -> Option<Place> {
         let after = self.places.partition_point(|place| place.end.position <= position);
         self.places.get(after.saturating_sub(1)).copied()
     }
 
-    /// The last place before which there is no message behind `version`.
+    /// Returns the last place before which there is no message behind `version`.
     pub(crate) fn at_version(&self, version: u64) -> Option<Place> {
         let after = self.places.partition_point(|place| place.end.version <= version);
         self.places.get(after.saturating_sub(1)).copied()
     }
 
-    /// The last place before which there is nothing later than `time`.
+    /// Returns the last place before which there is nothing later than `time`.
     pub(crate) fn at_time(&self, time: Hlc) -> Option<Place> {
         let after = self.places.partition_point(|place| place.end.time <= time);
         self.places.get(after.saturating_sub(1)).copied()

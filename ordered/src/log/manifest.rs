@@ -1,4 +1,4 @@
-//! The file that says whose log it is, and which segments it is made of. Replaced as a whole.
+//! The file that names the log's owner and lists its segments. Replaced as a whole.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallLG";
 
-/// Its name.
+/// The file's name.
 pub(crate) const NAME: &str = "log";
 
-/// Its name while it is written.
+/// The file's name while it is written.
 const NEW: &str = "log.new";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,40 +25,40 @@ pub(crate) struct Manifest {
     /// The segments with the numbers from `first` to before `next` exist; other files of segments are leftovers.
     pub(crate) first: u64,
     pub(crate) next: u64,
-    /// A segment that was cut, and where: it counts until the next segment's first block says the same.
+    /// A segment that was cut, and its end. It counts until the next segment's first block says the same.
     pub(crate) cut: Option<Cut>,
-    /// The acknowledged mark when it was written.
+    /// The acknowledged mark when the manifest was written.
     pub(crate) acknowledged: u64,
-    /// The highest number of what was ever set aside.
+    /// The highest number that an aside ever had.
     pub(crate) asides: u64,
-    /// What an operator has said of the log's end, until something is appended.
+    /// An operator's word about the log's end, until something is appended.
     pub(crate) word: Option<Word>,
-    /// What the log's payloads are.
+    /// The schema of the log's payloads.
     pub(crate) schema: SchemaText,
-    /// The number of the file that lists commands which nobody applies. 0: there are none.
+    /// The number of the file that lists commands that no member applies. 0: there are none.
     pub(crate) skips: u64,
 }
 
-/// What an operator has said of a log's end.
+/// An operator's word about a log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// It had more, which another member may have.
+    /// The log had more records, which another member may have.
     Doubtful,
-    /// It had more, whose loss is accepted, if it ends here.
+    /// The log had more records, whose loss is accepted, if it ends here.
     Trusted(End),
 }
 
-/// Where a segment was cut.
+/// The end of a segment that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) index: u64,
     /// Its length from then on, in bytes.
     pub(crate) end: u64,
-    /// Where the log ended there.
+    /// The log's end there.
     pub(crate) at: End,
 }
 
-/// What was found instead of a manifest.
+/// The reason for which no manifest was read.
 #[derive(Debug)]
 pub(crate) enum NoManifest {
     Absent,
@@ -67,7 +67,7 @@ pub(crate) enum NoManifest {
 }
 
 impl Manifest {
-    /// Reads it.
+    /// Reads the manifest.
     pub(crate) fn read<S: Storage>(storage: &S) -> io::Result<Result<Manifest, NoManifest>> {
         let file = match storage.open(NAME) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(NoManifest::Absent)),
@@ -96,7 +96,7 @@ impl Manifest {
         })
     }
 
-    /// Puts it into force, durably.
+    /// Puts the manifest into force, durably.
     pub(crate) fn write<S: Storage>(&self, storage: &S) -> io::Result<()> {
         let none = Cut { index: 0, end: 0, at: End::START };
         let cut = self.cut.unwrap_or(none);

@@ -1,22 +1,24 @@
-//! The log on disk: what was delivered, in order, so that it outlives all members' processes.
+//! The log on disk: the messages that were delivered, in order, kept so that they outlive all members' processes.
 //!
-//! A log is a directory of *segments*, files of a fixed size that have their space before anything is written to them, each a
-//! sequence of *records*: messages, and a view before the first message of its epoch. `docs/log-format.md` draws every byte.
+//! A log is a directory of *segments*, files of a fixed size that have their space before anything is written to them.
+//! Each is a sequence of *records*: messages, and a view before the first message of its epoch. `docs/log-format.md`
+//! draws every byte.
 //!
-//! # Who does what
+//! # The parts
 //!
-//! - An [`Appender`] belongs to whoever delivers. It copies records into a [`Batch`], and hands it over when the one before came
-//!   back: so while a batch is written, the next one fills.
-//! - The [`Log`] belongs to the thread that writes. It [commits](Log::commit) batches, one sync for each; between two it
-//!   [makes the next segment](Log::prepare), cuts, trims and repairs.
+//! - An [`Appender`] belongs to the thread that delivers. It copies records into a [`Batch`], and hands it over when
+//!   the one before came back: so while a batch is written, the next one fills.
+//! - The [`Log`] belongs to the thread that writes. It [commits](Log::commit) batches, one sync for each; between two
+//!   it [makes the next segment](Log::prepare), cuts, trims and repairs.
 //! - A [`Reader`] is for any thread, and sees the log as it was when it was [asked for](Log::read).
-//! - Somebody else [looks](Log::look) at a log, which may be in use, without changing it, and [verifies](Log::verify_signed) what was
-//!   [signed](Log::sign_with).
-//! - An operator [reads](read), [cuts](cut) and [repairs](repair) a log that no node has, and [has a command skipped](skip); what a cut took away is an [`Aside`].
+//! - Another process [looks](Log::look) at a log, which may be in use, without changing it, and
+//!   [verifies](Log::verify_signed) the records that were [signed](Log::sign_with).
+//! - An operator [reads](read), [cuts](cut) and [repairs](repair) a log that no node has, and [has a command
+//!   skipped](skip). The records that a cut took away are an [`Aside`].
 //! - A [`SnapshotWriter`] and a [`Snapshot`] are for states that let old segments go.
 //!
-//! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`] a disk that
-//! loses, tears, rots, fills and fails as a test wishes.
+//! All of it is synchronous, and reaches the disk through a [`Storage`]: [`Files`] is a real directory, [`SimStorage`]
+//! a disk that loses, tears, rots, fills and fails as a test wishes.
 //!
 //! ```
 //! use squall_membership::{ClusterId, Epoch, Seq, ShardId};
@@ -40,16 +42,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What can be relied on
+//! # Guarantees
 //!
-//! - What a commit returned is there after any crash; after it, at most a prefix of the records that were on their way.
-//! - A record is read as it was written, or is named as [`Damage`], with its file, its offset and its number; it is never shown
-//!   otherwise, nor cut off by itself. [`Log::replace_damaged`] puts another member's copy in its place.
-//! - A log knows how far it was [acknowledged](Log::acknowledged). If it ends before, what was there is named as [`Missing`].
+//! - All records before the end that a commit returned are there after any crash; behind them, at most a prefix of the
+//!   records that were being written.
+//! - A record is read as it was written, or is named as [`Damage`], with its file, its offset and its number. It is
+//!   never shown otherwise, nor cut off by itself. [`Log::replace_damaged`] puts another member's copy in its place.
+//! - A log knows the version up to which it was [acknowledged](Log::acknowledged). If it ends before, the missing
+//!   records are named as [`Missing`].
 //! - Good records that a cut or a new beginning takes away are [set aside](asides).
 //! - A sync that failed is not tried again: the log takes nothing more.
-//! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each reader, or its largest record;
-//!   64 KiB of signatures while they are checked.
+//! - Memory is bounded, whatever the log's size: two batches, an index of at most 32,768 places, 256 KiB for each
+//!   reader, or its largest record; 64 KiB of signatures while they are checked.
 
 mod append;
 mod aside;

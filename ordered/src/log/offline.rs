@@ -1,4 +1,4 @@
-//! A log that no node has, in the hands of an operator: it is read as far as that goes, repaired from copies, or cut.
+//! An operator's work on a log that no node has: reading its good parts, repairing it from copies, or cutting it.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::{
     walk::{Step, Walk},
 };
 
-/// Why an operator's work on a log was not done.
+/// The reasons for which an operator's work on a log was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     /// It can't be opened.
@@ -28,28 +28,28 @@ pub enum OfflineError {
     /// The images of its state can't be listed.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// No image of the state would be left that lies within it, so it could not be used.
+    /// No image of the state would be left that lies within the log, so the log could not be used.
     #[error(
         "a log that begins later than its group and ends at version {version} is of no use without an image of the state, and the \
          oldest is that of {oldest}: cut behind that, or remove the log, and the node gets it from another member"
     )]
     NoImage {
-        /// Where the log would end.
+        /// The version at which the log would end.
         version: u64,
         /// The oldest image's place.
         oldest: Position,
     },
-    /// It does not reach the version at which it should end.
+    /// The log does not reach the version at which it should end.
     #[error("the log holds versions {first} to {last}, so it can't be cut at version {version}: give one of these")]
     NotThere {
         /// The version that was asked for.
         version: u64,
-        /// The one behind which the log begins.
+        /// The version behind which the log begins.
         first: u64,
-        /// The last that can be read.
+        /// The last version that can be read.
         last: u64,
     },
-    /// It has no message of the version that is to be skipped.
+    /// The log has no message of the version that is to be skipped.
     #[error(
         "the log holds versions {first} to {last}, and no version {version}: a log that ends before a command needs no word of it, its \
          node gets that with the command"
@@ -57,12 +57,12 @@ pub enum OfflineError {
     NoSuchVersion {
         /// The version that was asked for.
         version: u64,
-        /// The first that it holds.
+        /// The first version that the log holds.
         first: u64,
-        /// The last.
+        /// The last version that the log holds.
         last: u64,
     },
-    /// It is said already.
+    /// The version is skipped already.
     #[error("version {version} is skipped already: {reason}")]
     AlreadySkipped {
         /// The version.
@@ -70,7 +70,7 @@ pub enum OfflineError {
         /// The reason that was given then.
         reason: String,
     },
-    /// A state that the disk keeps has the command's effect.
+    /// An image of the state on the disk has the command's effect.
     #[error(
         "the state at {image}, which lies beside the log, includes version {version}, so this node has applied it: it can't be skipped \
          here. Where other members skip it, remove the log, and the node gets their state"
@@ -81,13 +81,13 @@ pub enum OfflineError {
         /// The state's place.
         image: Position,
     },
-    /// There is no reason, or too long a one.
+    /// The reason is empty, or too long.
     #[error("the reason has {0} bytes: give one of 1 to {max} bytes", max = MAX_REASON_BYTES)]
     Reason(usize),
-    /// As many are skipped as can be.
+    /// The log has as many skipped commands as can be.
     #[error("{max} commands of this log are skipped already, as many as can be: mend the program", max = MAX_SKIPS)]
     TooManySkips,
-    /// Damaged records lie before the version at which it should end.
+    /// Damaged records lie before the version at which the log should end.
     #[error("{damage}, before version {version}: repair it from another member's log, or cut at version {after}")]
     DamagedBefore {
         /// The version that was asked for.
@@ -104,8 +104,8 @@ pub enum OfflineError {
 pub enum CutAt {
     /// Behind the message that has this version, and the views behind it.
     Version(u64),
-    /// Before the first damaged record, or the first segment that is missing or not to be recognised; if there is none, at the
-    /// log's end, which then is one.
+    /// Before the first damaged record, or before the first segment that is missing or can't be recognised. If there is
+    /// neither, the cut is at the log's end, which then is settled.
     Damage,
 }
 
@@ -120,8 +120,8 @@ pub enum Part<'a> {
     Missing(Missing),
 }
 
-/// Shows all that can be read of a log, of whichever cluster and shard it is, and names what can't. Nothing is changed. `is_live` as
-/// for [`Log::look`].
+/// Shows all records of a log that can be read, of any cluster and shard, and names its damages. Nothing is changed.
+/// `is_live` is as for [`Log::look`].
 pub fn read<S: Storage + Clone>(storage: S, is_live: bool, mut each: impl FnMut(Part<'_>)) -> Result<(), OfflineError> {
     let log = Log::look(storage, is_live)?.log;
     let mut reader = log.read(log.begin().position, Position::MAX)?;
@@ -138,8 +138,8 @@ pub fn read<S: Storage + Clone>(storage: S, is_live: bool, mut each: impl FnMut(
     Ok(())
 }
 
-/// Makes a log one that opens, though a segment is not there, can't be recognised, or is shorter than it was: the log ends before
-/// it. False if it is not a segment that keeps it from that.
+/// Ends a log before a segment that keeps it from being opened: one that is missing, can't be recognised, or is shorter
+/// than it was. Returns false if the log can't be opened for another reason.
 fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Result<bool, OpenError> {
     let (OpenError::Block(path) | OpenError::Missing(path) | OpenError::Mixed(path)) = why else { return Ok(false) };
     let failed = |source| OpenError::Io { path: storage.path(manifest::NAME), source };
@@ -149,7 +149,7 @@ fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Re
     };
     let images = snapshots(storage).map_err(|error| failed(io::Error::other(error)))?;
     if index == log.first && images.iter().any(|&image| image > Position::START) {
-        // Nothing would be left that these belong to.
+        // No log would be left that these segments belong to.
         return Ok(false);
     }
     storage.list().and_then(|names| aside::finish(storage, &log, &names)).map_err(failed)?;
@@ -164,17 +164,17 @@ fn end_before_unreadable<S: Storage + Clone>(storage: &S, why: &OpenError) -> Re
     Ok(true)
 }
 
-/// Opens a log to change it, of whichever cluster and shard it is.
+/// Opens a log to change it, of any cluster and shard.
 fn open<S: Storage + Clone>(storage: S, rng: &mut fastrand::Rng) -> Result<Opened<S>, OpenError> {
     let options = *Log::look(storage.clone(), false)?.log.options();
     Log::open(storage, options, rng)
 }
 
-/// Ends a log on an operator's word, durably; what goes is set aside.
+/// Ends a log on an operator's word, durably. The records that go are set aside.
 ///
-/// What was acknowledged behind that place is [`Missing`] from then on, so its node gets it from another member, and the log counts for
-/// nothing until then; unless the operator accepts the loss: then the acknowledged mark goes down, and the log is a whole one that is
-/// shorter.
+/// Records that were acknowledged behind that place are [`Missing`] from then on. So the log's node gets them from
+/// another member, and the log counts for nothing until then. If the operator accepts the loss, the acknowledged mark
+/// goes down instead, and the log is a whole one that is shorter.
 pub fn cut<S: Storage + Clone>(
     storage: S,
     at: CutAt,
@@ -194,7 +194,7 @@ pub fn cut<S: Storage + Clone>(
         CutAt::Damage => u64::MAX,
     };
     let images = snapshots(&log.storage)?;
-    // What is damaged before an image is not needed to go on.
+    // Damaged records before an image are not needed to go on.
     let newest = images.iter().rfind(|&&image| image <= log.persisted().position).copied().unwrap_or(Position::START);
     let mut end = begin;
     let start = Place { segment: log.manifest.first, offset: RECORDS_AT, end: begin, record: 0 };
@@ -222,7 +222,8 @@ pub fn cut<S: Storage + Clone>(
     Ok((cut, log.missing()))
 }
 
-/// Repairs a log from other members' copies of it, as [`Log::repair_from`] does. Those may be damaged, too, and are only looked at.
+/// Repairs a log from other members' copies of it, as [`Log::repair_from`] does. The copies may be damaged, too, and
+/// are only read.
 pub fn repair<S: Storage + Clone, T: Storage + Clone>(
     storage: S,
     others: impl IntoIterator<Item = T>,
@@ -247,11 +248,11 @@ pub fn repair<S: Storage + Clone, T: Storage + Clone>(
     Ok(log.repair_from(&copies)?)
 }
 
-/// Has nobody apply a command from now on, on an operator's word, durably: the record stays as it is. All members' logs that hold it need
-/// the same word, while no node has them.
+/// Makes all members skip a command from now on, on an operator's word, durably: the record stays as it is. All
+/// members' logs that hold it need the same word, while no node has them.
 ///
-/// Refused where an image of the state includes the command: without one behind it, whoever takes up the state applies all that
-/// follows, and so what is skipped is skipped from the beginning.
+/// Refused where an image of the state includes the command. Without an image behind the command, a member that takes
+/// up the state applies all that follows, so the command is skipped from the beginning.
 pub fn skip<S: Storage + Clone>(
     storage: S,
     version: u64,
@@ -290,7 +291,7 @@ pub fn skip<S: Storage + Clone>(
     Ok(skip)
 }
 
-/// The commands of a log that nobody applies. `is_live` as for [`Log::look`].
+/// Returns the commands of a log that no member applies. `is_live` is as for [`Log::look`].
 pub fn skips<S: Storage + Clone>(storage: S, is_live: bool) -> Result<Skips, OfflineError> {
     Ok(Log::look(storage, is_live)?.log.skips().clone())
 }

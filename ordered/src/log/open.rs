@@ -1,4 +1,4 @@
-//! Opening a log: whose it is, whether it is all there, and where it ends.
+//! Opening a log: checking that it is the right one and complete, and finding its end.
 
 use std::{
     collections::BTreeSet,
@@ -22,21 +22,21 @@ use super::{
     write::{Last, Look},
 };
 
-/// Why a log can't be opened.
+/// The reasons for which a log can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// An option is out of range.
     #[error("segments of {0} bytes are not possible: give a multiple of 4096, from 8192 to {max}", max = MAX_SEGMENT_BYTES)]
     SegmentBytes(u64),
-    /// There are segments, and nothing that says whose.
+    /// There are segments, and no manifest that names their owner.
     #[error("{} is missing, though there are segments beside it: put it back, or remove the log, and the node gets it from another \
              member", .0.display())]
     NoManifest(PathBuf),
-    /// A file's first block makes no sense, in either copy.
+    /// Both copies of a file's first block are damaged.
     #[error("{}: its first block is damaged, in both copies: cut the log before it, or remove the log; the node gets the rest from another \
              member", .0.display())]
     Block(PathBuf),
-    /// It was written by another version.
+    /// The file was written by another version.
     #[error("{} is of format {found}, and this version of squall is for format {version}: use the one that wrote it",
             path.display(), version = VERSION)]
     Version {
@@ -45,7 +45,7 @@ pub enum OpenError {
         /// The format that it names.
         found: u32,
     },
-    /// It belongs to another cluster.
+    /// The file belongs to another cluster.
     #[error("{} is of cluster {:016x}, not of {:016x}: give each cluster a directory of its own, or remove the log if that cluster \
              is no more", path.display(), found.0, expected.0)]
     OtherCluster {
@@ -53,20 +53,20 @@ pub enum OpenError {
         path: PathBuf,
         /// The cluster that it names.
         found: ClusterId,
-        /// The one that was asked for.
+        /// The cluster that was asked for.
         expected: ClusterId,
     },
-    /// It belongs to another shard.
+    /// The file belongs to another shard.
     #[error("{} is of {found}, not of {expected}: give each shard its own directory back", path.display())]
     OtherShard {
         /// The file.
         path: PathBuf,
         /// The shard that it names.
         found: ShardId,
-        /// The one that was asked for.
+        /// The shard that was asked for.
         expected: ShardId,
     },
-    /// It is an old copy.
+    /// The log is an old copy.
     #[error("{} is of generation {found}, and this node has seen {expected}: it is an old copy. Put the newer one back, or \
              remove the log, and the node gets it from another member", path.display())]
     Older {
@@ -74,21 +74,21 @@ pub enum OpenError {
         path: PathBuf,
         /// The generation that it names.
         found: u64,
-        /// The one that was asked for.
+        /// The generation that was asked for.
         expected: u64,
     },
-    /// There is nothing to look at.
+    /// There is no log in the directory.
     #[error("there is no log in {}: give the directory of one shard's log", .0.display())]
     NoLog(PathBuf),
-    /// There is none, though there was.
+    /// There is no log, though there was one.
     #[error("{} is missing, and this node has had a log: put it back; or, to get it from another member, begin one with generation 0",
              .0.display())]
     Lost(PathBuf),
-    /// The list of commands that nobody applies can't be read.
+    /// The list of commands that no member applies can't be read.
     #[error("{} is missing or damaged, so nobody knows which commands are not to be applied: put it back, or remove the log, and the \
              node gets it from another member", .0.display())]
     Skips(PathBuf),
-    /// A segment is not there.
+    /// A segment is missing.
     #[error("{} is missing: put it back, or cut the log before it; the node gets the rest from another member", .0.display())]
     Missing(PathBuf),
     /// A segment does not follow the one before, or is shorter than its records.
@@ -98,15 +98,15 @@ pub enum OpenError {
     /// The last segment can't be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What opening has to put right can't be written.
+    /// A repair that opening has to make can't be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The system says no.
+    /// The file system failed.
     #[error("{} can't be used: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -114,18 +114,19 @@ pub enum OpenError {
 /// The largest segment, in bytes.
 const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
-/// A log, and what was found when it was opened.
+/// A log, and the findings of opening it.
 #[derive(Debug)]
 pub struct Opened<S: Storage> {
     /// The log.
     pub log: Log<S>,
-    /// A batch that was being written when the node stopped, and was not acknowledged: what of it is not whole was cut off.
+    /// A batch that was being written when the node stopped, and was not acknowledged. Its records that are not whole
+    /// were cut off.
     pub torn: Option<Torn>,
-    /// What is damaged in the last segment. The others are not read now: that is for [`Log::verify`], or whoever reads them.
+    /// The damage in the last segment. Opening does not read the others: [`Log::verify`] does, and so does a reader.
     pub damage: Vec<Damage>,
     /// Records behind the log's end that were acknowledged: see [`Log::missing`].
     pub missing: Option<Missing>,
-    /// Files of whose first block one copy was damaged, and was made good from the other.
+    /// The files whose first block had one damaged copy, which was restored from the other.
     pub healed: Vec<PathBuf>,
 }
 
@@ -134,30 +135,31 @@ pub struct Opened<S: Storage> {
 pub struct Torn {
     /// The segment's file.
     pub path: PathBuf,
-    /// Where the first record that is not whole begins, in bytes.
+    /// The offset of the first record that is not whole, in bytes.
     pub offset: u64,
-    /// Which record of the segment it is; the first is 1.
+    /// The number of that record in the segment; the first is 1.
     pub record: u64,
-    /// Where the log ends before it.
+    /// The log's end before that record.
     pub after: Position,
 }
 
 impl<S: Storage + Clone> Log<S> {
     /// Opens the log in a directory, or begins one there. Segments' ids are drawn from `rng`.
     ///
-    /// Reads the first block of each segment, and all of the last one. What was written and not synced is synced first: what is
-    /// there then, [persists](Log::persisted).
+    /// Reads the first block of each segment, and all of the last one. Bytes that were written and not synced are
+    /// synced first: records that are there then, [persist](Log::persisted).
     ///
-    /// # What is torn, and what is damaged
+    /// # Torn and damaged records
     ///
-    /// A record that is not right was torn by a crash, and was not acknowledged, if both hold; else it is damaged.
+    /// A record that is not right was torn by a crash, and was not acknowledged, if both of these hold. Else it is
+    /// damaged.
     ///
     /// - No record behind it was written with a later batch. (A batch is written only once the one before was synced.)
-    /// - The part of it that lies in one of its sectors is all zeros, as the file was before. (Disks write whole sectors. If its
-    ///   header is not right, that part of the header counts.)
+    /// - The part of it that lies in one of its sectors is all zeros, as the file was before. (Disks write whole
+    ///   sectors. If its header is not right, that part of the header counts.)
     ///
-    /// So of damage in the last batch alone, one kind is taken for a torn write: a changed bit in a payload that holds zeros over
-    /// a whole sector.
+    /// So, of damage in the last batch alone, one kind is taken for a torn write: a changed bit in a payload that holds
+    /// zeros over a whole sector.
     pub fn open(storage: S, options: Options, rng: &mut fastrand::Rng) -> Result<Opened<S>, OpenError> {
         let bytes = options.segment_bytes;
         if !bytes.is_multiple_of(RECORDS_AT) || !(2 * RECORDS_AT..=MAX_SEGMENT_BYTES).contains(&bytes) {
@@ -172,16 +174,16 @@ impl<S: Storage + Clone> Log<S> {
         Log::new(storage, options, rng.fork(), manifest, None).take_all_in(&names)
     }
 
-    /// Opens a log to look at it, of whichever cluster and shard it is: nothing is changed or repaired, and what would change it
-    /// is refused.
+    /// Opens a log to look at it, of any cluster and shard. Nothing is changed or repaired, and calls that would change
+    /// the log are refused.
     ///
-    /// `is_live` says that a node may be writing to it meanwhile. Then what is written behind the last whole record, or is half
-    /// there, is no matter; what was there when it was opened is what is seen.
+    /// `is_live` says that a node may be writing to it meanwhile. Then bytes behind the last whole record, or
+    /// half-written ones, are no damage. The log shows the records that were there when it was opened.
     pub fn look(storage: S, is_live: bool) -> Result<Opened<S>, OpenError> {
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let manifest = read_manifest(&storage, &names)?;
         let manifest = manifest.ok_or_else(|| OpenError::NoLog(storage.path("")))?;
-        // Segments that were made meanwhile, too.
+        // Listed again, to include segments that were made meanwhile.
         let names = storage.list().map_err(|source| OpenError::Io { path: storage.path(""), source })?;
         let options = Options::new(manifest.cluster, manifest.shard);
         Log::new(storage, options, fastrand::Rng::with_seed(0), manifest, Some(Look { is_live })).take_all_in(&names)
@@ -226,21 +228,21 @@ impl<S: Storage + Clone> Log<S> {
         Ok(Opened { log: self, torn, damage, missing, healed })
     }
 
-    /// Takes a segment in behind the last one, if it has begun.
+    /// Adds a segment behind the last one, if it has begun.
     fn take_in(&mut self, index: u64, healed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
         let path = self.storage.path(&name(index));
         let failed = |source| OpenError::Io { path: path.clone(), source };
         let file = self.storage.open(&name(index)).map_err(failed)?;
         if index + 2 >= self.manifest.next && self.look.is_none() {
-            // The last that has begun, and maybe one that has not: all others were synced.
+            // The last segment that has begun, and maybe one that has not: all others were synced.
             self.storage.reload(&file).map_err(failed)?;
         }
         let bytes = self.storage.size(&file).map_err(failed)?;
         let is_live = self.is_live();
         let (header, copies) = match read_header(&self.storage, &file).map_err(failed)? {
-            // It was made ahead of time; or begun by a batch of which nothing came to be acknowledged.
+            // The segment was made ahead of time; or begun by a batch of which no record came to be acknowledged.
             Begun::No if index + 1 == self.manifest.next => return Ok(()),
-            // It is being begun.
+            // A node is beginning it now.
             Begun::Damaged if index + 1 == self.manifest.next && is_live => return Ok(()),
             Begun::No | Begun::Damaged => return Err(OpenError::Block(path)),
             Begun::Version(found) => return Err(OpenError::Version { path, found }),
@@ -270,7 +272,7 @@ impl<S: Storage + Clone> Log<S> {
         Ok(())
     }
 
-    /// Finds out where the last segment's records end.
+    /// Finds the end of the last segment's records.
     fn find_end(&mut self) -> Result<(Option<Torn>, Vec<Damage>), OpenError> {
         let is_live = self.is_live();
         let Some(last) = &mut self.last else { return Ok((None, Vec::new())) };
@@ -335,7 +337,7 @@ impl<S: Storage + Clone> Log<S> {
                 let behind = mark::highest_behind(&mut scanner, &self.storage, offset).map_err(failed)?;
                 self.acknowledged = self.acknowledged.max(behind);
             }
-            // What was acknowledged was not being written.
+            // Acknowledged records were not being written, so they were not torn.
             if looks_torn && self.acknowledged <= end.version {
                 torn = Some(Torn { path: path.clone(), offset, record, after: end.position });
                 break;
@@ -352,7 +354,7 @@ impl<S: Storage + Clone> Log<S> {
             };
             damages.push(damage.clone());
             let Some(to) = to else {
-                // What looks torn would not keep the log from going on; it is missing.
+                // A record that looks torn would not keep the log from going on; it is missing.
                 self.open_damage = (!looks_torn).then_some(damage);
                 break;
             };
@@ -361,14 +363,15 @@ impl<S: Storage + Clone> Log<S> {
             scanner.jump(to);
         }
         if torn.is_some() && self.look.is_none() {
-            // Never to be judged again, nor written over: some of what follows may be whole.
+            // The end is sealed, so that it is never judged again, nor overwritten: some of the records behind it may
+            // be whole.
             self.seal_last(None)?;
         }
         Ok((torn, damages))
     }
 }
 
-/// Whether a record that is not right was torn.
+/// Returns whether a record that is not right was torn.
 fn is_torn<S: Storage>(scanner: &mut Scanner<S::File>, storage: &S, offset: u64, why: Bad) -> io::Result<bool> {
     let (bytes, rest) = match why {
         Bad::Payload(header) | Bad::Order(header) => (header.record_bytes() as u64, header.record_bytes() as u64),
@@ -378,8 +381,8 @@ fn is_torn<S: Storage>(scanner: &mut Scanner<S::File>, storage: &S, offset: u64,
     Ok(!was_synced && scanner.lacks_a_sector(storage, offset, bytes)?)
 }
 
-/// Whether a record that was not right when it was read is damaged, though somebody may have been writing it just then. None if
-/// nothing follows, so that nobody can tell yet.
+/// Returns whether a record that was not right when it was read is damaged, though a node may have been writing it just
+/// then. None if no record follows, so that this can't be told yet.
 fn is_damaged<S: Storage>(
     scanner: &mut Scanner<S::File>,
     storage: &S,
@@ -390,7 +393,7 @@ fn is_damaged<S: Storage>(
     if next_good(scanner, storage, offset, why, end)?.is_none() {
         return Ok(None);
     }
-    // What was written before what follows is there by now.
+    // Bytes that were written before the next record are there by now.
     scanner.forget();
     scanner.jump(offset);
     let is_good = matches!(scanner.next(storage)?, Found::Record { header, .. } if header.may_follow(end));
@@ -398,7 +401,7 @@ fn is_damaged<S: Storage>(
     Ok(Some(!is_good))
 }
 
-/// The manifest, if there is a log.
+/// Returns the manifest, if there is a log.
 fn read_manifest<S: Storage>(storage: &S, names: &[String]) -> Result<Option<Manifest>, OpenError> {
     let path = storage.path(manifest::NAME);
     match Manifest::read(storage).map_err(|source| OpenError::Io { path: path.clone(), source })? {
@@ -458,7 +461,8 @@ fn check_owner(path: &Path, cluster: ClusterId, shard: ShardId, options: &Option
 /// Removes files that are not part of the log any more, or not yet.
 fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names: &[String]) -> Result<(), OpenError> {
     let sync = || storage.sync_directory().map_err(|source| OpenError::Io { path: storage.path(""), source });
-    // An earlier process may have put the manifest there, and not come to sync its name: first that, then what follows from it.
+    // An earlier process may have put the manifest there, and ended before it synced its name. So the name is synced
+    // before the changes that follow from it.
     sync()?;
     aside::finish(storage, manifest, names)
         .map_err(|source| OpenError::Io { path: storage.path(manifest::NAME), source })?;
@@ -468,7 +472,7 @@ fn remove_leftovers<S: Storage + Clone>(storage: &S, manifest: &Manifest, names:
         let is_old_list = skips::number_of(name).is_some_and(|number| number != manifest.skips);
         if name.ends_with(".new") || is_old_list || index(name).is_some_and(|index| !live.contains(&index)) {
             match storage.remove(name) {
-                // A manifest that was just written has taken its name.
+                // The new manifest has taken the log's name already.
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
                     return Err(OpenError::Io { path: storage.path(name), source });
                 }

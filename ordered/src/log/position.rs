@@ -1,4 +1,4 @@
-//! Where something stands in a log, and when.
+//! Places in a log, and times.
 
 use std::{
     fmt,
@@ -7,11 +7,11 @@ use std::{
 
 use squall_membership::{Epoch, Seq};
 
-/// A place in a shard's order across all epochs: that of a message, or a bound, before which the messages of earlier epochs lie
-/// and the first `seq` turns of `epoch`.
+/// A place in a shard's order across all epochs: that of a message, or a bound. Before the bound lie the messages of
+/// earlier epochs and the first `seq` turns of `epoch`.
 ///
-/// So the log that ends with the message at `(e, s)` ends at `(e, s + 1)`, and the state at `(e, s)` is the one that this
-/// message is applied to.
+/// So a log that ends with the message at `(e, s)` ends at `(e, s + 1)`. The state at `(e, s)` is the one to which this
+/// message is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The epoch.
@@ -49,10 +49,10 @@ impl fmt::Display for Position {
     }
 }
 
-/// Where a log ends, or ended once.
+/// The end that a log has, or had once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct End {
-    /// Its last record lies before this.
+    /// The place before which its last record lies.
     pub position: Position,
     /// The number of its last message; the first has 1. Alike in all members' logs, and goes on across views.
     pub version: u64,
@@ -61,7 +61,7 @@ pub struct End {
 }
 
 impl End {
-    /// Of a log that holds nothing yet.
+    /// The end of a log that holds nothing yet.
     pub const START: End = End { position: Position::START, version: 0, time: Hlc(0) };
 }
 
@@ -71,13 +71,14 @@ impl fmt::Display for End {
     }
 }
 
-/// A hybrid logical clock's time: the sender's wall clock, in nanoseconds since 1970 (UTC), raised above the time of the record
-/// before where it is not later by itself. Alike in all members' logs.
+/// A time of a hybrid logical clock: the sender's wall clock, in nanoseconds since 1970 (UTC), raised above the time of
+/// the record before where it is not later by itself. Alike in all members' logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hlc(pub u64);
 
 impl Hlc {
-    /// The time of what comes next, and was sent at this time by its sender's clock: times neither stand still nor go back.
+    /// Returns the time of a record behind one of this time, if its sender's clock said `sent`: times neither stand
+    /// still nor go back.
     #[inline]
     pub fn next(self, sent: Hlc) -> Hlc {
         sent.max(Hlc(self.0.saturating_add(1)))
@@ -85,7 +86,7 @@ impl Hlc {
 }
 
 impl From<SystemTime> for Hlc {
-    /// Times before 1970, and beyond the year 2554, become the first and the last that there are.
+    /// Times before 1970 become the first time that there is, and times beyond the year 2554 the last.
     fn from(time: SystemTime) -> Hlc {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Hlc(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! Reading: records from one position to another, and the state's place at a time.
+//! Readers of records from one position to another, and searches for the place that a log had at a time.
 
 use super::{
     Damage, End, Hlc, Log, Position, ReadError, Record, Storage,
@@ -7,10 +7,10 @@ use super::{
     walk::{Extent, Step, Walk},
 };
 
-/// Reads records in order, each checked before it is shown.
+/// A reader of records in order, each checked before it is shown.
 ///
-/// It sees the log as it was when the reader was made, whatever is appended meanwhile, on whichever thread it is. It holds
-/// 256 KiB of the log in memory, or the largest record.
+/// It sees the log as it was when the reader was made, whatever is appended meanwhile, on any thread. It holds 256 KiB
+/// of the log in memory, or the largest record.
 #[derive(Debug)]
 pub struct Reader<S: Storage> {
     storage: S,
@@ -19,11 +19,11 @@ pub struct Reader<S: Storage> {
     to: Position,
     /// Messages up to this version are passed over, and views before it.
     behind: u64,
-    /// It has come to `to`.
+    /// Whether it has come to `to`.
     is_over: bool,
 }
 
-/// How far a log has come; see [`Log::tip`].
+/// The end of a log and of its segments; see [`Log::tip`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tip(Option<Reached>);
 
@@ -32,13 +32,13 @@ struct Reached {
     extent: Extent,
     /// The last segment's id.
     last_id: u64,
-    /// Where the log begins.
+    /// The log's beginning.
     first: Place,
 }
 
 impl<S: Storage> Reader<S> {
-    /// Goes on with what the log has got since, on whichever thread. [`ReadError::Gone`] if it was cut before the reader's place,
-    /// or begun anew.
+    /// Goes on with the records that the log has got since, on any thread. Returns [`ReadError::Gone`] if the log was
+    /// cut before the reader's place, or begun anew.
     pub fn extend(&mut self, tip: Tip) -> Result<(), ReadError> {
         let Some(Reached { extent, last_id, first }) = tip.0 else { return Ok(()) };
         match &mut self.walk {
@@ -51,14 +51,14 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// The next record, if there is one.
+    /// Returns the next record, if there is one.
     ///
     /// A damaged record is an error once: the next call goes on behind it.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         Ok(self.next_stored()?.map(|(header, payload)| header.record(payload)))
     }
 
-    /// The next record's header and payload.
+    /// Returns the next record's header and payload.
     pub(crate) fn next_stored(&mut self) -> Result<Option<(Header, &[u8])>, ReadError> {
         let Some(walk) = self.walk.as_mut().filter(|_| !self.is_over) else { return Ok(None) };
         let is_before = |header: &Header| match header.kind {
@@ -73,7 +73,7 @@ impl<S: Storage> Reader<S> {
                 Some(Step::Damage(damage)) if damage.after < self.to => {
                     return Err(ReadError::Damaged(Box::new(damage)));
                 }
-                // It may go on there, once there is more.
+                // The reader may go on there, once there is more.
                 None => return Ok(None),
                 Some(_) => {
                     self.is_over = true;
@@ -87,8 +87,9 @@ impl<S: Storage> Reader<S> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads the records that take a log which ends at `from` to `to`: messages from `from` up to, but not including, `to`, and the
-    /// views between. So `read(persisted, MAX)` is what a shorter log lacks, whatever it ends with.
+    /// Reads the records that take a log which ends at `from` to `to`: messages from `from` up to, but not including,
+    /// `to`, and the views between. So `read(persisted, MAX)` reads the records that a shorter log lacks, whatever
+    /// record it ends with.
     pub fn read(&self, from: Position, to: Position) -> Result<Reader<S>, ReadError>
     where
         S: Clone,
@@ -101,8 +102,9 @@ impl<S: Storage> Log<S> {
         Ok(Reader { storage: self.storage.clone(), walk, from, to, behind: 0, is_over: false })
     }
 
-    /// Reads the messages behind a version, up to the log's end, and the views behind the message that has it. Searching goes on
-    /// in the reader: about a mebibyte may lie before its first record, and damage in there is an error as any other.
+    /// Reads the messages behind a version, up to the log's end, and the views behind the message that has it. The
+    /// reader goes on with the search: about a mebibyte may lie before its first record, and damage in there is an
+    /// error as any other.
     pub fn read_behind(&self, version: u64) -> Result<Reader<S>, ReadError>
     where
         S: Clone,
@@ -117,16 +119,16 @@ impl<S: Storage> Log<S> {
         Ok(Reader { storage: self.storage.clone(), walk, from, to, behind: version, is_over: false })
     }
 
-    /// How far the log has come, for readers that [go on](Reader::extend).
+    /// Returns the log's tip now, for readers that [go on](Reader::extend).
     pub fn tip(&self) -> Tip {
         let parts = self.extent().zip(self.last.as_ref()).zip(self.index.at_position(Position::START));
         Tip(parts.map(|((extent, last), first)| Reached { extent, last_id: last.header.id, first }))
     }
 
-    /// The log's end when its last record was no later than `time`: where the state at that time is.
+    /// Returns the log's end when its last record was no later than `time`: the place of the state at that time.
     ///
-    /// The search reads about a mebibyte, or so much more as the log is longer than 32 GiB. Damage in there is an error, since the
-    /// answer may lie in it.
+    /// The search reads about a mebibyte; from 32 GiB on, in proportion to the log's length. Damage in there is an
+    /// error, since the answer may lie in it.
     pub fn at_time(&self, time: Hlc) -> Result<End, ReadError> {
         if time < self.begin.time {
             return Err(ReadError::NotYet { asked: time, begin: self.begin.time });
@@ -134,8 +136,8 @@ impl<S: Storage> Log<S> {
         self.last_end(self.index.at_time(time), |end| end.time <= time)
     }
 
-    /// The log's end when its last message had this version, or a lower one where it never came so far; with the views behind it.
-    /// As [`at_time`](Log::at_time) otherwise.
+    /// Returns the log's end when its last message had this version, with the views behind it. If the log never came so
+    /// far, it returns the end at a lower version. As [`at_time`](Log::at_time) otherwise.
     pub fn at_version(&self, version: u64) -> Result<End, ReadError> {
         if version < self.begin.version {
             return Err(ReadError::OldVersion { asked: version, begin: self.begin.version });
@@ -143,19 +145,19 @@ impl<S: Storage> Log<S> {
         self.last_end(self.index.at_version(version), |end| end.version <= version)
     }
 
-    /// The log's end when it had nothing behind `position`. As [`at_time`](Log::at_time) otherwise.
+    /// Returns the log's end when it had nothing behind `position`. As [`at_time`](Log::at_time) otherwise.
     pub fn at_position(&self, position: Position) -> Result<End, ReadError> {
         if position < self.begin.position {
             return Err(ReadError::Trimmed { asked: position, begin: self.begin.position });
         }
         match self.last_end(self.index.at_position(position), |end| end.position <= position) {
-            // What is damaged begins behind it.
+            // The damage begins at or behind `position`.
             Err(ReadError::Damaged(damage)) if damage.after >= position => self.end_before(&damage),
             end => end,
         }
     }
 
-    /// Where the log ends before what is damaged.
+    /// Returns the log's end before a damage.
     fn end_before(&self, damage: &Damage) -> Result<End, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else {
             return Ok(self.end);
@@ -170,7 +172,8 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The last end for which `fits` holds, as it does for that at `start` and for no other behind the first for which it does not.
+    /// Returns the last end for which `fits` holds. It must hold at `start`, and for no end behind the first for which
+    /// it does not.
     pub(crate) fn last_end(&self, start: Option<Place>, fits: impl Fn(&End) -> bool) -> Result<End, ReadError> {
         let Some((extent, start)) = self.extent().zip(start) else { return Ok(self.end) };
         let mut walk = Walk::new(extent, start);

@@ -1,4 +1,4 @@
-//! A record: what it says, and its bytes.
+//! Records: their fields, and their bytes.
 
 use squall_fabric::NodeId;
 use squall_membership::{ClusterId, Epoch, MAX_MEMBERS, Seq};
@@ -14,7 +14,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 /// A record's header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// How much of the header is alike in all members' logs, in bytes.
+/// The part of the header that is alike in all members' logs, in bytes.
 pub(crate) const SHARED_BYTES: usize = 48;
 
 /// Records begin at multiples of this, in bytes.
@@ -28,16 +28,16 @@ const VIEW: u8 = 2;
 pub struct Record<'a> {
     /// Its place: a message's own, or the beginning of a view's epoch.
     pub position: Position,
-    /// When.
+    /// Its time.
     pub time: Hlc,
     /// A message's number in the log, from 1 on; a view has that of the message before.
     pub version: u64,
-    /// What.
+    /// Its contents.
     pub body: Body<'a>,
 }
 
 impl Record<'_> {
-    /// Where a log ends that ends with it.
+    /// Returns the end of a log whose last record it is.
     pub fn end(&self) -> Position {
         match self.body {
             Body::Message { .. } => self.position.next(),
@@ -46,12 +46,12 @@ impl Record<'_> {
     }
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// A message that was delivered.
     Message {
-        /// Whose.
+        /// The sender.
         sender: NodeId,
         /// Its bytes.
         payload: &'a [u8],
@@ -60,29 +60,29 @@ pub enum Body<'a> {
     View(ViewRecord),
 }
 
-/// What a log keeps of a view: where it begins, and what replicas were told of it. All lists are by rank.
+/// A log's record of a view: its beginning, and what replicas were told of it. All lists are by rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewRecord {
     /// The life of the group that the view is of.
     pub life: ClusterId,
-    /// Where the order ended before it: the trim of the epoch before, or the end that a restart agreed on.
+    /// The end of the order before it: the trim of the epoch before, or the end that a restart agreed on.
     pub ended: Position,
     /// The shard's members whose logs count in its epoch.
     pub complete: Vec<NodeId>,
     /// All members of the shard.
     pub members: Vec<NodeId>,
-    /// Those of them that may submit.
+    /// The members that may submit.
     pub senders: Vec<NodeId>,
-    /// Those of them that were none in the view before, or were in an earlier life.
+    /// The members that were none in the view before, or were in an earlier life.
     pub joined: Vec<NodeId>,
-    /// Those that were members in the view before, and are no more, or were in an earlier life.
+    /// The nodes that were members in the view before, and are no more, or were in an earlier life.
     pub left: Vec<NodeId>,
 }
 
-/// How many lists of nodes a view's record has.
+/// The number of lists of nodes in a view's record.
 const LISTS: usize = 5;
 
-/// The part before their nodes: a life, a position, and how many nodes each has.
+/// The size of the part before the nodes: a life, a position, and the number of nodes in each list.
 const VIEW_FIXED_BYTES: usize = 24 + 2 * LISTS;
 
 impl ViewRecord {
@@ -90,7 +90,7 @@ impl ViewRecord {
         [&self.complete, &self.members, &self.senders, &self.joined, &self.left]
     }
 
-    /// Its bytes, as docs/log-format.md draws them.
+    /// Returns its bytes, as docs/log-format.md draws them.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(VIEW_FIXED_BYTES + 4 * MAX_MEMBERS);
         bytes.extend_from_slice(&self.life.0.to_le_bytes());
@@ -101,17 +101,17 @@ impl ViewRecord {
         bytes
     }
 
-    /// The most nodes that one of its lists has.
+    /// Returns the length of its longest list.
     pub(crate) fn longest_list(&self) -> usize {
         self.lists().into_iter().map(Vec::len).max().unwrap_or_default()
     }
 
-    /// Whether a payload of so many bytes can be one.
+    /// Returns whether a payload of so many bytes can be a view's record.
     fn fits(bytes: usize) -> bool {
         (VIEW_FIXED_BYTES..=VIEW_FIXED_BYTES + 4 * LISTS * MAX_MEMBERS).contains(&bytes)
     }
 
-    /// Reads one. A list that the bytes are too short for has the nodes that are there.
+    /// Reads a view's record. A list for which the bytes are too short has the nodes that are there.
     pub fn decode(bytes: &[u8]) -> ViewRecord {
         let Some((fixed, nodes)) = bytes.split_at_checked(VIEW_FIXED_BYTES) else { return ViewRecord::default() };
         let mut nodes = nodes.chunks_exact(4).map(|node| NodeId(u32_at(node, 0)));
@@ -137,7 +137,7 @@ pub(crate) enum Kind {
     View,
 }
 
-/// What a record's header says.
+/// The fields of a record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
@@ -146,33 +146,34 @@ pub(crate) struct Header {
     pub(crate) time: Hlc,
     pub(crate) version: u64,
     pub(crate) sender: NodeId,
-    /// Where the batch that it was written with begins in the segment, in bytes: all before that was synced earlier.
+    /// The offset in the segment at which the batch that it was written with begins: all bytes before that were synced
+    /// earlier.
     pub(crate) batch: u64,
     /// The acknowledged mark that was known when it was written: this version at most, 0 if there was none.
     pub(crate) acknowledged: u64,
     pub(crate) payload_checksum: u32,
 }
 
-/// Why bytes are no record's header.
+/// The reasons for which bytes are no record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
     Checksum,
-    /// It is whole, but of a kind, or with flags, that this version does not know.
+    /// The header is whole, but has a kind, or flags, that this version does not know.
     Unknown {
         kind: u8,
         flags: u8,
     },
-    /// It is whole, but says what none does.
+    /// The header is whole, but its fields contradict each other.
     Senseless,
 }
 
 impl Header {
-    /// The record's size, with its payload and what fills it up to a multiple of [`ALIGN`], in bytes.
+    /// Returns the record's size, with its payload and the fill up to a multiple of [`ALIGN`], in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         record_bytes(self.payload_bytes as usize)
     }
 
-    /// Where the log ends behind it.
+    /// Returns the position of the log's end behind it.
     pub(crate) fn end(&self) -> Position {
         match self.kind {
             Kind::Message => self.position.next(),
@@ -180,12 +181,12 @@ impl Header {
         }
     }
 
-    /// The log's end behind it.
+    /// Returns the log's end behind it.
     pub(crate) fn reached(&self) -> End {
         End { position: self.end(), version: self.version, time: self.time }
     }
 
-    /// Where the log may end before it, at most.
+    /// Returns the latest position that the log's end before it may have.
     pub(crate) fn latest_before(&self) -> Position {
         match self.kind {
             Kind::Message => self.position,
@@ -193,7 +194,7 @@ impl Header {
         }
     }
 
-    /// What it says that is alike in all members' logs: the header's first bytes.
+    /// Returns the header's first bytes, which are alike in all members' logs.
     pub(crate) fn shared(&self) -> [u8; SHARED_BYTES] {
         let mut bytes = [0; SHARED_BYTES];
         bytes[0..4].copy_from_slice(&self.payload_bytes.to_le_bytes());
@@ -219,8 +220,8 @@ impl Header {
         bytes
     }
 
-    /// The acknowledged mark as four bytes hold it: one more than the versions by which it lies behind this record's. 0 for no
-    /// mark, or one that lies too far behind.
+    /// Returns the acknowledged mark as four bytes hold it: one more than the number of versions by which it lies
+    /// behind this record's. 0 for no mark, or for one that lies too far behind.
     fn behind_mark(&self) -> u32 {
         match self.acknowledged {
             0 => 0,
@@ -236,7 +237,7 @@ impl Header {
 
     /// Reads a header that lies at `offset` of a segment.
     pub(crate) fn decode(bytes: &[u8], segment: u64, offset: u64) -> Result<Header, NoHeader> {
-        // Most of what is no header is told from one without the checksum.
+        // Most bytes that are no header are recognised without the checksum.
         if bytes[4] == 0 || bytes[6..8] != [0; 2] || u32_at(bytes, 60) != checksum(bytes, segment, offset) {
             return Err(NoHeader::Checksum);
         }
@@ -264,12 +265,12 @@ impl Header {
         if fits && header.batch <= offset { Ok(header) } else { Err(NoHeader::Senseless) }
     }
 
-    /// Whether it is of a log that once ended there, behind records that are lost.
+    /// Returns whether the record is of a log that once ended there, behind records that are lost.
     pub(crate) fn is_behind(&self, log: End) -> bool {
         self.end() > log.position && self.version >= log.version && self.time >= log.time
     }
 
-    /// The record that has this header, and `payload` behind it.
+    /// Returns the record that has this header, and `payload` behind it.
     pub(crate) fn record<'a>(&self, payload: &'a [u8]) -> Record<'a> {
         let body = match self.kind {
             Kind::Message => Body::Message { sender: self.sender, payload },
@@ -278,7 +279,7 @@ impl Header {
         Record { position: self.position, time: self.time, version: self.version, body }
     }
 
-    /// Whether it may follow a log that ends there.
+    /// Returns whether the record may follow a log that ends there.
     pub(crate) fn may_follow(&self, log: End) -> bool {
         let End { position: Position { epoch, seq }, version, time } = log;
         match self.kind {
@@ -294,12 +295,12 @@ impl Header {
     }
 }
 
-/// A record's size for a payload's, in bytes.
+/// Returns a record's size for a payload's, in bytes.
 pub(crate) fn record_bytes(payload_bytes: usize) -> usize {
     (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGN)
 }
 
-/// Covers where the header lies, too.
+/// Returns a header's checksum, which covers the header's place, too.
 fn checksum(header: &[u8], segment: u64, offset: u64) -> u32 {
     let mut bytes = [0; 16 + HEADER_BYTES - 4];
     bytes[..8].copy_from_slice(&segment.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The repair of a whole log from copies of it: of each damaged record any good one will do.
+//! The repair of a whole log from copies of it: for each damaged record, any good copy will do.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Payload;
 
-/// The most that is appended at once, in bytes.
+/// The most bytes that are appended at once.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// The outcome of a repair.
@@ -30,15 +30,15 @@ pub struct Repaired {
     pub doubtful: bool,
 }
 
-/// Records by where a log ends behind them.
+/// Records by the log's end behind them.
 type Copies = BTreeMap<Position, (Header, Vec<u8>)>;
 
 impl<S: Storage + Clone> Log<S> {
-    /// Replaces what is damaged, from the log's beginning on, by the records of other copies of this log; and appends all that they have
-    /// behind its end, if that is damaged. Durable.
+    /// Replaces damaged records, from the log's beginning on, by those of other copies of this log. If its end is
+    /// damaged, appends all records that the copies have behind it. Durable.
     ///
-    /// Only what fits is taken: which follows the record before it and is followed by the one behind it, with their versions and
-    /// times. A crash leaves the rest damaged or missing.
+    /// Only records that fit are taken: a record must follow the one before it and be followed by the one behind it,
+    /// with their versions and times. A crash leaves the rest damaged or missing.
     pub fn repair_from<T: Storage + Clone>(&mut self, others: &[Log<T>]) -> Result<Repaired, WriteError> {
         self.check_health()?;
         let mut repaired = Repaired::default();
@@ -56,14 +56,14 @@ impl<S: Storage + Clone> Log<S> {
         Ok(repaired)
     }
 
-    /// Replaces one damage. Returns whether there was something to replace it by.
+    /// Replaces one damage. Returns whether there were records to replace it by.
     fn replace_from<T: Storage + Clone>(&mut self, damage: &Damage, others: &[Log<T>]) -> Result<bool, WriteError> {
         let Some((to, before)) = damage.to.zip(damage.before) else { return Ok(false) };
         let Some(start) = self.end_before_damage(damage)? else { return Ok(false) };
         let behind = self.behind(damage.segment, to)?;
         let others = others.iter().filter(|other| is_alike(other, start, &behind));
         let copies: Vec<Copies> = others.map(|other| copies(other, damage.after, before)).collect();
-        // Where one alone does not have them all.
+        // The records of several copies together, where none alone has them all.
         let all = copies.iter().rev().flatten().map(|(&end, record)| (end, record.clone())).collect();
         for records in copies.iter().chain([&all]) {
             let (mut bytes, mut end, mut fits) = (Vec::new(), start, true);
@@ -83,7 +83,7 @@ impl<S: Storage + Clone> Log<S> {
         Ok(false)
     }
 
-    /// The log's end before a damage, whatever is damaged before that. None if the damage is no more.
+    /// Returns the log's end before a damage, even if records before that are damaged. None if the damage is no more.
     pub(crate) fn end_before_damage(&self, damage: &Damage) -> Result<Option<End>, ReadError> {
         let Some((extent, start)) = self.extent().zip(self.index.at_position(damage.after)) else { return Ok(None) };
         let mut walk = Walk::new(extent, start);
@@ -99,7 +99,7 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Looks at an offset of a segment, behind a damage.
+    /// Returns what the log has at an offset of a segment, behind a damage.
     pub(crate) fn behind(&self, segment: u64, at: u64) -> Result<Behind, ReadError> {
         let Some(extent) = self.extent() else { return Ok(Behind::Unknown) };
         let (file, header) = open_segment(&self.storage, segment)?;
@@ -118,12 +118,12 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Appends what copies have behind the end, and notes how far they were acknowledged. As long as no copy has shown where the order
-    /// goes on, and has it to a sound end, the log stays [doubtful](Log::is_doubtful).
+    /// Appends the records that copies have behind the end, and notes their acknowledged marks. The log stays
+    /// [doubtful](Log::is_doubtful) until a copy has shown the records behind that place up to a sound end.
     fn append_from<T: Storage + Clone>(&mut self, others: &[Log<T>]) -> Result<u64, WriteError> {
         let (mut appended, mut is_sure) = (0, false);
         for other in others {
-            // Else it is another order, or ends before.
+            // Else the copy is of another order, or ends before.
             if !other.at_position(self.end.position).is_ok_and(|end| end == self.end) {
                 continue;
             }
@@ -134,7 +134,7 @@ impl<S: Storage + Clone> Log<S> {
                 self.seal_last(None)?;
             }
             self.acknowledged = self.acknowledged.max(other.acknowledged);
-            // Whoever applies what comes must know which of it nobody applied.
+            // A node that applies the new records must know which of them no member applies.
             let is_behind = |skip: &&Skip| skip.position >= self.end.position;
             let behind: Vec<Skip> = other.skips().iter().filter(is_behind).cloned().collect();
             let own = self.skips.before(self.end.position);
@@ -170,7 +170,7 @@ impl<S: Storage + Clone> Log<S> {
 #[derive(Clone, Debug)]
 pub(crate) enum Behind {
     Record(Header),
-    /// The segment's end, where the log is there.
+    /// The segment's end, with the log's end there.
     End(End),
     /// Another damage.
     Unknown,
@@ -186,8 +186,8 @@ impl Behind {
     }
 }
 
-/// Whether a log has the same before and behind a damage of another, where it is not damaged itself: one of another life of its
-/// group may have other records at the same places.
+/// Returns whether a log has the same records before and behind a damage of another, where it is not damaged itself. A
+/// log of another life of its group may have other records at the same places.
 fn is_alike<T: Storage + Clone>(log: &Log<T>, before: End, behind: &Behind) -> bool {
     if log.at_position(before.position).is_ok_and(|end| end != before) {
         return false;
@@ -212,7 +212,7 @@ fn append(appender: &mut Appender, record: &Record<'_>) -> Option<End> {
     appended.ok()
 }
 
-/// The good records of a log that take it from one place to another.
+/// Returns the good records of a log that take it from one place to another.
 fn copies<T: Storage + Clone>(log: &Log<T>, from: Position, to: Position) -> Copies {
     let mut found = Copies::new();
     let Ok(mut reader) = log.read(from.max(log.begin().position), to) else { return found };
@@ -220,7 +220,7 @@ fn copies<T: Storage + Clone>(log: &Log<T>, from: Position, to: Position) -> Cop
         match reader.next_stored() {
             Ok(Some((header, payload))) => found.insert(header.end(), (header, payload.to_vec())),
             Err(ReadError::Damaged(_)) => continue,
-            // What can't be read of it is no copy.
+            // The rest that can't be read is no copy.
             Ok(None) | Err(_) => return found,
         };
     }

@@ -13,21 +13,21 @@ use super::{
 pub struct Export {
     /// The records.
     pub bytes: Vec<u8>,
-    /// Where to go on. None when all that was asked for is here.
+    /// The position at which to go on. None when all records that were asked for are here.
     pub rest: Option<Position>,
 }
 
-/// What came is not an [`Export`]'s bytes.
+/// The error of bytes that are not an [`Export`]'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the records from another member's log are damaged, or of another version of squall, at byte {offset}: ask for them again"
 )]
 pub struct ImportError {
-    /// Where, in bytes.
+    /// The offset at which the first bad record begins, in bytes.
     pub offset: usize,
 }
 
-/// The records of an [`Export`], each checked.
+/// Returns the records of an [`Export`], each checked.
 pub fn import(bytes: &[u8]) -> Result<Vec<Record<'_>>, ImportError> {
     Ok(headers(bytes)?.into_iter().map(|(at, header)| header.record(payload(bytes, at, &header))).collect())
 }
@@ -54,7 +54,7 @@ pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<(usize, Header)>, ImportError>
 }
 
 impl<S: Storage> Reader<S> {
-    /// The next records, as an [`Export`] has them: about `max_bytes` of them, none at the end.
+    /// Returns the next records, as an [`Export`] has them: about `max_bytes` of them, none at the end.
     pub fn export(&mut self, max_bytes: usize) -> Result<Vec<u8>, ReadError> {
         let mut bytes = Vec::new();
         while bytes.len() < max_bytes {
@@ -65,7 +65,7 @@ impl<S: Storage> Reader<S> {
     }
 }
 
-/// Puts a record behind others.
+/// Appends a record to the bytes of others.
 pub(crate) fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
     let at = bytes.len();
     bytes.extend_from_slice(&Header { batch: 0, acknowledged: 0, ..header }.encode(0, at as u64));
@@ -74,8 +74,8 @@ pub(crate) fn put(bytes: &mut Vec<u8>, header: Header, payload: &[u8]) {
 }
 
 impl<S: Storage + Clone> Log<S> {
-    /// The records that take a log from `from` to `to`, as [`read`](Log::read) has them, for another member: about `max_bytes` of
-    /// them, one at least.
+    /// Returns the records that take a log from `from` to `to`, as [`read`](Log::read) has them, for another member:
+    /// about `max_bytes` of them, one at least.
     pub fn export(&self, from: Position, to: Position, max_bytes: usize) -> Result<Export, ReadError> {
         let mut reader = self.read(from, to)?;
         let (mut bytes, mut end) = (Vec::new(), from);
@@ -92,12 +92,12 @@ impl<S: Storage + Clone> Log<S> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Writes what another member [exported](Log::export) from `damage.after` up to `damage.before` to where this log is
-    /// damaged, durably.
+    /// Writes the records that another member [exported](Log::export), from `damage.after` up to `damage.before`, over
+    /// this log's damage, durably.
     ///
-    /// Nothing is written unless it is what is missing: it begins and ends there, and has the same size. After a crash the
-    /// place is as it was, or whole, or still damaged. Damage without an end can't be replaced: [cut](Log::cut_to) it off, and
-    /// append what follows.
+    /// Nothing is written unless the records are those that are missing: they begin and end there, and have the same
+    /// size. After a crash the place is as it was, or whole, or still damaged. Damage without an end can't be replaced:
+    /// the caller [cuts](Log::cut_to) it off, and appends the records that follow.
     pub fn replace_damaged(&mut self, damage: &Damage, exported: &[u8]) -> Result<(), WriteError> {
         self.check_health()?;
         let no = |why: String| WriteError::NoReplacement { damage: Box::new(damage.clone()), why };
@@ -120,7 +120,7 @@ impl<S: Storage> Log<S> {
         let mut bytes = exported.to_vec();
         for (at, header) in &records {
             let offset = damage.from + *at as u64;
-            // All before it was synced long ago.
+            // All bytes before it were synced long ago.
             let acknowledged = self.acknowledged.min(header.version);
             let header = Header { batch: offset, acknowledged, ..*header };
             bytes[*at..at + HEADER_BYTES].copy_from_slice(&header.encode(segment.id, offset));

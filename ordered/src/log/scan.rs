@@ -1,4 +1,4 @@
-//! Walks the records of a segment, from place to place in its file.
+//! A walk over the records of a segment, from place to place in its file.
 
 use std::io;
 
@@ -8,26 +8,26 @@ use super::{
     sim::SECTOR_BYTES,
 };
 
-/// How much is read at once, in bytes: at first, since some want a few records only, and later, twice as much each time.
+/// The bytes that are read at first, since some callers want a few records only; later, twice as many each time.
 const LEAST_BYTES: usize = 64 << 10;
 const MOST_BYTES: usize = 1 << 20;
 
-/// What a file holds where nothing was written.
+/// The contents of a part of a file that was never written.
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// A part of a file, in memory.
 #[derive(Debug)]
 struct Window {
     bytes: Vec<u8>,
-    /// Where it begins in the file, and how much of it is filled.
+    /// Its offset in the file, and the number of bytes that are filled.
     at: u64,
     len: usize,
-    /// How much to read next.
+    /// The number of bytes to read next.
     chunk: usize,
 }
 
 impl Window {
-    /// The bytes from `from` to `from + len`, none of which may lie at or beyond `end`.
+    /// Returns the bytes from `from` to `from + len`, none of which may lie at or beyond `end`.
     fn get<S: Storage>(&mut self, storage: &S, file: &S::File, from: u64, len: usize, end: u64) -> io::Result<&[u8]> {
         let filled = self.at + self.len as u64;
         if from < self.at || from + len as u64 > filled {
@@ -39,7 +39,7 @@ impl Window {
             if self.bytes.len() < want {
                 self.bytes.resize(want, 0);
             }
-            // Until the read has succeeded, nothing is there.
+            // The window is empty until the read has succeeded.
             (self.at, self.len) = (from, 0);
             storage.read_at(file, from + kept as u64, &mut self.bytes[kept..want])?;
             self.len = want;
@@ -49,10 +49,10 @@ impl Window {
     }
 }
 
-/// What stands at a place in a segment.
+/// The finding at a place in a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// A record, and the place that it has. Its [payload](Scanner::payload) is at hand.
+    /// A record, and its offset. Its [payload](Scanner::payload) is at hand.
     Record { offset: u64, header: Header },
     /// No record, since the segment's records end here.
     End,
@@ -60,20 +60,20 @@ pub(crate) enum Found {
     Bad { offset: u64, why: Bad },
 }
 
-/// What is wrong with a record.
+/// The fault of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// Its header.
+    /// Its header is wrong.
     Header,
     /// It is whole, but of a kind or with flags that this version does not know.
     Unknown { kind: u8, flags: u8 },
-    /// What follows its header, which is right.
+    /// Its header is right, and the bytes behind it are wrong.
     Payload(Header),
     /// It is whole, and can't follow what is before it.
     Order(Header),
 }
 
-/// Walks the records of a segment.
+/// A walk over the records of a segment.
 #[derive(Debug)]
 pub(crate) struct Scanner<F> {
     file: F,
@@ -81,12 +81,12 @@ pub(crate) struct Scanner<F> {
     at: u64,
     end: u64,
     window: Window,
-    /// Where the payload of the last record lies in the file, and its length.
+    /// The offset of the last record's payload in the file, and its length.
     payload: (u64, usize),
 }
 
 impl<F> Scanner<F> {
-    /// Begins at the record at `at`. `end` is where the segment's records end, or at most can.
+    /// Begins at the record at `at`. `end` is the end of the segment's records, or the latest that it can be.
     pub(crate) fn new(file: F, segment: u64, at: u64, end: u64) -> Scanner<F> {
         let window = Window { bytes: Vec::new(), at: 0, len: 0, chunk: LEAST_BYTES };
         Scanner { file, segment, at, end, window, payload: (0, 0) }
@@ -98,7 +98,7 @@ impl<F> Scanner<F> {
         (self.window.at, self.window.len) = (0, 0);
     }
 
-    /// Where the next record begins.
+    /// Returns the offset of the next record.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
@@ -107,12 +107,12 @@ impl<F> Scanner<F> {
         self.end
     }
 
-    /// The segment's records end there, or at most can.
+    /// Sets the end of the segment's records, or the latest that it can be.
     pub(crate) fn end_at(&mut self, end: u64) {
         self.end = end;
     }
 
-    /// The segment's id.
+    /// Returns the segment's id.
     pub(crate) fn segment(&self) -> u64 {
         self.segment
     }
@@ -122,12 +122,12 @@ impl<F> Scanner<F> {
         self.at = to;
     }
 
-    /// Reads what was read anew.
+    /// Forgets the bytes that were read, so that they are read anew.
     pub(crate) fn forget(&mut self) {
         self.window.len = 0;
     }
 
-    /// The next record. After a bad one, it is found again until somebody [jumps](Scanner::jump).
+    /// Returns the next record. A bad one is returned again until the caller [jumps](Scanner::jump).
     pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Found> {
         let offset = self.at;
         if offset >= self.end {
@@ -148,7 +148,7 @@ impl<F> Scanner<F> {
             }
         };
         let record = self.window.get(storage, &self.file, offset, header.record_bytes(), self.end)?;
-        // What fills the record up is covered, too.
+        // The checksum covers the fill behind the payload, too.
         let payload = &record[HEADER_BYTES..];
         if crc32c::crc32c(payload) != header.payload_checksum {
             return Ok(Found::Bad { offset, why: Bad::Payload(header) });
@@ -158,14 +158,14 @@ impl<F> Scanner<F> {
         Ok(Found::Record { offset, header })
     }
 
-    /// The payload of the record that was found last, unless something else was looked for since.
+    /// Returns the payload of the record that was found last, unless the scanner was used for something else since.
     pub(crate) fn payload(&self) -> &[u8] {
         let (at, len) = self.payload;
         let begin = (at - self.window.at) as usize;
         &self.window.bytes[begin..begin + len]
     }
 
-    /// The first header at or behind `from` for which `fits` holds. Whether its record is right is left open.
+    /// Returns the first header at or behind `from` for which `fits` holds. Its record may be damaged.
     pub(crate) fn find<S: Storage<File = F>>(
         &mut self,
         storage: &S,
@@ -192,7 +192,7 @@ impl<F> Scanner<F> {
         Ok(None)
     }
 
-    /// Whether the file holds nothing but zeros from `from` on, up to `end`.
+    /// Returns whether the file holds nothing but zeros from `from` on, up to `end`.
     pub(crate) fn is_blank<S: Storage<File = F>>(&mut self, storage: &S, from: u64) -> io::Result<bool> {
         let mut at = from;
         while at < self.end {
@@ -205,8 +205,8 @@ impl<F> Scanner<F> {
         Ok(true)
     }
 
-    /// Whether of the `len` bytes at `from`, those that lie in one sector are all zero: so they are where a write was torn, since
-    /// nothing was there before.
+    /// Returns whether, of the `len` bytes at `from`, the part that lies in one sector is all zero. A torn write leaves
+    /// such a part, since nothing was there before.
     pub(crate) fn lacks_a_sector<S: Storage<File = F>>(
         &mut self,
         storage: &S,

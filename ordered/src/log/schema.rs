@@ -5,7 +5,7 @@ use std::fmt;
 /// The longest text, in bytes.
 const MAX_BYTES: usize = 160;
 
-/// The schema of a log's payloads in words, at most 160 bytes of them. To the log it is only a text.
+/// The schema of a log's payloads in words, of at most 160 bytes. The log does not interpret it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SchemaText {
     len: u8,
@@ -17,7 +17,7 @@ impl SchemaText {
     /// The text of a log to which none was given.
     pub const NONE: SchemaText = SchemaText { len: 0, bytes: [0; MAX_BYTES] };
 
-    /// A text, cut off at the end of the last character that there is room for.
+    /// Makes a text of `text`, cut off at the end of the last character that there is room for.
     pub fn new(text: &str) -> SchemaText {
         let len = text.floor_char_boundary(MAX_BYTES);
         let mut bytes = [0; MAX_BYTES];
@@ -27,16 +27,16 @@ impl SchemaText {
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        // Checked when it was made.
+        // Checked when the text was made.
         str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// As a file holds it.
+    /// Returns the length and the text as a file holds them.
     pub(crate) fn to_bytes(self) -> ([u8; 8], [u8; MAX_BYTES]) {
         (u64::from(self.len).to_le_bytes(), self.bytes)
     }
 
-    /// From what a file holds; none if that is no text.
+    /// Reads a text as a file holds it. None if the bytes are no text.
     pub(crate) fn from_bytes(len: u64, bytes: &[u8; MAX_BYTES]) -> Option<SchemaText> {
         let text = bytes.get(..usize::try_from(len).ok()?)?;
         str::from_utf8(text).ok().map(SchemaText::new)

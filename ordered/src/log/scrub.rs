@@ -1,4 +1,5 @@
-//! Reading a whole log again, little by little, beside the thread that writes it; and what must be known of a damage to replace it.
+//! Reading a whole log again, little by little, beside the thread that writes it; and the records around a damage,
+//! which a replacement must fit.
 
 use super::{
     Damage, End, Log, Position, ReadError, Storage,
@@ -10,9 +11,10 @@ use super::{
     walk::{Step, Walk},
 };
 
-/// Reads all records of a log, as far as it reached when this was made, a part at a time, from the disk and not from memory.
+/// A reader of all records of a log up to its end when the reader was made, a part at a time, from the disk and not
+/// from memory.
 ///
-/// The records that it finds may be gone, if the log was cut or trimmed since: [`Log::gap`] tells.
+/// The damages that it finds may be gone, if the log was cut or trimmed since: [`Log::gap`] tells.
 #[derive(Debug)]
 pub struct Scrubber<S: Storage> {
     storage: S,
@@ -25,7 +27,7 @@ pub struct Scrubber<S: Storage> {
 /// A part of a log that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Its bytes.
+    /// The number of bytes that were read.
     pub bytes: u64,
     /// The damage in it.
     pub damage: Vec<Damage>,
@@ -34,13 +36,14 @@ pub struct Scrubbed {
 }
 
 impl<S: Storage> Scrubber<S> {
-    /// Reads about so many bytes.
+    /// Reads about `max_bytes` bytes.
     pub fn step(&mut self, max_bytes: u64) -> Result<Scrubbed, ReadError> {
         let mut found = Scrubbed::default();
         let Some(walk) = &mut self.walk else { return Ok(Scrubbed { ended: true, ..found }) };
         let until = walk.passed() + max_bytes;
         while walk.passed() < until {
-            // The segment at hand, and the next, which is entered without a word. The last one was written only now.
+            // Forgets the memory's copy of the segment at hand, and of the next, which the walk enters by itself. The
+            // last one was written only recently.
             while self.cached <= walk.place().segment + 1 && self.cached < self.last {
                 let path = name(self.cached);
                 let forgotten = self.storage.open(&path).and_then(|file| self.storage.reload(&file));
@@ -88,7 +91,7 @@ impl<S: Storage + Clone> Log<S> {
         }
     }
 
-    /// Looks at a damage that was found before. None if nothing is damaged there any more, or it has no end.
+    /// Looks at a damage that was found before. None if nothing is damaged there any more, or the damage has no end.
     pub fn gap(&self, damage: &Damage) -> Result<Option<Gap>, ReadError> {
         let Some(to) = damage.to else { return Ok(None) };
         let Some(start) = self.end_before_damage(damage)? else { return Ok(None) };
@@ -99,7 +102,8 @@ impl<S: Storage + Clone> Log<S> {
 }
 
 impl Gap {
-    /// The places between which another log has what is missing, and the records beside it, which show that it is the same log.
+    /// Returns the places between which another log has the missing records, and the records beside them, which show
+    /// that it is the same log.
     pub fn places(&self) -> (Position, Position) {
         let Position { epoch, seq } = self.start.position;
         let from = match (self.is_behind_record, seq.0) {
@@ -117,8 +121,9 @@ impl Gap {
         (from, to)
     }
 
-    /// Takes what another log has between these places, in several parts as it was [exported](super::Reader::export); and
-    /// returns what is missing, as [`Log::replace_damaged`] takes it. An error says why it does not fit.
+    /// Takes the records that another log has between these [places](Gap::places), in the parts in which they were
+    /// [exported](super::Reader::export). Returns the missing records, as [`Log::replace_damaged`] takes them. An error
+    /// says why they do not fit.
     pub fn fill(&self, exported: &[Vec<u8>]) -> Result<Vec<u8>, String> {
         let mut records: Vec<(Header, &[u8])> = Vec::new();
         for part in exported {

@@ -1,4 +1,4 @@
-//! A segment's file: its name, and what its first block says.
+//! A segment's file: its name, and its first block.
 
 use std::io;
 
@@ -11,21 +11,21 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallSG";
 
-/// Where records begin in a segment.
+/// The offset at which records begin in a segment.
 pub(crate) const RECORDS_AT: u64 = block::BLOCK_BYTES;
 
-/// What a segment's first block says.
+/// The fields of a segment's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cluster: ClusterId,
     pub(crate) shard: ShardId,
     /// Its number: one more than that of the segment before.
     pub(crate) index: u64,
-    /// Drawn at random: what carries no checksum made with it was not written to this segment.
+    /// A random id. A record whose checksum was not made with it was not written to this segment.
     pub(crate) id: u64,
-    /// Where the log ended before it.
+    /// The log's end before it.
     pub(crate) begin: End,
-    /// The segment before, and where that one's records end in its file. 0 for the first of a log.
+    /// The id of the segment before, and the end of its records in its file. 0 for the first of a log.
     pub(crate) previous_id: u64,
     pub(crate) previous_end: u64,
     /// The acknowledged mark when it began.
@@ -47,10 +47,10 @@ impl Header {
     }
 }
 
-/// What a segment's first block was found to hold.
+/// The contents of a segment's first block, as they were read.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// Nothing yet.
+    /// Nothing was written yet.
     No,
     Damaged,
     Version(u32),
@@ -78,12 +78,12 @@ pub(crate) fn read_header<S: Storage>(storage: &S, file: &S::File) -> io::Result
     })
 }
 
-/// The name of the file of the segment with a number.
+/// Returns the name of the file of the segment with a number.
 pub(crate) fn name(index: u64) -> String {
     format!("segment-{index:010}")
 }
 
-/// The number of the segment that a file of this name is.
+/// Returns the number of the segment whose file has this name.
 pub(crate) fn index_of(file: &str) -> Option<u64> {
     let index = file.strip_prefix("segment-")?.parse().ok()?;
     (name(index) == file).then_some(index)

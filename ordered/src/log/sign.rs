@@ -1,4 +1,4 @@
-//! Keys, and what is signed with them.
+//! Keys, and the statements that are signed with them.
 
 use std::{fmt, sync::Arc};
 
@@ -12,25 +12,25 @@ use super::{ChainValue, End, chain::end_bytes};
 /// A signature's size, in bytes.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
 
-/// What a signed statement begins with.
+/// The first bytes of a signed statement.
 const STATEMENT: &[u8; 16] = b"squall log sign1";
 
-/// What comes before the 32 bytes of an Ed25519 key in a `SubjectPublicKeyInfo` (RFC 8410, §4).
+/// The bytes before the 32 bytes of an Ed25519 key in a `SubjectPublicKeyInfo` (RFC 8410, §4).
 const PUBLIC_KEY_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Why a key can't be used.
+/// The reasons for which a key can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is not the text that holds such a key.
+    /// The text holds no private key.
     #[error("it has no private key in PEM form, PKCS #8 ({0}): make one with `squall keys log`")]
     NoPrivateKey(String),
-    /// It is a key of another kind.
+    /// The private key is of another kind.
     #[error("its private key is not one of Ed25519 ({0}), with which logs are signed: make one with `squall keys log`")]
     OtherPrivateKey(String),
-    /// It is not the text that holds such a key.
+    /// The text holds no public key.
     #[error("it has no public key in PEM form ({0}): give the one that `squall keys log` made")]
     NoPublicKey(String),
-    /// It is a key of another kind.
+    /// The public key is of another kind.
     #[error(
         "its public key is not one of Ed25519, with which logs are signed: give the one that `squall keys log` made"
     )]
@@ -42,20 +42,21 @@ pub enum KeyError {
 pub struct SigningKey(Arc<Ed25519KeyPair>);
 
 impl SigningKey {
-    /// Reads a private key in PEM form (PKCS #8), such as `squall keys log` or `openssl genpkey -algorithm ed25519` make.
+    /// Reads a private key in PEM form (PKCS #8), as `squall keys log` or `openssl genpkey -algorithm ed25519` makes
+    /// it.
     pub fn from_pem(pem: &[u8]) -> Result<SigningKey, KeyError> {
         let der = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|error| KeyError::NoPrivateKey(error.to_string()))?;
-        // OpenSSL leaves the public half out, so that it can't be checked.
+        // OpenSSL leaves out the public half, so it can't be checked.
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der());
         pair.map(|pair| SigningKey(Arc::new(pair))).map_err(|error| KeyError::OtherPrivateKey(error.to_string()))
     }
 
-    /// The key that follows from a secret (RFC 8032, §5.1.5).
+    /// Derives the key from a secret (RFC 8032, §5.1.5).
     pub fn from_seed(seed: &[u8; 32]) -> SigningKey {
         SigningKey(Arc::new(Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are a seed")))
     }
 
-    /// What others check its signatures with.
+    /// Returns the key with which others check its signatures.
     pub fn public_key(&self) -> PublicKey {
         PublicKey(self.0.public_key().as_ref().try_into().expect("an Ed25519 key has 32 bytes"))
     }
@@ -95,7 +96,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// What a signature says: that a member's log held these records, up to there.
+/// The statement of a signature: a member's log held these records, up to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Statement {
     pub(crate) cluster: ClusterId,

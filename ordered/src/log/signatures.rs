@@ -1,4 +1,4 @@
-//! The file of a segment's signatures: what was signed about its records, in order.
+//! The file of a segment's signatures of its records, in order.
 
 use std::io;
 
@@ -16,29 +16,29 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallSI";
 
-/// A signature's place in a file, in bytes: itself, the chain, the end, four zeros, the checksum.
+/// The size of a signature's slot in a file, in bytes: the signature, the chain, the end, four zeros, the checksum.
 pub(crate) const SLOT_BYTES: u64 = 136;
 
 const CHECKSUM_AT: usize = SLOT_BYTES as usize - 4;
 
-/// How many slots are read at once.
+/// The number of slots that are read at once.
 const SLOTS_AT_ONCE: u64 = 480;
 
-/// Its name while it is made whole under another one.
+/// The name of a file while it is written, before it takes its place.
 const NEW: &str = "signatures.new";
 
-/// The name of the file for a segment.
+/// Returns the name of the file for a segment.
 pub(crate) fn name(segment: u64) -> String {
     format!("signatures-{segment:010}")
 }
 
-/// The number of the segment whose signatures' file has this name.
+/// Returns the number of the segment whose signatures' file has this name.
 pub(crate) fn index_of(file: &str) -> Option<u64> {
     let index = file.strip_prefix("signatures-")?.parse().ok()?;
     (name(index) == file).then_some(index)
 }
 
-/// That a log's records up to an end have this chain, signed.
+/// A signature of the statement that a log's records up to an end have this chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     pub(crate) bytes: [u8; SIGNATURE_BYTES],
@@ -49,8 +49,8 @@ pub(crate) struct Signature {
 impl Signature {
     fn encode(&self, segment_id: u64, offset: u64) -> [u8; SLOT_BYTES as usize] {
         let mut bytes = [0; SLOT_BYTES as usize];
-        // A disk that writes one of its two sectors leaves the other part all zeros, which no part is by itself: it begins with
-        // bytes of the signature, or ends with the checksum.
+        // A disk that writes one of its two sectors leaves the other part all zeros. Neither part is all zeros by
+        // itself: one begins with bytes of the signature, and the other ends with the checksum.
         bytes[..64].copy_from_slice(&self.bytes);
         bytes[64..96].copy_from_slice(&self.chain.0);
         bytes[96..128].copy_from_slice(&end_bytes(self.end));
@@ -72,14 +72,14 @@ impl Signature {
     }
 }
 
-/// Covers where it lies, too.
+/// Returns a slot's checksum, which covers the slot's place, too.
 fn checksum(slot: &[u8], segment_id: u64, offset: u64) -> u32 {
     let mut checksum = crc32c::crc32c(&segment_id.to_le_bytes());
     checksum = crc32c::crc32c_append(checksum, &offset.to_le_bytes());
     crc32c::crc32c_append(checksum, &slot[..CHECKSUM_AT])
 }
 
-/// What a file's first block says.
+/// The fields of a file's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cluster: ClusterId,
@@ -87,15 +87,15 @@ pub(crate) struct Header {
     /// The segment's number and id.
     pub(crate) segment: u64,
     pub(crate) segment_id: u64,
-    /// Who signed, and what its key is checked with.
+    /// The member that signed, and the key with which its signatures are checked.
     pub(crate) member: NodeId,
     pub(crate) key: PublicKey,
-    /// The chain where the segment begins.
+    /// The chain at the segment's beginning.
     pub(crate) begin: Signature,
 }
 
 impl Header {
-    /// Signs where a segment begins.
+    /// Signs the beginning of a segment.
     pub(crate) fn sign(segment: &segment::Header, chain: ChainValue, member: NodeId, key: &SigningKey) -> Header {
         let begin = Signature { bytes: [0; SIGNATURE_BYTES], chain, end: segment.begin };
         let mut header = Header {
@@ -125,18 +125,18 @@ impl Header {
             .finish()
     }
 
-    /// What a signature of the file says.
+    /// Returns the statement of a signature of the file.
     pub(crate) fn statement(&self, signature: &Signature) -> Statement {
         let Signature { end, chain, .. } = *signature;
         Statement { cluster: self.cluster, shard: self.shard, member: self.member, end, chain }
     }
 
-    /// Whether a signature is by the file's key.
+    /// Returns whether a signature is by the file's key.
     pub(crate) fn verifies(&self, signature: &Signature) -> bool {
         self.key.verifies(&self.statement(signature), &signature.bytes)
     }
 
-    /// Whether the file goes with that segment.
+    /// Returns whether the file belongs to that segment.
     pub(crate) fn is_of(&self, segment: &segment::Header) -> bool {
         let mine = (self.cluster, self.shard, self.segment, self.segment_id, self.begin.end);
         mine == (segment.cluster, segment.shard, segment.index, segment.id, segment.begin)
@@ -153,7 +153,7 @@ pub(crate) struct Writer<F> {
 }
 
 impl<F> Writer<F> {
-    /// Begins a file under its own name. It is durable once it and the directory were synced.
+    /// Begins a file under its own name. It is durable once it and the directory are synced.
     pub(crate) fn begin<S: Storage<File = F>>(storage: &S, header: &Header) -> io::Result<Writer<F>> {
         Writer::create(storage, &name(header.segment), header)
     }
@@ -164,7 +164,7 @@ impl<F> Writer<F> {
         Ok(Writer { file, segment: header.segment, segment_id: header.segment_id, at: BLOCK_BYTES })
     }
 
-    /// Goes on behind all that was ever written to a file.
+    /// Goes on behind all bytes that were ever written to a file.
     pub(crate) fn go_on(reader: Reader<F>) -> Writer<F> {
         let slots = (reader.size - BLOCK_BYTES).div_ceil(SLOT_BYTES);
         let Header { segment, segment_id, .. } = reader.header;
@@ -175,7 +175,7 @@ impl<F> Writer<F> {
         &self.file
     }
 
-    /// The number of the segment.
+    /// Returns the number of the segment.
     pub(crate) fn segment(&self) -> u64 {
         self.segment
     }
@@ -188,20 +188,20 @@ impl<F> Writer<F> {
     }
 }
 
-/// What is found instead of a file of signatures.
+/// The reason for which a file of signatures can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSignatures {
-    /// Nothing.
+    /// There is no file.
     Absent,
-    /// One that a crash has left without its first block.
+    /// A crash has left the file without its first block.
     Blank,
-    /// Its first block makes no sense, in either copy.
+    /// Both copies of the first block are damaged.
     Damaged,
-    /// One of another version.
+    /// The file is of another version.
     Version(u32),
 }
 
-/// Reads a file's signatures one after the other.
+/// A reader of a file's signatures, one after the other.
 #[derive(Debug)]
 pub(crate) struct Reader<F> {
     pub(crate) header: Header,
@@ -214,14 +214,14 @@ pub(crate) struct Reader<F> {
     window_at: u64,
 }
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Signature {
         offset: u64,
         signature: Signature,
     },
-    /// Nothing, or a part: it was not synced before a crash.
+    /// Nothing, or a part of a signature: it was not synced before a crash.
     Lost,
     Damaged {
         offset: u64,
@@ -261,13 +261,13 @@ impl<F> Reader<F> {
         Ok(Ok(Reader { header, half_damaged, file, size, at: BLOCK_BYTES, window: Vec::new(), window_at: BLOCK_BYTES }))
     }
 
-    /// Reads anew what a crash would leave of the file.
+    /// Reads anew the bytes that a crash would leave of the file.
     pub(crate) fn reload<S: Storage<File = F>>(self, storage: &S) -> io::Result<Result<Reader<F>, NoSignatures>> {
         storage.reload(&self.file)?;
         Reader::read(storage, self.file)
     }
 
-    /// What the next slot holds.
+    /// Returns the contents of the next slot.
     pub(crate) fn next<S: Storage<File = F>>(&mut self, storage: &S) -> io::Result<Option<Slot>> {
         if self.at >= self.size {
             return Ok(None);
@@ -292,7 +292,8 @@ impl<F> Reader<F> {
         }))
     }
 
-    /// The last signature about an end at or before `position` that is by the file's key.
+    /// Returns the last signature about an end at or before `position`. If that is not by the file's key, returns the
+    /// one of the segment's beginning.
     pub(crate) fn last<S: Storage<File = F>>(&mut self, storage: &S, position: Position) -> io::Result<Signature> {
         let mut last = self.header.begin;
         while let Some(slot) = self.next(storage)? {
@@ -305,7 +306,7 @@ impl<F> Reader<F> {
     }
 }
 
-/// Whether the part of a slot that lies in one sector is all zeros.
+/// Returns whether the part of a slot that lies in one sector is all zeros.
 fn lacks_a_sector(slot: &[u8], offset: u64) -> bool {
     let sector = SECTOR_BYTES as u64;
     let first = ((offset / sector + 1) * sector - offset).min(slot.len() as u64) as usize;
@@ -314,7 +315,7 @@ fn lacks_a_sector(slot: &[u8], offset: u64) -> bool {
     zero(before) || !behind.is_empty() && zero(behind)
 }
 
-/// Puts a file in place that has none but the first signatures of another, or of none: durable when it returns.
+/// Puts a file in place that has the given signatures and no others, durably.
 pub(crate) fn replace<S: Storage>(
     storage: &S,
     header: &Header,
@@ -330,7 +331,7 @@ pub(crate) fn replace<S: Storage>(
     Ok(writer)
 }
 
-/// Removes, durably, the signatures about what lies behind `to` in a segment.
+/// Removes, durably, the signatures about ends behind `to` in a segment.
 pub(crate) fn cut<S: Storage>(storage: &S, segment: u64, to: Position) -> io::Result<()> {
     let mut reader = match Reader::open(storage, segment)? {
         Err(NoSignatures::Absent) => return Ok(()),
@@ -417,7 +418,8 @@ mod tests {
         (4..9).for_each(|version| writer.append(&storage, &signature(version)).expect("the disk is well"));
         let file = storage.open(&name(2)).expect("it is there");
         let size = storage.size(&file).expect("it is there");
-        // The second is gone; of the fourth, what lies in the second of its two sectors; of the last, the file's end.
+        // The second slot is gone; so are the part of the fourth in the second of its two sectors, and the end of the
+        // last, with the file's.
         let slot = |nth: u64| 4096 + nth * SLOT_BYTES;
         storage.write_at(&file, slot(1), &[0; SLOT_BYTES as usize]).expect("the disk is well");
         storage.write_at(&file, 4096 + 512, &[0; (4 * 136 - 512) as usize]).expect("the disk is well");
@@ -433,7 +435,7 @@ mod tests {
         }
         let first = Slot::Signature { offset: slot(0), signature: signature(4) };
         assert_eq!(slots, [first, Slot::Lost, Slot::Damaged { offset: slot(2) }, Slot::Lost, Slot::Lost]);
-        // What is written next is behind all of them.
+        // The next write lies behind all of them.
         assert_eq!(Writer::go_on(reader).at, slot(5));
     }
 }

@@ -1,4 +1,5 @@
-//! Signing: what is committed is chained and signed, and what a crash left unsigned is signed when the log is opened again.
+//! Signing: records that are committed are chained and signed, and records that a crash left unsigned are signed when
+//! the log is opened again.
 
 use squall_fabric::NodeId;
 
@@ -9,28 +10,28 @@ use super::{
     walk::{Step, Walk, open_segment},
 };
 
-/// What was signed afterwards, since it had no signature by this member's key.
+/// The records that were signed afterwards, since they had no signature by this member's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedAnew {
-    /// Where the log ended that had one. Where the log begins, if there was none.
+    /// The last end of the log that had a signature. The log's beginning, if there was none.
     pub from: End,
-    /// How many records lie behind that.
+    /// The number of records behind that end.
     pub records: u64,
 }
 
-/// How a member signs its log.
+/// A member's key and state for signing its log.
 #[derive(Debug)]
 pub(crate) struct Signing<F> {
     member: NodeId,
     key: SigningKey,
-    /// The chain at the log's end. None while that is not known.
+    /// The chain at the log's end. None while it is not known.
     chain: Option<ChainValue>,
     /// The file of the last segment that has begun. None while there is none, or the chain is not known.
     file: Option<Writer<F>>,
 }
 
 impl<F> Signing<F> {
-    /// The chain at the log's end, if it is known.
+    /// Returns the chain at the log's end, if it is known.
     pub(crate) fn chain(&self) -> Option<ChainValue> {
         self.chain
     }
@@ -40,17 +41,17 @@ impl<F> Signing<F> {
     }
 }
 
-/// Where a chain is known.
+/// An end at which the chain is known.
 #[derive(Debug)]
 struct Known<F> {
     segment: u64,
     end: End,
     chain: ChainValue,
-    /// The file that says so; none where the chain begins with the log.
+    /// The file that holds it; None where the chain begins with the log.
     file: Option<Reader<F>>,
 }
 
-/// Follows records, and chains them.
+/// A walk that follows records, and chains them.
 #[derive(Debug)]
 struct Follower<S: Storage> {
     walk: Option<Walk<S>>,
@@ -60,7 +61,7 @@ struct Follower<S: Storage> {
 }
 
 impl<S: Storage> Follower<S> {
-    /// Takes in the next record. Returns the segment that it lies in.
+    /// Takes in the next record. Returns the number of its segment.
     fn next(&mut self, storage: &S) -> Result<Option<u64>, ReadError> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         loop {
@@ -88,11 +89,12 @@ fn not_signed<S: Storage>(storage: &S, segment: u64, end: End) -> ReadError {
 }
 
 impl<S: Storage> Log<S> {
-    /// Signs what the log holds, and from here on whatever is committed, as this member, with this key. To be called once, when
-    /// the log was opened.
+    /// Signs the records that the log holds, and from here on all that are committed, as this member, with this key. To
+    /// be called once, when the log was opened.
     ///
-    /// Each batch gets a signature of the [chain](ChainValue) up to its end, once it is durable. A crash may undo signatures of
-    /// the last segment. What is found without one is read and signed now: that, or the whole log where it was not signed before.
+    /// Each batch gets a signature of the [chain](ChainValue) up to its end, once it is durable. A crash may undo
+    /// signatures of the last segment. Records without a signature are read and signed now; where the log was not
+    /// signed before, those are all.
     ///
     /// After an error about damaged records the next commit tries again.
     pub fn sign_with(&mut self, member: NodeId, key: SigningKey) -> Result<SignedAnew, WriteError> {
@@ -101,7 +103,7 @@ impl<S: Storage> Log<S> {
         self.catch_up()
     }
 
-    /// The chain at the log's end, or at the last end before `at`; none where the log is not signed.
+    /// Returns the chain at the log's end, or at the last end before `at`; None where the log is not signed.
     ///
     /// Reads up to a mebibyte of records.
     pub fn chain_at(&self, at: Position) -> Result<Option<ChainValue>, ReadError> {
@@ -121,8 +123,9 @@ impl<S: Storage> Log<S> {
         Ok(Some(follower.chain))
     }
 
-    /// A chain of the records from `from` up to `to` alone, which begins with it: two logs that have the same between these two
-    /// positions hold the same records there, wherever they begin, and whether they are signed or not.
+    /// Returns a chain of the records from `from` up to `to` alone, which begins with it. Two logs that have the same
+    /// chain between these two positions hold the same records there. It does not matter where the logs begin, and
+    /// whether they are signed.
     pub fn digest(&self, from: Position, to: Position) -> Result<ChainValue, ReadError> {
         if from < self.begin.position {
             return Err(ReadError::Trimmed { asked: from, begin: self.begin.position });
@@ -141,7 +144,7 @@ impl<S: Storage> Log<S> {
         Follower { walk, end: known.end, chain: known.chain, to }
     }
 
-    /// Signs what has no signature, and finds out the chain at the log's end.
+    /// Signs the records that have no signature, and finds out the chain at the log's end.
     pub(crate) fn catch_up(&mut self) -> Result<SignedAnew, WriteError> {
         let Some(mut signing) = self.signing.take() else { return Ok(SignedAnew { from: self.end, records: 0 }) };
         (signing.chain, signing.file) = (None, None);
@@ -189,8 +192,8 @@ impl<S: Storage> Log<S> {
         Ok(SignedAnew { from, records })
     }
 
-    /// The last end at or before `at`, in `segment` or before, at which a file of signatures says what the chain is. Who goes on
-    /// signing takes no other key's word than that for a segment's beginning.
+    /// Returns the last end at or before `at`, in `segment` or before, at which a file of signatures holds the chain. A
+    /// log that is to go on signing takes another key's word only for a segment's beginning.
     fn known_chain(
         &self,
         segment: u64,
@@ -213,7 +216,7 @@ impl<S: Storage> Log<S> {
             }
             let last = match signing {
                 None => reader.last(&self.storage, at),
-                // What was signed was there: all that it is about counts.
+                // The log held all records that this key signed, so all its signatures count.
                 Some(signing) if signing.is_of(&header) => reader.last(&self.storage, Position::MAX),
                 Some(_) => Ok(header.begin),
             };
@@ -225,7 +228,7 @@ impl<S: Storage> Log<S> {
         Ok(Known { segment: self.manifest.first, end: self.begin, chain, file: None })
     }
 
-    /// Makes a segment's file of signatures, durably.
+    /// Replaces a segment's file of signatures, durably, by one that has only the beginning's.
     fn replace_signatures(
         &mut self,
         signing: &Signing<S::File>,
@@ -238,7 +241,7 @@ impl<S: Storage> Log<S> {
         made.map_err(|source| self.poison("making it", &signatures::name(segment), source))
     }
 
-    /// Signs a segment up to where it is chained now, durably.
+    /// Signs a segment up to the end where it is chained now, durably.
     fn sign_segment(
         &mut self,
         signing: &Signing<S::File>,
@@ -258,7 +261,8 @@ impl<S: Storage> Log<S> {
         Signature { bytes: signing.key.sign(&statement), chain, end }
     }
 
-    /// Signs what was just written and synced. That the signature is durable can wait: the records tell the chain, too.
+    /// Signs the records that were just written and synced. The signature need not be durable yet: the records give the
+    /// chain, too.
     pub(crate) fn sign_run(&mut self, chain: ChainValue) -> Result<(), WriteError> {
         let Some(mut signing) = self.signing.take() else { return Ok(()) };
         let signature = self.signature(&signing, self.end, chain);
@@ -271,7 +275,7 @@ impl<S: Storage> Log<S> {
         written
     }
 
-    /// Makes what was signed so far durable, with the names of its files.
+    /// Makes the signatures so far durable, with the names of their files.
     pub(crate) fn sync_signatures(&mut self) -> Result<(), WriteError> {
         let Some(writer) = self.signing.as_ref().and_then(|signing| signing.file.as_ref()) else { return Ok(()) };
         let synced = self.storage.sync(writer.file()).and_then(|()| self.storage.sync_directory());
@@ -279,7 +283,7 @@ impl<S: Storage> Log<S> {
         synced.map_err(|source| self.poison("syncing signatures", &name, source))
     }
 
-    /// Begins the file of a segment that begins. Those before must be durable.
+    /// Begins the file of a segment that begins. The files before must be durable.
     pub(crate) fn begin_signatures(&mut self, of: &segment::Header) -> Result<(), WriteError> {
         let Some(signing) = &mut self.signing else { return Ok(()) };
         let Some(chain) = signing.chain else { return Ok(()) };
@@ -291,7 +295,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Makes, durably, the file of a segment with which the log is to begin anew, where its chain is `chain`.
+    /// Makes, durably, the file of a segment with which the log is to begin anew, with `chain` as its beginning.
     pub(crate) fn sign_beginning(&mut self, of: &segment::Header, chain: Option<ChainValue>) -> Result<(), WriteError> {
         let Some(mut signing) = self.signing.take() else { return Ok(()) };
         let chain = chain.unwrap_or_else(|| ChainValue::begin(of.cluster, of.shard, of.begin));

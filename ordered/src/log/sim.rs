@@ -12,15 +12,15 @@ use fastrand::Rng;
 
 use super::Storage;
 
-/// What is written as a whole, or not at all, in bytes.
+/// The unit that is written as a whole, or not at all, in bytes.
 pub const SECTOR_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
 
-/// A directory on a disk that exists in memory alone. Clones are handles of the same one.
+/// A directory on a disk that exists in memory alone. Clones are handles of the same directory.
 ///
-/// Whatever was not synced may be lost in a crash: sector by sector, name by name, in any order. All that it does follows from
-/// its seed.
+/// Bytes and names that were not synced may be lost in a crash: sector by sector, name by name, in any order. All of
+/// its behaviour follows from its seed.
 #[derive(Clone, Debug)]
 pub struct SimStorage(Arc<Mutex<Disk>>);
 
@@ -35,7 +35,8 @@ struct Disk {
     names: BTreeMap<String, usize>,
     /// The names that a crash leaves.
     durable_names: BTreeMap<String, usize>,
-    /// What was done to names since, in order: a name, and the file that has it now, in the steps that belong together.
+    /// The changes of names since, in order: a name, and the file that has it now, grouped by the steps that belong
+    /// together.
     renamings: Vec<Vec<(String, Option<usize>)>>,
     changes: u64,
     syncs: u64,
@@ -48,14 +49,14 @@ struct Disk {
 #[derive(Debug, Default)]
 struct Contents {
     now: Vec<u8>,
-    /// What a crash leaves.
+    /// The bytes that a crash leaves.
     durable: Vec<u8>,
-    /// What each sector held since it was last synced.
+    /// The contents that each sector had since it was last synced.
     unsynced: BTreeMap<usize, Vec<Sector>>,
 }
 
 impl SimStorage {
-    /// An empty disk.
+    /// Makes an empty disk.
     pub fn new(seed: u64) -> SimStorage {
         SimStorage(Arc::new(Mutex::new(Disk {
             rng: Rng::with_seed(seed),
@@ -77,23 +78,23 @@ impl SimStorage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many changes it was asked for: files made, written, synced, renamed, removed.
+    /// Returns the number of changes that it was asked for: files made, written, synced, renamed, removed.
     pub fn changes(&self) -> u64 {
         self.disk().changes
     }
 
-    /// Crashes in the midst of the change with this number (that of the next is [`changes`](SimStorage::changes)): it fails,
-    /// as all that is asked after it does, until [`restart`](SimStorage::restart).
+    /// Crashes in the midst of the change with this number (that of the next is [`changes`](SimStorage::changes)). That
+    /// change fails, and so does every later call, until [`restart`](SimStorage::restart).
     pub fn crash_at(&self, change: u64) {
         self.disk().crash_at = Some(change);
     }
 
-    /// Whether it has crashed.
+    /// Returns whether it has crashed.
     pub fn has_crashed(&self) -> bool {
         self.disk().crashed
     }
 
-    /// Loses power, if it has not yet, and comes back with what was durable, and some of what was not.
+    /// Loses power, if it has not yet, and comes back with all that was durable, and some of the rest.
     pub fn restart(&self) {
         let mut disk = self.disk();
         disk.lose_power();
@@ -102,26 +103,27 @@ impl SimStorage {
         disk.fail_sync = None;
     }
 
-    /// Goes on after a crash as when the process alone had ended: what it wrote is there, though it may not be durable yet.
+    /// Goes on after a crash as if the process alone had ended: the bytes that it wrote are there, though they may not
+    /// be durable yet.
     pub fn revive(&self) {
         let mut disk = self.disk();
         disk.crashed = false;
         disk.crash_at = None;
     }
 
-    /// Fails the `nth` sync of a file from now on (the next is 0). Of what it should have written, some is lost, though it is
-    /// still read until the next crash; later syncs succeed and do not write it either.
+    /// Fails the `nth` sync of a file from now on (the next is 0). Some of the bytes that it should have written are
+    /// lost, though they are still read until the next crash. Later syncs succeed and do not write them either.
     pub fn fail_sync(&self, nth: u64) {
         let mut disk = self.disk();
         disk.fail_sync = Some(disk.syncs + nth);
     }
 
-    /// Limits the sum of all files' sizes, in bytes. What is there already stays.
+    /// Limits the sum of all files' sizes, in bytes. Files that are there already stay.
     pub fn limit(&self, bytes: u64) {
         self.disk().capacity = bytes;
     }
 
-    /// The sum of all files' sizes, in bytes.
+    /// Returns the sum of all files' sizes, in bytes.
     pub fn used(&self) -> u64 {
         self.disk().used()
     }
@@ -157,13 +159,13 @@ impl SimStorage {
         }
     }
 
-    /// All that is there: for comparing, and for going back.
+    /// Returns the contents of all files: for comparing, and for going back.
     pub fn image(&self) -> BTreeMap<String, Vec<u8>> {
         let disk = self.disk();
         disk.names.iter().map(|(name, &file)| (name.clone(), disk.files[file].now.clone())).collect()
     }
 
-    /// A disk that holds what an [`image`](SimStorage::image) shows, all of it durable.
+    /// Makes a disk that holds the files of an [`image`](SimStorage::image), all of them durable.
     pub fn from_image(seed: u64, image: &BTreeMap<String, Vec<u8>>) -> SimStorage {
         let storage = SimStorage::new(seed);
         let mut disk = storage.disk();
@@ -191,7 +193,7 @@ impl Disk {
         if self.crashed { Err(io::Error::other("the simulated disk has no power")) } else { Ok(()) }
     }
 
-    /// Counts a change. False if it is the one that the crash falls into: it may still happen.
+    /// Counts a change. Returns false if the crash falls into it: it may still happen.
     fn change(&mut self) -> io::Result<bool> {
         self.is_up()?;
         let falls = self.crash_at == Some(self.changes);
@@ -200,7 +202,7 @@ impl Disk {
         Ok(!falls)
     }
 
-    /// As [`change`](Disk::change), for one that must have happened when it returns.
+    /// As [`change`](Disk::change), for a change that must have happened when it returns.
     fn change_or_fail(&mut self) -> io::Result<()> {
         if self.change()? { Ok(()) } else { self.is_up() }
     }

@@ -1,7 +1,7 @@
-//! The commands that nobody applies: a list of them, beside the log, which an operator began.
+//! The commands that no member applies: a list of them, beside the log, which an operator began.
 //!
-//! The records stay in the log as they are. The manifest names the file that has the list, so a list comes into force together
-//! with whatever else the manifest says: what a cut takes away, the list loses in the same moment.
+//! The records stay in the log as they are. The manifest names the file that has the list, so a list comes into force
+//! together with the rest of the manifest. The commands that a cut takes away leave the list in the same moment.
 
 use std::{io, sync::Arc};
 
@@ -17,7 +17,7 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallSK";
 
-/// The first bytes of what is hashed, so that a digest is not mistaken for another hash of the same bytes.
+/// The first bytes of the hash, so that a digest is not mistaken for another hash of the same bytes.
 const BEGIN: &[u8; 16] = b"squall log skip1";
 
 /// The most commands that a list has.
@@ -29,38 +29,38 @@ pub const MAX_REASON_BYTES: usize = 1000;
 /// The length of an entry before its reason, in bytes.
 const FIXED_BYTES: usize = 8 + 8 + 8 + 32 + 8 + 4;
 
-/// The most that a list takes, in bytes.
+/// The most bytes that a list takes.
 const MAX_BYTES: usize = MAX_SKIPS * (FIXED_BYTES + MAX_REASON_BYTES);
 
-/// A command that stays in the log and is applied by nobody.
+/// A command that stays in the log and that no member applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
-    /// Its place.
+    /// The command's place.
     pub position: Position,
-    /// Its number.
+    /// The command's version.
     pub version: u64,
-    /// When an operator said so.
+    /// The time at which an operator had it skipped.
     pub time: Hlc,
-    /// Why.
+    /// The operator's reason.
     pub reason: String,
-    /// A digest of its record, as far as that is alike in all members' logs: the command can't be mistaken for another one
-    /// that takes its number after a cut.
+    /// A digest of the part of its record that is alike in all members' logs. With it, the command can't be mistaken
+    /// for another one that takes its version after a cut.
     digest: [u8; 32],
 }
 
 impl Skip {
-    /// Of a record. None if it is no message.
+    /// Makes the skip of a record. None if the record is no message.
     pub fn new(record: &Record<'_>, time: Hlc, reason: String) -> Option<Skip> {
         let digest = digest(record)?;
         Some(Skip { position: record.position, version: record.version, time, reason, digest })
     }
 
-    /// Whether it is about this record.
+    /// Returns whether it is about this record.
     pub fn is_of(&self, record: &Record<'_>) -> bool {
         self.version == record.version && digest(record) == Some(self.digest)
     }
 
-    /// Whether another one is about the same record, whoever has said so and why.
+    /// Returns whether another skip is about the same record, of any time and reason.
     fn is_same(&self, other: &Skip) -> bool {
         (self.position, self.version, self.digest) == (other.position, other.version, other.digest)
     }
@@ -79,47 +79,47 @@ fn digest(record: &Record<'_>) -> Option<[u8; 32]> {
     Some(context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
 }
 
-/// The commands of a log that nobody applies, in their order. Cheap to clone.
+/// The commands of a log that no member applies, in their order. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Skips(Arc<[Skip]>);
 
 impl Skips {
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// Returns an iterator over all of them.
     pub fn iter(&self) -> impl Iterator<Item = &Skip> {
         self.0.iter()
     }
 
-    /// The one with this version.
+    /// Returns the skip of this version.
     pub fn get(&self, version: u64) -> Option<&Skip> {
         self.0.binary_search_by_key(&version, |skip| skip.version).ok().map(|at| &self.0[at])
     }
 
-    /// Whether a record is one that nobody applies.
+    /// Returns whether a record is one that no member applies.
     pub fn has(&self, record: &Record<'_>) -> bool {
         self.get(record.version).is_some_and(|skip| skip.is_of(record))
     }
 
-    /// Those that lie before a position.
+    /// Returns the skips that lie before a position.
     pub fn before(&self, position: Position) -> Skips {
         self.only(|skip| skip.position < position)
     }
 
-    /// Some of them.
+    /// Returns the skips for which `is_wanted` holds.
     pub fn only(&self, is_wanted: impl Fn(&Skip) -> bool) -> Skips {
         Skips(self.iter().filter(|skip| is_wanted(skip)).cloned().collect())
     }
 
-    /// Whether they are the same commands, whatever the reasons.
+    /// Returns whether both lists have the same commands, whatever the reasons.
     pub fn is_alike(&self, others: &Skips) -> bool {
         self.0.len() == others.0.len() && self.iter().zip(others.iter()).all(|(a, b)| a.is_same(b))
     }
 
-    /// A digest of them, the same where they [are alike](Skips::is_alike), and 0 where there are none.
+    /// Returns a digest of them, the same where they [are alike](Skips::is_alike), and 0 where there are none.
     pub fn digest(&self) -> u64 {
         let mut context = Context::new(&SHA256);
         self.iter().for_each(|skip| context.update(&skip.digest));
@@ -127,7 +127,7 @@ impl Skips {
         if self.is_empty() { 0 } else { u64_at(digest.as_ref(), 0).max(1) }
     }
 
-    /// With one more. None if it is there already, or there is no room.
+    /// Returns the list with one more. None if its version is there already, or there is no room.
     pub(crate) fn with(&self, skip: Skip) -> Option<Skips> {
         if self.get(skip.version).is_some() || self.0.len() >= MAX_SKIPS {
             return None;
@@ -137,7 +137,7 @@ impl Skips {
         Some(Skips(all.into()))
     }
 
-    /// As a file has them, and as they travel.
+    /// Returns the bytes of the list, as a file has them and as they travel.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for Skip { position, version, time, reason, digest } in self.iter() {
@@ -150,7 +150,7 @@ impl Skips {
         bytes
     }
 
-    /// None if the bytes are no list.
+    /// Reads a list. None if the bytes are no list.
     pub fn decode(mut bytes: &[u8]) -> Option<Skips> {
         let mut all: Vec<Skip> = Vec::new();
         while !bytes.is_empty() {
@@ -175,12 +175,12 @@ impl Skips {
     }
 }
 
-/// The name of the file with a number.
+/// Returns the name of the file with a number.
 pub(crate) fn name(number: u64) -> String {
     format!("skips-{number}")
 }
 
-/// The number of a file.
+/// Returns the number of a file.
 pub(crate) fn number_of(file: &str) -> Option<u64> {
     file.strip_prefix("skips-")?.parse().ok()
 }
@@ -207,12 +207,13 @@ pub(crate) fn read<S: Storage>(storage: &S, manifest: &Manifest) -> io::Result<O
 }
 
 impl<S: Storage> Log<S> {
-    /// The commands that nobody applies.
+    /// Returns the commands that no member applies.
     pub fn skips(&self) -> &Skips {
         &self.skips
     }
 
-    /// Replaces the list of commands that nobody applies, durably. Some may lie behind the log's end, where they are to come.
+    /// Replaces the list of commands that no member applies, durably. It may have commands behind the log's end, which
+    /// are still to come.
     pub fn set_skips(&mut self, skips: Skips) -> Result<(), WriteError> {
         self.check_health()?;
         if skips == self.skips {
@@ -258,14 +259,15 @@ impl<S: Storage> Log<S> {
         self.storage.sync_directory()
     }
 
-    /// Removes lists that are no more in force. What is left goes when the log is opened.
+    /// Removes lists that are no more in force. Those that stay are removed when the log is opened.
     pub(crate) fn remove_old_skips(&self) {
         let names = self.storage.list().unwrap_or_default();
         let old = names.iter().filter(|name| number_of(name).is_some_and(|number| number != self.manifest.skips));
         old.for_each(|name| _ = self.storage.remove(name));
     }
 
-    /// Forgets what the list says of commands that the log has not, when it is opened. If it lacks what it had, they may come back.
+    /// Removes the commands that the log does not have from the list, when the log is opened. Not if the log lacks
+    /// records that it had, since those may come back.
     pub(crate) fn prune_skips(&mut self) -> Result<(), WriteError> {
         let is_whole = self.open_damage.is_none() && self.missing().is_none() && !self.is_doubtful();
         if self.look.is_some() || !is_whole {

@@ -11,19 +11,19 @@ use super::{
 
 const MAGIC: [u8; 8] = *b"squallSN";
 
-/// How much is read at once, in bytes.
+/// The number of bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// How much is written before it is synced, in bytes: the log's own syncs may have to wait for it.
+/// The number of bytes that are written before a sync: the log's own syncs may have to wait for it.
 const SYNC_EVERY: u64 = 16 << 20;
 
-/// Why a snapshot can't be written or read.
+/// The reasons for which a snapshot can't be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Its contents are not what was written.
+    /// The contents are not those that were written.
     #[error("{} is damaged: remove it; an older snapshot, or another member's, will do", .0.display())]
     Damaged(PathBuf),
-    /// It was written by another version.
+    /// The snapshot was written by another version.
     #[error("{} is of format {found}, and this version of squall is for format {version}: use the one that wrote it",
             path.display(), version = block::VERSION)]
     Version {
@@ -32,7 +32,7 @@ pub enum SnapshotError {
         /// The format that it names.
         found: u32,
     },
-    /// It is another cluster's, or another shard's.
+    /// The snapshot belongs to another cluster, or to another shard.
     #[error("{} is of cluster {:016x}, {shard}: put it back where it belongs", path.display(), cluster.0)]
     Other {
         /// The file.
@@ -42,17 +42,17 @@ pub enum SnapshotError {
         /// The shard that it names.
         shard: ShardId,
     },
-    /// The system says no.
+    /// The file system failed.
     #[error("{} can't be used: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The name of the snapshot's file for a position.
+/// Returns the name of the snapshot's file for a position.
 fn name(position: Position) -> String {
     format!("snapshot-{}-{}", position.epoch.0, position.seq.0)
 }
@@ -63,7 +63,8 @@ fn position_of(file: &str) -> Option<Position> {
     (name(position) == file).then_some(position)
 }
 
-/// A snapshot that is being written. Dropped before it is [finished](SnapshotWriter::finish), it never was.
+/// A snapshot that is being written. If it is dropped before it is [finished](SnapshotWriter::finish), no snapshot
+/// remains.
 #[derive(Debug)]
 pub struct SnapshotWriter<S: Storage> {
     storage: S,
@@ -87,7 +88,7 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(SnapshotWriter { storage, file, cluster, shard, at, bytes: 0, synced: 0, checksum: 0, finished: false })
     }
 
-    /// Writes what follows.
+    /// Writes the next part of the contents.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         let written = self.storage.write_at(&self.file, BLOCK_BYTES + self.bytes, bytes);
         written.map_err(|source| self.failed(source))?;
@@ -100,7 +101,7 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(())
     }
 
-    /// Makes it durable, under its name.
+    /// Makes the snapshot durable, under its name.
     pub fn finish(mut self) -> Result<(), SnapshotError> {
         let block = Fields::new(MAGIC)
             .word(self.cluster.0)
@@ -128,7 +129,7 @@ impl<S: Storage> SnapshotWriter<S> {
 impl<S: Storage> Drop for SnapshotWriter<S> {
     fn drop(&mut self) {
         if !self.finished {
-            // If it can't be, or is not for good, opening the log removes it.
+            // If the removal fails, or a crash undoes it, opening the log removes the file.
             let _ = self.storage.remove(&(name(self.at.position) + ".new"));
         }
     }
@@ -160,7 +161,8 @@ impl<S: Storage> Snapshot<S> {
         Ok(snapshot)
     }
 
-    /// Where the log ended for the snapshot of a position, and its contents' length in bytes; which are not read.
+    /// Returns the log's end for the snapshot of a position, and the length of its contents in bytes. The contents are
+    /// not read.
     pub fn glance(
         storage: S,
         cluster: ClusterId,
@@ -170,7 +172,7 @@ impl<S: Storage> Snapshot<S> {
         Snapshot::begin(storage, cluster, shard, position).map(|(snapshot, _)| (snapshot.at, snapshot.bytes))
     }
 
-    /// Reads the first block; gives what the checksum of the contents must be.
+    /// Reads the first block. Returns the snapshot, and the checksum that its contents must have.
     fn begin(storage: S, cluster: ClusterId, shard: ShardId, position: Position) -> Result<(Self, u64), SnapshotError> {
         let name = name(position);
         let path = storage.path(&name);
@@ -193,7 +195,7 @@ impl<S: Storage> Snapshot<S> {
         Ok((Snapshot { storage, file, at, bytes }, checksum))
     }
 
-    /// The newest snapshot that is good, if there is one, and what is wrong with those that are newer.
+    /// Returns the newest snapshot that is good, if there is one, and the errors of those that are newer.
     pub fn newest(
         storage: &S,
         cluster: ClusterId,
@@ -212,17 +214,17 @@ impl<S: Storage> Snapshot<S> {
         Ok((None, refused))
     }
 
-    /// The log's end that it is the state at.
+    /// Returns the log's end at which it is the state.
     pub fn at(&self) -> End {
         self.at
     }
 
-    /// Its contents' length, in bytes.
+    /// Returns the length of its contents, in bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it has no contents.
+    /// Returns whether it has no contents.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -238,7 +240,7 @@ impl<S: Storage> Snapshot<S> {
     }
 }
 
-/// The positions of all snapshots, in order, whether they are good or not.
+/// Returns the positions of all snapshots, in order, whether they are good or not.
 pub fn snapshots<S: Storage>(storage: &S) -> Result<Vec<Position>, SnapshotError> {
     let names = storage.list().map_err(|source| SnapshotError::Io { path: storage.path(""), source })?;
     let mut positions: Vec<Position> = names.iter().filter_map(|name| position_of(name)).collect();

@@ -1,38 +1,40 @@
-//! What a log needs of a directory.
+//! The operations on a directory that a log needs.
 
 use std::{fmt, io, path::PathBuf};
 
-/// A directory that one log, and nothing else, has.
+/// A directory that one log, and nothing else, uses.
 ///
-/// # What an implementor must guarantee
+/// # Guarantees of an implementation
 ///
-/// - A file that was created reads as zeros wherever nothing was written, and writing within the size that it was created
+/// - A file that was created reads as zeros wherever nothing was written. Writing within the size that it was created
 ///   with needs no more space.
-/// - What was written to a file before [`sync`](Storage::sync) returned success survives a crash. Of what was written after
-///   that, each sector of 512 bytes survives or not, on its own.
-/// - A file's name, or that it has none any more, survives a crash once [`sync_directory`](Storage::sync_directory) has
-///   returned success; before that, it may or may not. A renaming happens or does not: at no time has the new name no file.
-/// - After a failed `sync`, nothing is promised of what it should have written, whatever a second one says.
+/// - Bytes that were written to a file before [`sync`](Storage::sync) returned success survive a crash. Of later bytes,
+///   each sector of 512 bytes survives or not, on its own.
+/// - A file's name, or its removal, survives a crash once [`sync_directory`](Storage::sync_directory) has returned
+///   success; before that, it may or may not. A renaming happens or does not: at no time has the new name no file.
+/// - After a failed `sync`, nothing is promised of the bytes that it should have written, even if a second one
+///   succeeds.
 pub trait Storage {
     /// An open file.
     type File: fmt::Debug;
 
-    /// The names of all files.
+    /// Returns the names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Creates a file of `bytes` bytes, with the space for them. One that has the name is replaced.
+    /// Creates a file of `bytes` bytes, with the space for them. Replaces a file that has the name.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
     /// Opens a file, for reading and writing.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// A file's size in bytes.
+    /// Returns a file's size in bytes.
     fn size(&self, file: &Self::File) -> io::Result<u64>;
 
-    /// Reads exactly what `into` has room for, from `offset` on.
+    /// Reads from `offset` on until `into` is full.
     fn read_at(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Says that an open file will be read from front to back, so that what comes next is fetched while the last is looked at.
+    /// Says that an open file will be read from front to back, so that the next bytes are fetched while the last are
+    /// used.
     fn read_through(&self, _file: &Self::File) {}
 
     /// Writes all of `bytes` from `offset` on.
@@ -41,24 +43,24 @@ pub trait Storage {
     /// Makes a file's contents and size durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Makes a file's contents durable, and forgets what memory still shows of writes that failed, of this or an earlier
-    /// process: what is read from here on is what a crash would leave.
+    /// Makes a file's contents durable, and drops the memory's copy of them, which may show writes that failed, of this
+    /// or an earlier process. Later reads return the bytes that a crash would leave.
     fn reload(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Makes durable which files there are, under which names.
+    /// Makes the set of files and their names durable.
     fn sync_directory(&self) -> io::Result<()>;
 
-    /// Gives a file another name. One that has it already is gone then.
+    /// Gives a file another name. Replaces a file that has the name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file. Who has it open can still use it.
+    /// Removes a file. Handles that are open can still use it.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// How many bytes new files may still take; `u64::MAX` where that can't be known.
+    /// Returns the number of bytes that new files may still take; `u64::MAX` where that can't be known.
     fn free(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
 
-    /// What to call a file in messages.
+    /// Returns the path that messages show for a file.
     fn path(&self, name: &str) -> PathBuf;
 }

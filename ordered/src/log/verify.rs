@@ -1,4 +1,4 @@
-//! The check of everything: each record for itself, and all of them against what members have signed.
+//! The check of a whole log: of each record by itself, and of all of them against the members' signatures.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ use super::{
     walk::{Step, Walk, open_segment},
 };
 
-/// The most damages that a check lists, and flaws.
+/// The most damages, and the most flaws, that a check lists.
 const MAX_LISTED: usize = 1000;
 
-/// The key with which a member signs, as somebody who checks knows it from elsewhere.
+/// The key with which a member signs, as the caller of a check knows it from elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberKey {
     /// The member.
@@ -26,44 +26,45 @@ pub struct MemberKey {
     pub key: PublicKey,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// How many records are good.
+    /// The number of records that are good.
     pub records: u64,
-    /// How many bytes were read.
+    /// The number of bytes that were read.
     pub bytes: u64,
-    /// What is damaged, in the order of the log: the first thousand.
+    /// The damages, in the order of the log: the first thousand.
     pub damage: Vec<Damage>,
     /// The records that were acknowledged, and are missing at the log's end.
     pub missing: Option<Missing>,
-    /// The chain at the log's end; it began with the log where that is not signed. None if it was not asked for, or if damage leaves
-    /// it unknown.
+    /// The chain at the log's end. It began with the log where that is not signed. None if it was not asked for, or if
+    /// damage leaves it unknown.
     pub chain: Option<ChainValue>,
-    /// Who signed, and up to where: usually one member, the one whose log it is.
+    /// The members that signed, each with the end up to which it did: usually one member, the log's own.
     pub signed: Vec<Signed>,
-    /// What is wrong with signatures, or with records by what signatures say, in the order of the log: the first thousand.
+    /// The flaws of signatures, and of records by their signatures, in the order of the log: the first thousand.
     pub flaws: Vec<Flaw>,
 }
 
-/// What somebody has signed of a log.
+/// The part of a log that a member has signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// Who says that it did.
+    /// The member that the signatures name.
     pub member: NodeId,
     /// The key of its signatures.
     pub key: PublicKey,
-    /// Whether that is a key that was given for this member. If not, the signatures prove nothing about who made them.
+    /// Whether this key was given for this member. If not, the signatures do not prove that the member made them.
     pub is_known: bool,
     /// The first end that has a good signature.
     pub from: End,
-    /// The last end that has one: whoever holds the key vouches for all records up to there, since the chain began.
+    /// The last end that has a good signature: the holder of the key vouches for all records up to there, since the
+    /// chain began.
     pub to: End,
-    /// How many good signatures there are.
+    /// The number of good signatures.
     pub signatures: u64,
 }
 
-/// What does not go with the signatures.
+/// A contradiction between a log and its signatures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// Records are not those that were signed: changed, exchanged, put in or taken out.
@@ -72,37 +73,37 @@ pub enum Flaw {
     Altered {
         /// The file of signatures.
         path: PathBuf,
-        /// Where in it the signature is, in bytes; 0 for the first block.
+        /// The offset of the signature in the file, in bytes; 0 for the first block.
         offset: u64,
-        /// Who signed.
+        /// The member that signed.
         member: NodeId,
         /// The last version up to which records and signatures agree.
         after: u64,
         /// The version of the signature.
         version: u64,
     },
-    /// There are damaged ones among them.
+    /// The records can't be checked, since some of them are damaged.
     #[error("the records behind version {after}, up to version {version}, can't be checked against the signature at {}, offset {offset}, \
              since there are damaged ones among them: replace those from another member's log", path.display())]
     Unchecked {
         /// The file of signatures.
         path: PathBuf,
-        /// Where in it the next signature is, in bytes; 0 for the first block.
+        /// The offset of the next signature in the file, in bytes; 0 for the first block.
         offset: u64,
         /// The last version up to which records and signatures agree.
         after: u64,
         /// The version of the signature.
         version: u64,
     },
-    /// The records that a signature is about are not there.
+    /// The records of a signature are not there.
     #[error("node {} signed version {version} at {}, offset {offset}, and the log ends at version {end}: its last records were taken \
              away", member.0, path.display())]
     Beyond {
         /// The file of signatures.
         path: PathBuf,
-        /// Where in it the signature is, in bytes; 0 for the first block.
+        /// The offset of the signature in the file, in bytes; 0 for the first block.
         offset: u64,
-        /// Who signed.
+        /// The member that signed.
         member: NodeId,
         /// The version of the signature.
         version: u64,
@@ -115,29 +116,29 @@ pub enum Flaw {
     Forged {
         /// The file of signatures.
         path: PathBuf,
-        /// Where in it the signature is, in bytes; 0 for the first block.
+        /// The offset of the signature in the file, in bytes; 0 for the first block.
         offset: u64,
-        /// Who is said to have signed.
+        /// The member that the file names.
         member: NodeId,
         /// The version of the signature.
         version: u64,
     },
-    /// It is not what was written.
+    /// A signature's bytes are not those that were written.
     #[error("{}, offset {offset}: a signature is damaged", path.display())]
     Damaged {
         /// The file of signatures.
         path: PathBuf,
-        /// Where in it the signature is, in bytes; 0 for the first block.
+        /// The offset of the signature in the file, in bytes; 0 for the first block.
         offset: u64,
     },
-    /// Keys were given, and this one is not among them.
+    /// Keys were given, and the file's is not among them.
     #[error("{} has signatures for node {} by the key {key}, which is not one that was given for it", path.display(), member.0)]
     UnknownKey {
         /// The file of signatures.
         path: PathBuf,
-        /// Who is said to have signed.
+        /// The member that the file names.
         member: NodeId,
-        /// With what.
+        /// The file's key.
         key: PublicKey,
     },
     /// A segment has no signatures, though others have.
@@ -157,21 +158,22 @@ pub enum Flaw {
 }
 
 impl<S: Storage> Log<S> {
-    /// Checks every record by itself. `progress` is told now and then how many bytes were read.
+    /// Checks every record by itself. `progress` is called now and then with the number of bytes that were read.
     pub fn verify(&self, progress: impl FnMut(u64)) -> Result<Verified, ReadError> {
         self.verify_with(None, progress)
     }
 
-    /// Checks every record, chains them all, and checks the signatures that lie beside them, with the keys that are known; with
-    /// none, they are checked with the keys that are named there, which tells what is damaged, but not who signed.
+    /// Checks every record, chains them all, and checks the signatures that lie beside them with the given keys.
+    /// Without keys, they are checked with the keys that the files name. That shows damage, but does not show that the
+    /// named members signed.
     ///
-    /// Proven is that who held a key had these records in its log, unaltered, since the chain began: not that there are no later
-    /// ones, of which nothing is here.
+    /// This proves that the holder of a key had these records in its log, unaltered, since the chain began. It does not
+    /// prove that there were no later records of which nothing is here.
     pub fn verify_signed(&self, keys: &[MemberKey], progress: impl FnMut(u64)) -> Result<Verified, ReadError> {
         let failed = |source| ReadError::Io { path: self.storage.path(""), source };
         let names = self.storage.list().map_err(failed)?;
         let is_signed = names.iter().any(|name| signatures::index_of(name).is_some());
-        // What was trimmed is in the chain that the first file tells.
+        // The first file of signatures holds the chain of the records that were trimmed.
         let begins = self.begin == End::START || !is_signed;
         let begin = ChainValue::begin(self.options.cluster, self.options.shard, self.begin);
         let check = Check {
@@ -238,7 +240,7 @@ impl<S: Storage> Log<S> {
     }
 }
 
-/// Holds the records of a log against its signatures, as a walk comes by them.
+/// A check of a log's records against its signatures, as a walk passes them.
 #[derive(Debug)]
 struct Check<'a, S: Storage> {
     log: &'a Log<S>,
@@ -247,10 +249,11 @@ struct Check<'a, S: Storage> {
     is_signed: bool,
     /// The segment that is walked.
     segment: u64,
-    /// Its signatures, and the next of them with where it lies.
+    /// The segment's signatures, and the next of them with its offset.
     file: Option<Reader<S::File>>,
     next: Option<(u64, Signature)>,
-    /// Where the log ends behind what was passed, and the chain: none behind damage, until a signature tells it again.
+    /// The log's end behind the records that were passed, and the chain there. The chain is None behind damage, until a
+    /// signature gives it again.
     end: End,
     chain: Option<ChainValue>,
     /// The last end at which a signature was right.
@@ -264,7 +267,7 @@ impl<S: Storage> Check<'_, S> {
         self.log.storage.path(&signatures::name(self.segment))
     }
 
-    /// Whether it is the log's last segment.
+    /// Returns whether the segment is the log's last.
     fn is_last(&self) -> bool {
         self.log.last.as_ref().is_some_and(|last| last.header.index == self.segment)
     }
@@ -292,7 +295,7 @@ impl<S: Storage> Check<'_, S> {
             Ok(reader) if reader.header.is_of(&of) => Some(reader),
             Ok(_) => self.flawed(Flaw::Foreign(path)),
             Err(NoSignatures::Version(found)) => self.flawed(Flaw::Version { path, found }),
-            // It was to be synced with those that were lost.
+            // The file was to be synced with records that were lost.
             Err(NoSignatures::Absent | NoSignatures::Blank) if is_last => None,
             Err(NoSignatures::Absent) if !self.is_signed => None,
             Err(NoSignatures::Absent) => self.flawed(Flaw::Missing(path)),
@@ -330,7 +333,7 @@ impl<S: Storage> Check<'_, S> {
         self.meet()
     }
 
-    /// Looks at the signatures about what was passed.
+    /// Checks the signatures of the records that were passed.
     fn meet(&mut self) -> Result<(), ReadError> {
         while let Some((offset, signature)) = self.next
             && signature.end.position <= self.end.position
@@ -370,7 +373,7 @@ impl<S: Storage> Check<'_, S> {
         let after = self.agreed.version;
         let altered = |path| Flaw::Altered { path, offset, member, after, version };
         if signature.end.position != self.end.position {
-            // No record ends there; behind damage it may have been one of those.
+            // No record ends there; behind damage, one of the damaged ones may have.
             if self.chain.is_some() {
                 self.flaws.push(altered(path));
             }
@@ -391,7 +394,7 @@ impl<S: Storage> Check<'_, S> {
 
     /// Ends the segment.
     fn leave(&mut self) -> Result<(), ReadError> {
-        // Somebody may have gone on since; or it is the damage that has no end.
+        // Its owner may have appended since; or the segment ends in damage without an end.
         let is_open = self.is_last() && (self.log.is_live() || self.log.open_damage.is_some());
         while let Some((offset, signature)) = self.next {
             let member = self.file.as_ref().map(|reader| reader.header.member);

@@ -1,4 +1,4 @@
-//! Walks a log's records across its segments, past what is damaged.
+//! A walk over a log's records across its segments, past damaged ones.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -10,24 +10,25 @@ use super::{
     segment::{self, Begun, RECORDS_AT, name, read_header},
 };
 
-/// Records that were on disk once, and are not what was written.
+/// Records that were on disk once, and whose bytes have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The segment's file.
     pub path: PathBuf,
     /// The segment's number.
     pub segment: u64,
-    /// Where it begins in the file, in bytes.
+    /// The offset at which the damage begins in the file, in bytes.
     pub from: u64,
-    /// Where the next good record begins, or the segment's records end. None if that can't be known: then nothing good follows,
-    /// and this is the last segment.
+    /// The offset of the next good record, or of the end of the segment's records. None if it can't be known: then no
+    /// good record follows, and this is the last segment.
     pub to: Option<u64>,
-    /// Which record of the segment it is, or the first of several; the first is 1. Each damage before it counts as one.
+    /// The number in the segment of the damaged record, or of the first of several; the first is 1. Each damage before
+    /// it counts as one.
     pub record: u64,
-    /// Where the log ends before it.
+    /// The log's end before it.
     pub after: Position,
-    /// How far the missing records may take the log: to the next good one, or to where the log is at the segment's end. None
-    /// where `to` is.
+    /// The furthest place to which the missing records may take the log: that of the next good record, or of the log's
+    /// end in the segment. None where `to` is None.
     pub before: Option<Position>,
 }
 
@@ -42,36 +43,36 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Why a log can't be read.
+/// The reasons for which a log can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Records are damaged. What follows them can be read.
+    /// Records are damaged. The records behind them can be read.
     #[error("{0}: replace it from another member's log, or cut the log there and fetch the rest")]
     Damaged(Box<Damage>),
-    /// What was asked for is not in the log any more, or never was.
+    /// The records that were asked for are not in the log any more, or never were.
     #[error("the log begins at {begin}, so {asked} can't be read: take a snapshot, or another member's log")]
     Trimmed {
-        /// What was asked for.
+        /// The place that was asked for.
         asked: Position,
-        /// Where the log begins.
+        /// The log's beginning.
         begin: Position,
     },
-    /// The log begins later.
+    /// The log begins later than the time that was asked for.
     #[error(
         "the log begins at {begin}, so the state at {asked} is not in it: take an older snapshot, or another member's log"
     )]
     NotYet {
-        /// What was asked for.
+        /// The time that was asked for.
         asked: Hlc,
         /// The time of the last record before the log.
         begin: Hlc,
     },
-    /// The log begins behind it.
+    /// The log begins behind the version that was asked for.
     #[error(
         "the log begins behind version {begin}, so version {asked} is not in it: take an older snapshot, or another member's log"
     )]
     OldVersion {
-        /// What was asked for.
+        /// The version that was asked for.
         asked: u64,
         /// The version of the last message before the log.
         begin: u64,
@@ -82,7 +83,7 @@ pub enum ReadError {
         /// The segment's file.
         path: PathBuf,
     },
-    /// Records do not follow the last that this member has signed.
+    /// Records do not follow the last one that this member has signed.
     #[error("{}: its records do not follow version {version}, up to which this member signed the log: it was changed since. Get it \
              from another member; or remove all files of signatures, to sign what is there", path.display())]
     NotSigned {
@@ -91,39 +92,39 @@ pub enum ReadError {
         /// The version of the last message that was signed.
         version: u64,
     },
-    /// It was written by a later version.
+    /// A record was written by a later version.
     #[error("{}, offset {offset}: a record of kind {kind} with flags {flags:#x}, which this version of squall does not \
              know: use the one that wrote it", path.display())]
     Newer {
         /// The segment's file.
         path: PathBuf,
-        /// Where, in bytes.
+        /// The record's offset, in bytes.
         offset: u64,
         /// The record's kind.
         kind: u8,
         /// Its flags.
         flags: u8,
     },
-    /// A segment's first block is not what it was when the log was opened.
+    /// A segment's first block has changed since the log was opened.
     #[error("{}: its first block is damaged, in both copies: remove the log, and the node gets it from another member", path.display())]
     Block {
         /// The segment's file.
         path: PathBuf,
     },
-    /// The system says no.
+    /// The file system failed.
     #[error("{} can't be read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The segments of a log, and where they end.
+/// The segments of a log, and the ends of the last one and of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The last segment, where its records end, and the log with them.
+    /// The last segment, the end of its records in its file, and the log's end.
     pub(crate) last: u64,
     pub(crate) last_end: u64,
     pub(crate) end: End,
@@ -142,10 +143,10 @@ pub(crate) fn open_segment<S: Storage>(storage: &S, index: u64) -> Result<(S::Fi
     }
 }
 
-/// What stands next in a log.
+/// The next part of a log.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// A record, and where it lies. Its [payload](Walk::payload) is at hand.
+    /// A record, and its place. Its [payload](Walk::payload) is at hand.
     Record {
         header: Header,
         place: Place,
@@ -153,18 +154,18 @@ pub(crate) enum Step {
     Damage(Damage),
 }
 
-/// Walks a log's records. It holds one segment open, and of that 256 KiB, or the largest record, in memory.
+/// A walk over a log's records. It holds one segment open, and in memory 256 KiB of it, or the largest record.
 #[derive(Debug)]
 pub(crate) struct Walk<S: Storage> {
     extent: Extent,
     segment: u64,
     scanner: Option<Scanner<S::File>>,
-    /// Where the log is at the end of the segment.
+    /// The log's end at the end of the segment.
     segment_end: End,
     start: Place,
     end: End,
     record: u64,
-    /// Behind a damage nobody knows what came last.
+    /// Whether the last version and time are unknown, since a damage was passed.
     lost: bool,
     /// The bytes of records behind which it stands.
     passed: u64,
@@ -186,28 +187,28 @@ impl<S: Storage> Walk<S> {
         }
     }
 
-    /// Where the log ends before what comes next.
+    /// Returns the log's end before the next part.
     pub(crate) fn end(&self) -> End {
         self.end
     }
 
-    /// The place of what comes next.
+    /// Returns the place of the next part.
     pub(crate) fn place(&self) -> Place {
         let offset = self.scanner.as_ref().map_or(self.start.offset, Scanner::at);
         Place { segment: self.segment, offset, end: self.end, record: self.record }
     }
 
-    /// How many bytes of segments it has passed.
+    /// Returns the number of bytes of segments that it has passed.
     pub(crate) fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// The payload of the record that was found last.
+    /// Returns the payload of the record that was found last.
     pub(crate) fn payload(&self) -> &[u8] {
         self.scanner.as_ref().map_or(&[], Scanner::payload)
     }
 
-    /// Goes on in what the log has become, of which the last segment has this id.
+    /// Goes on in the log as it is now, with this extent, and with `last_id` as the last segment's id.
     pub(crate) fn extend(&mut self, storage: &S, extent: Extent, last_id: u64) -> Result<(), ReadError> {
         self.extent = extent;
         let Some(scanner) = &mut self.scanner else { return Ok(()) };
@@ -248,7 +249,7 @@ impl<S: Storage> Walk<S> {
         Ok(())
     }
 
-    /// What comes next, if anything does.
+    /// Returns the next part, if there is one.
     pub(crate) fn next(&mut self, storage: &S) -> Result<Option<Step>, ReadError> {
         if self.scanner.is_none() {
             self.enter(storage)?;
@@ -300,7 +301,8 @@ impl<S: Storage> Walk<S> {
     }
 }
 
-/// Where the first good record behind a bad one begins, and where the log may end before it.
+/// Returns the offset of the first good record behind a bad one, and the latest position that the log's end before it
+/// may have.
 pub(crate) fn next_good<S: Storage>(
     scanner: &mut Scanner<S::File>,
     storage: &S,
@@ -308,7 +310,8 @@ pub(crate) fn next_good<S: Storage>(
     why: Bad,
     end: End,
 ) -> io::Result<Option<(u64, Position)>> {
-    // A header that is right says where its record ends, even if the rest is wrong; its payload may look like anything.
+    // A right header gives its record's end, even if the rest is wrong. The bytes of its payload may look like a
+    // header.
     let mut from = match why {
         Bad::Payload(header) | Bad::Order(header) => offset + header.record_bytes() as u64,
         Bad::Header | Bad::Unknown { .. } => offset + HEADER_BYTES as u64,

@@ -1,4 +1,4 @@
-//! The log, as the thread that writes it has it: batches go to disk, segment after segment.
+//! The log on the side of the thread that writes it: batches go to disk, segment after segment.
 
 use std::{io, path::PathBuf};
 
@@ -14,51 +14,53 @@ use super::{
     walk::Extent,
 };
 
-/// Whose log it is, and what it may use.
+/// A log's owner, and its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The cluster.
     pub cluster: ClusterId,
     /// The shard.
     pub shard: ShardId,
-    /// The log must be of this [generation](Log::raise_generation) at least. 0 if that is not known.
+    /// The least [generation](Log::raise_generation) that the log must have. 0 if it is not known.
     pub generation: u64,
     /// A segment's size in bytes: a multiple of 4096, from 8 KiB to 1 GiB. A larger record has a segment of its own.
     pub segment_bytes: u64,
-    /// How much is appended while the batch before is written, in bytes; a larger record makes a batch of its own. Memory for
-    /// two batches is kept.
+    /// The number of bytes that are appended while the batch before is written; a larger record makes a batch of its
+    /// own. Memory for two batches is kept.
     pub batch_bytes: usize,
 }
 
 impl Options {
-    /// What suits most disks: segments of 64 MiB, batches of 4 MiB.
+    /// Returns options that suit most disks: segments of 64 MiB, batches of 4 MiB.
     pub fn new(cluster: ClusterId, shard: ShardId) -> Options {
         Options { cluster, shard, generation: 0, segment_bytes: 64 << 20, batch_bytes: 4 << 20 }
     }
 }
 
-/// How far ahead of its records a segment gets zeros written, in bytes; larger batches go without. Into a part of a file that
-/// has its space and was never written, each batch would cost the file system an entry in its journal as well.
+/// The distance by which zeros are written ahead of a segment's records, in bytes; larger batches go without. In a part
+/// of a file that has its space and was never written, each batch would also cost an entry in the file system's
+/// journal.
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// What is written ahead.
+/// The zeros that are written ahead.
 static ZEROS: [u8; AHEAD_BYTES as usize] = [0; AHEAD_BYTES as usize];
 
 /// The name of a segment that is being made.
 pub(crate) const NEW: &str = "segment.new";
 
-/// Why a log did not take a change.
+/// The reasons for which a log did not take a change.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The system says no. Unless a file could not be made for want of space, ahead of time or for what is set aside, the log takes
-    /// nothing more: what a failed write or sync has left on disk shows only when the log is opened again.
+    /// The file system failed. The log takes nothing more: the effect of a failed write or sync on the disk shows only
+    /// when the log is opened again. The exception is a file that could not be made for want of space, ahead of time or
+    /// for an aside.
     #[error("{} can't be written: {action}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The action that was attempted.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// An earlier change failed.
@@ -66,37 +68,37 @@ pub enum WriteError {
         "this log takes nothing more, since an earlier change failed ({0}): see to the disk, and start the node again"
     )]
     Poisoned(String),
-    /// It was opened [to be looked at](Log::look).
+    /// The log was opened [to be looked at](Log::look).
     #[error("this log was opened to be looked at, so it can't be changed: open it")]
     LookedAt,
     /// The batch is not the next: the log was cut, or another batch failed.
     #[error("a batch that follows {begin} can't be written to a log that ends at {end}: take a new appender")]
     NotNext {
-        /// What it follows.
+        /// The position that the batch follows.
         begin: Position,
-        /// Where the log ends.
+        /// The log's end.
         end: Position,
     },
-    /// The log's last records are damaged, and there is no knowing where they ended.
+    /// The log's last records are damaged, and their end is not known.
     #[error("{0}, so nothing can be appended: cut the log there, and get the rest from another member")]
     Damaged(Box<Damage>),
-    /// It begins later.
+    /// The log begins later.
     #[error("the log begins at {begin} and can't be cut to {to}: begin it anew, from another member's state")]
     BeforeBegin {
-        /// What it was to be cut to.
+        /// The position to which it was to be cut.
         to: Position,
-        /// Where it begins.
+        /// The log's beginning.
         begin: Position,
     },
-    /// What should replace damaged records are not they.
+    /// The records that should replace damaged ones are not the missing ones.
     #[error("{damage}, and what came to replace it is not what is missing: {why}. Get it from another member")]
     NoReplacement {
-        /// What is damaged.
+        /// The damage.
         damage: Box<Damage>,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// What has to be read first can't be.
+    /// Records that have to be read first can't be.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -106,19 +108,19 @@ pub enum WriteError {
 pub(crate) struct Last<F> {
     pub(crate) file: F,
     pub(crate) header: segment::Header,
-    /// Where its records end.
+    /// The end of its records.
     pub(crate) at: u64,
-    /// What it has room for, in bytes: no more than it holds if it was cut.
+    /// The bytes that it has room for: if it was cut, no more than it holds.
     pub(crate) bytes: u64,
     pub(crate) records: u64,
-    /// Up to where something is known to be written: records, or zeros ahead of them.
+    /// The end of the part that is known to be written: records, or zeros ahead of them.
     pub(crate) written: u64,
 }
 
-/// How a log is looked at.
+/// The terms on which a log is looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
-    /// Somebody may be writing to it.
+    /// Whether a node may be writing to it.
     pub(crate) is_live: bool,
 }
 
@@ -138,28 +140,28 @@ pub struct Log<S: Storage> {
     /// The acknowledged mark. Above the log's end only if records are [missing](Log::missing) there.
     pub(crate) acknowledged: u64,
     pub(crate) poisoned: Option<String>,
-    /// A damage behind which nothing good follows.
+    /// A damage behind which no good record follows.
     pub(crate) open_damage: Option<Damage>,
     pub(crate) signing: Option<Signing<S::File>>,
-    /// Nothing may be changed, if there is one.
+    /// If present, the log may not be changed.
     pub(crate) look: Option<Look>,
-    /// The commands that nobody applies.
+    /// The commands that no member applies.
     pub(crate) skips: Skips,
 }
 
 impl<S: Storage> Log<S> {
-    /// Where it is kept.
+    /// Returns the directory in which it is kept.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
-    /// What it was opened with.
+    /// Returns the options with which it was opened.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// How many bytes the segments take from the one in which `position` lies on, as whole files but for what lies before it,
-    /// to within a mebibyte or so. Asks for each file's size.
+    /// Returns the number of bytes from `position` to the end of the log, with whole segment files, to within a
+    /// mebibyte or so. Asks for each file's size.
     pub fn bytes_behind(&self, position: Position) -> Result<u64, ReadError> {
         let Some((last, place)) = self.last.as_ref().zip(self.index.at_position(position)) else { return Ok(0) };
         let mut bytes = 0;
@@ -171,23 +173,23 @@ impl<S: Storage> Log<S> {
         Ok((bytes + last.at).saturating_sub(place.offset))
     }
 
-    /// Where the log begins: what lies before was trimmed, or never there.
+    /// Returns the log's beginning: records before it were trimmed, or never there.
     pub fn begin(&self) -> End {
         self.begin
     }
 
-    /// Where the log ends: all before is durable.
+    /// Returns the log's end: all records before it are durable.
     pub fn persisted(&self) -> End {
         self.end
     }
 
-    /// The number that tells this state of the directory from older ones.
+    /// Returns the number that tells this state of the directory from older ones.
     pub fn generation(&self) -> u64 {
         self.manifest.generation
     }
 
-    /// Makes the log one of a higher generation, durably. Who remembers the number elsewhere, afterwards, and asks for it when the
-    /// log is opened again, can't be given an old copy of the directory.
+    /// Makes the log one of a higher generation, durably. A node that then remembers the number elsewhere, and asks for
+    /// it when it opens the log again, can't be given an old copy of the directory.
     pub fn raise_generation(&mut self, generation: u64) -> Result<(), WriteError> {
         self.check_health()?;
         if generation > self.manifest.generation {
@@ -196,12 +198,12 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// What the log's payloads are, as it was [set](Log::set_schema).
+    /// Returns the schema of the log's payloads, as it was [set](Log::set_schema).
     pub fn schema(&self) -> SchemaText {
         self.manifest.schema
     }
 
-    /// Says what the log's payloads are, durably.
+    /// Sets the schema of the log's payloads, durably.
     pub fn set_schema(&mut self, schema: SchemaText) -> Result<(), WriteError> {
         self.check_health()?;
         if schema != self.manifest.schema {
@@ -210,17 +212,17 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Appends from where the log ends now. One at a time: after a cut, or when another's batch was committed, an older one's
-    /// batches are refused.
+    /// Returns an appender at the log's present end. Only one may be in use: after a cut, or when another appender's
+    /// batch was committed, an older one's batches are refused.
     pub fn appender(&self) -> Appender {
         Appender::new(self.end, self.options.batch_bytes)
     }
 
-    /// Writes a batch, and syncs it. Returns where the log ends: all before that is durable.
+    /// Writes a batch, and syncs it. Returns the log's end: all records before it are durable.
     ///
-    /// After an error the log takes nothing more (a sync that failed must not be tried again: the kernel may have dropped
-    /// what it should have written, and says so but once). The batch was then not acknowledged; whether it is there, opening the
-    /// log again will tell.
+    /// After an error the log takes nothing more. A sync that failed must not be tried again: the kernel may have
+    /// dropped the bytes that it should have written, and says so only once. The batch was then not acknowledged;
+    /// opening the log again shows whether it is there.
     pub fn commit(&mut self, batch: &mut Batch) -> Result<End, WriteError> {
         self.check_health()?;
         if let Some(damage) = &self.open_damage {
@@ -300,8 +302,8 @@ impl<S: Storage> Log<S> {
         Ok(others)
     }
 
-    /// Makes the next segment ahead of time, if the last one is half full: to be called between commits, so that none has to wait
-    /// for it. That there is no space for it is no harm as yet: it will be tried again.
+    /// Makes the next segment ahead of time, if the last one is half full. To be called between commits, so that no
+    /// commit has to wait for it. A lack of space does not poison the log: a later call tries again.
     pub fn prepare(&mut self) -> Result<(), WriteError> {
         self.check_health()?;
         let half_full = |last: &Last<S::File>| last.at > last.bytes / 2;
@@ -311,7 +313,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// The number of the segment that follows the last.
+    /// Returns the number of the segment that follows the last.
     pub(crate) fn next_index(&self) -> u64 {
         self.last.as_ref().map_or(self.manifest.first, |last| last.header.index + 1)
     }
@@ -321,11 +323,11 @@ impl<S: Storage> Log<S> {
         let index = self.next_index();
         let path = name(index);
         self.spare = None;
-        // Under another name first, so that the one that is replaced is whole until this one is.
+        // The file is made under another name first, so that a file that it replaces stays whole until it is complete.
         let failed = |source| WriteError::Io { action: "making a segment", path: self.storage.path(&path), source };
         let file = loop {
             match self.storage.create(NEW, bytes) {
-                // What was set aside must not keep the log from going on.
+                // Asides must not keep the log from going on.
                 Err(e)
                     if e.kind() == io::ErrorKind::StorageFull && aside::make_room(&self.storage).map_err(failed)? => {}
                 made => break made.map_err(failed)?,
@@ -334,7 +336,7 @@ impl<S: Storage> Log<S> {
         let made = self.storage.sync(&file).and_then(|()| self.storage.rename(NEW, &path));
         let made = made.and_then(|()| self.storage.sync_directory());
         made.map_err(|source| self.poison("making it durable", &path, source))?;
-        // From here on, its absence would be noticed.
+        // With the manifest naming the segment, its absence would be noticed.
         if self.manifest.next == index {
             self.put(Manifest { next: index + 1, ..self.manifest })?;
         }
@@ -349,7 +351,7 @@ impl<S: Storage> Log<S> {
             let bytes = self.options.segment_bytes.max(needed.next_multiple_of(RECORDS_AT));
             let made = self.make_spare(bytes);
             if let Err(error) = made {
-                // A batch waits for it.
+                // A batch waits for the segment, so the failure poisons the log.
                 self.poisoned.get_or_insert_with(|| error.to_string());
                 return Err(error);
             }
@@ -373,7 +375,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Whether somebody else may be writing to it.
+    /// Returns whether another process may be writing to the log.
     pub(crate) fn is_live(&self) -> bool {
         self.look.is_some_and(|look| look.is_live)
     }
@@ -400,7 +402,7 @@ impl<S: Storage> Log<S> {
         error
     }
 
-    /// As [`poison`](Log::poison), unless it was for want of space that something could not be made.
+    /// As [`poison`](Log::poison), unless a file could not be made for want of space.
     pub(crate) fn poison_unless_full(&mut self, action: &'static str, file: &str, source: io::Error) -> WriteError {
         match source.kind() {
             io::ErrorKind::StorageFull => WriteError::Io { action, path: self.storage.path(file), source },
@@ -408,13 +410,13 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// What a reader may see.
+    /// Returns the part of the log that a reader may see.
     pub(crate) fn extent(&self) -> Option<Extent> {
         self.last.as_ref().map(|last| Extent { last: last.header.index, last_end: last.at, end: self.end })
     }
 }
 
-/// Writes zeros behind records that end at `end`, if those are not behind them yet.
+/// Writes zeros behind records that end at `end`, unless there are zeros already.
 fn write_ahead<S: Storage>(storage: &S, last: &mut Last<S::File>, end: u64) -> Result<(), (&'static str, io::Error)> {
     if end <= last.written {
         return Ok(());
@@ -429,7 +431,7 @@ fn write_ahead<S: Storage>(storage: &S, last: &mut Last<S::File>, end: u64) -> R
     written.map_err(|source| ("writing zeros ahead of records", source))
 }
 
-/// The header of a record in a batch.
+/// Returns the header of a record in a batch.
 fn stored(record: &[u8]) -> Header {
     Header::decode(record, 0, 0).expect("an appender wrote it")
 }

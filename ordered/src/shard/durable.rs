@@ -1,15 +1,16 @@
-//! What a durable shard's members have on disk, together.
+//! The versions that all of a durable shard's members have on disk.
 
 use squall_membership::ShardView;
 use squall_sst::{Counter, Table};
 
 use crate::persisted::Versions;
 
-/// Tells the others what this member has on disk, and finds out what all have.
+/// A member's part that publishes the version that it has on disk, and finds out the version that all have.
 #[derive(Debug)]
 pub(super) struct Durable {
     column: Counter,
-    /// The version up to which a member has given the order to its log, so that others can tell a disk that hangs from one that has nothing to do.
+    /// The version up to which a member has given the order to its log. With it, others can tell a disk that hangs from
+    /// one that has nothing to do.
     logged: Counter,
     /// By member: whether it counts whatever its row says, since it was complete when the view began.
     counts: Vec<bool>,
@@ -21,7 +22,7 @@ impl Durable {
         Durable { column, logged, counts }
     }
 
-    /// Returns whether the deliverer has more to do.
+    /// Publishes the own versions, and computes the safe one. Returns whether the deliverer has more to do.
     pub(super) fn step(&mut self, table: &mut Table, versions: &Versions) -> bool {
         if let Some(persisted) = versions.to_publish() {
             table.set(self.column, persisted);
@@ -35,12 +36,12 @@ impl Durable {
             (counts || persisted > 0).then_some(persisted)
         };
         let safe = self.counts.iter().enumerate().filter_map(told).min().unwrap_or(0);
-        // One that begins to count may lag behind what was safe without it.
+        // A member that begins to count may lag behind a version that was safe without it.
         let is_news = safe > versions.safe();
         if is_news {
             versions.set_safe(safe);
         }
-        // Whoever waits for room looks for it once more after it has said so, and then has this thread woken.
+        // A deliverer that waits for room looks for it once more after it has said so, and then has this thread woken.
         is_news || versions.has_room_again()
     }
 }

@@ -1,4 +1,4 @@
-//! How a shard's part in a view ends, and what is left of its messages.
+//! The end of a shard's part in a view, and the messages that were not delivered in it.
 
 use squall_fabric::{NodeId, Time};
 use squall_membership::Seq;
@@ -10,24 +10,25 @@ use crate::{config::Mode, order};
 /// A message of this node that this member did not deliver in its view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undelivered {
-    /// The submitter's tag; its ticket is 0 if nobody waits for it.
+    /// The submitter's tag; its ticket is 0 if no submitter waits for it.
     pub tag: Tag,
     /// Its bytes, for the next view. Empty in unordered mode if it had a turn, since then it is not sent again.
     pub payload: Vec<u8>,
-    /// Its place in the order: whoever delivers more than so many places delivers it. (In unordered mode, the place that it would
-    /// have.) None if it had no turn, so that nobody delivers it.
+    /// Its place in the order: a member that delivers more than so many places delivers it. (In unordered mode, the
+    /// place that it would have.) None if it had no turn, so that no member delivers it.
     pub place: Option<Seq>,
     /// Unordered mode: the members known to have it.
     pub held_by: Vec<NodeId>,
 }
 
 impl Shard {
-    /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). What is stable
-    /// already, or becomes so by what others still publish, is delivered all the same.
+    /// Stops sending and receiving in this view, and returns the final `received` (0 in unordered mode). Messages that
+    /// are stable, or become so by the rows that others still publish, are delivered all the same.
     pub fn wedge(&mut self) -> Seq {
         if self.state == State::Running {
             self.state = State::Wedged;
-            // Before anybody can learn that this member is wedged, and goes on without waiting for its lease.
+            // The lease ends before any member can learn that this one is wedged, and go on without waiting for the
+            // lease.
             self.progress.set_lease(Time::ZERO, Time::MAX);
         }
         match self.columns.order {
@@ -36,16 +37,17 @@ impl Shard {
         }
     }
 
-    /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: what has arrived is
-    /// delivered.
+    /// Lets delivery go up to the committed trim, and no further. In unordered mode there is no trim: the messages that
+    /// have arrived are delivered.
     ///
-    /// `counted` says that the trim was computed with this member's final count: it is complete, and stays. Another (one that
-    /// is not complete yet, or leaves) may have received less than the trim; then it delivers what it has, and
-    /// [is short](Shard::is_short).
+    /// `counted` says that the trim was computed with this member's final count: it is complete, and stays. Another
+    /// member (one that is not complete yet, or leaves) may have received less than the trim. Then it delivers the
+    /// messages that it has, and [is short](Shard::is_short).
     ///
     /// # Panics
     ///
-    /// If the shard is not wedged, or, at a member that was counted, the trim lies before what is stable or beyond what it has
+    /// If the shard is not wedged. Also, at a member that was counted, if the trim lies before a stable place or beyond
+    /// the member's `received`: either would break the order.
     /// received: either would break the order.
     pub fn clean_up(&mut self, trim: Seq, counted: bool) {
         assert_ne!(self.state, State::Running, "only a wedged shard is cleaned up");
@@ -53,7 +55,7 @@ impl Shard {
         if let OrderColumns::Ordered { received, .. } = self.columns.order {
             let received = Seq(self.table.get(self.table.me(), received));
             let limit = self.progress.limit(0);
-            // A restart may go on from before what a member without the state has received.
+            // After a restart, the group may go on from before the place that a member without the state has received.
             assert!(!counted || trim.0 >= limit, "trim {trim} lies before {limit}, which is stable");
             (to, short) = (trim.min(received), trim > received);
             assert!(!(counted && short), "trim {trim} lies beyond the {received} received");
@@ -61,12 +63,13 @@ impl Shard {
         self.state = State::CleaningUp { to, short };
     }
 
-    /// Whether the trim lies beyond what this member has received: its state will not be that of the view's end.
+    /// Returns whether the trim lies beyond this member's `received`: its state will not be that of the view's end.
     pub fn is_short(&self) -> bool {
         matches!(self.state, State::CleaningUp { short: true, .. })
     }
 
-    /// Lets delivery go no further than it may already: this member was dropped, and does not take part in the view's end.
+    /// Lets delivery go no further than it may already. For a member that was dropped, and does not take part in the
+    /// view's end.
     ///
     /// # Panics
     ///
@@ -76,11 +79,12 @@ impl Shard {
         self.state = State::Abandoned;
     }
 
-    /// Whether everything that will be delivered in this view has been. In durable mode it need not be on any disk: in the next view
-    /// this member publishes nothing before it has all of that on its own.
+    /// Returns whether every message that will be delivered in this view has been. In durable mode it need not be on
+    /// any disk: in the next view, this member publishes nothing before it has all of them on its own.
     ///
-    /// Where the log has failed, or has no room, this never comes: such a member ends without it, or is given up. One that is abandoned
-    /// does not wait for room; if some comes all the same, its [`Deliverer`](crate::Deliverer) may deliver more until it is told.
+    /// Where the log has failed, or has no room, this never becomes true: such a member ends without it, or is given
+    /// up. A member that is abandoned does not wait for room. If some comes all the same, its
+    /// [`Deliverer`](crate::Deliverer) may deliver more until it is told.
     pub fn is_ended(&self) -> bool {
         match (self.state, self.mode) {
             (State::Running, _) => false,
@@ -93,7 +97,7 @@ impl Shard {
         }
     }
 
-    /// Accepts no more messages of this node.
+    /// Refuses further messages of this node.
     pub fn close(&mut self) {
         if let Some(own) = &self.own {
             own.outbox.ring().close();
@@ -101,16 +105,17 @@ impl Shard {
         self.bulk.close();
     }
 
-    /// Closes the own ring, and copies out the messages that were accepted and not delivered by this member, in the order in
-    /// which they were sent: first those with a turn. None while a thread is still completing one; ask again.
+    /// Closes the own ring, and copies out the messages that were accepted and not delivered by this member, in the
+    /// order in which they were sent: first those with a turn. None while a thread still copies one; then the caller
+    /// asks again.
     ///
-    /// Asked once the shard [is ended](Shard::is_ended), else the [`Deliverer`](crate::Deliverer) may deliver some of them yet.
-    /// After a clean-up of which this member is not [short](Shard::is_short), these are the messages that nobody delivers in
-    /// this view; else a message is delivered elsewhere if its place lies before the trim.
+    /// Called once the shard [is ended](Shard::is_ended), else the [`Deliverer`](crate::Deliverer) may deliver some of
+    /// them yet. After a clean-up of which this member is not [short](Shard::is_short), these are the messages that no
+    /// member delivers in this view. Otherwise, a message is delivered elsewhere if its place lies before the trim.
     ///
     /// # Panics
     ///
-    /// If the shard is not wedged: what was not delivered would be yet.
+    /// If the shard is not wedged: some of these messages would still be delivered.
     pub fn undelivered(&mut self) -> Option<Vec<Undelivered>> {
         assert_ne!(self.state, State::Running, "only a wedged shard knows what it will not deliver");
         let Some(own) = &mut self.own else { return Some(Vec::new()) };
@@ -118,7 +123,7 @@ impl Shard {
             return None;
         }
         let ordered = self.mode.is_ordered();
-        // Nobody delivers these: no member knows of them, or of their place.
+        // No member delivers these: no member knows of them, or of their place.
         let without_turn = self.bulk.without_turn()?.map(|queued| {
             let payload = queued.bytes().to_vec();
             Undelivered { tag: queued.tag(), payload, place: None, held_by: Vec::new() }

@@ -1,11 +1,11 @@
-//! What a cut or a new beginning takes from a log is kept beside it, whole, whichever step a crash falls into.
+//! Records that a cut or a new beginning takes from a log are kept beside it, whole, at whichever step a crash comes.
 
 use fastrand::Rng;
 use squall_ordered::log::{Aside, End, Log, Options, Position, SimStorage, WriteError, asides, summary_of};
 
 use crate::model::{Kept, Seed, any_options, next_record, open, options, read_all, records, seeds, write};
 
-/// The records of one that was set aside.
+/// The records of a log that was set aside.
 fn kept(storage: &SimStorage, name: &str) -> Vec<Kept> {
     let opened = Log::look(Aside::new(storage.clone(), name), false).expect("it is a log");
     assert_eq!((&opened.damage, &opened.missing), (&vec![], &None));
@@ -33,7 +33,7 @@ enum Change {
 }
 
 impl Change {
-    /// Whether the log has something that goes by it.
+    /// Whether the change takes any record away.
     fn takes(self, all: &[Kept]) -> bool {
         match self {
             Change::Cut(to) => all.last().is_some_and(|last| last.end() > to),
@@ -56,7 +56,8 @@ impl Change {
         }
     }
 
-    /// The log is the one before, with nothing set aside, or the one behind the change, with all that went.
+    /// Checks that the log is the one before, with nothing set aside, or the one behind the change, with all records
+    /// that went.
     fn check(self, storage: &SimStorage, log: &Log<SimStorage>, all: &[Kept]) {
         let found = read_all(log).0;
         if found == all && log.begin() == End::START && self.takes(all) {
@@ -73,7 +74,7 @@ impl Change {
     }
 }
 
-/// The process ended, with or without the power.
+/// Goes on after the end of the process, with or without a loss of power.
 fn come_back(storage: &SimStorage, rng: &mut Rng) {
     if rng.bool() {
         storage.restart();
@@ -82,7 +83,7 @@ fn come_back(storage: &SimStorage, rng: &mut Rng) {
     }
 }
 
-/// Opens a log, while which another crash may come.
+/// Opens a log; meanwhile another crash may come.
 fn open_in_spite_of_crashes(storage: &SimStorage, options: Options, rng: &mut Rng) -> Log<SimStorage> {
     loop {
         storage.crash_at(storage.changes() + rng.u64(..20));

@@ -1,11 +1,11 @@
-//! Crashes at any write: what was acknowledged is there, and what is there is a prefix of what was written.
+//! Crashes at any write: acknowledged records are there, and the records that are there are a prefix of those written.
 
 use fastrand::Rng;
 use squall_ordered::log::{Appender, Batch, Log, Options, Position, SimStorage, WriteError};
 
 use crate::model::{Kept, Seed, any_options, next_record, open, read_all, seeds};
 
-/// A log on a disk, and what it should hold.
+/// A log on a disk, and the records that it should hold.
 struct World {
     rng: Rng,
     storage: SimStorage,
@@ -14,11 +14,11 @@ struct World {
     appender: Appender,
     /// A batch that is committed later, while the next one fills.
     batch: Option<Batch>,
-    /// All that was appended, from where the log was last known to begin.
+    /// All records that were appended, from the last known beginning of the log.
     written: Vec<Kept>,
-    /// All before this was acknowledged.
+    /// The end of the records that were acknowledged.
     acknowledged: Position,
-    /// What a change that was not finished would have left.
+    /// The place of a cut that was not finished.
     cutting: Option<Position>,
     trimming: Option<Position>,
 }
@@ -89,7 +89,7 @@ impl World {
 
     fn cut(&mut self) -> Result<(), WriteError> {
         let to = self.some_position();
-        // What is not committed goes, too.
+        // Records that are not committed go, too.
         self.written.retain(|record| record.end() <= self.acknowledged);
         self.batch = None;
         self.acknowledged = self.acknowledged.min(to);
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// The process ends, at any write, with or without the power; and comes back.
+    /// Ends the process, at any write, with or without the power; and opens the log again.
     fn crash(&mut self) {
         self.storage.crash_at(self.storage.changes() + self.rng.u64(..12));
         while !self.storage.has_crashed() && self.act().is_ok() {}
@@ -162,7 +162,7 @@ impl World {
         self.reopen();
     }
 
-    /// A sync fails, of which nothing may be believed any more; the process ends.
+    /// Fails a sync, after which the log must refuse everything; then the process ends.
     fn fail_a_sync(&mut self) {
         self.storage.fail_sync(self.rng.u64(..4));
         let error = loop {
@@ -182,13 +182,13 @@ impl World {
         self.reopen();
     }
 
-    /// Nothing more can be made; then something can again.
+    /// Fills the disk for a while.
     fn fill_up(&mut self) {
         self.storage.limit(self.storage.used() + self.rng.u64(..10_000));
         let error = (0..200).find_map(|_| self.act().err());
         self.storage.limit(u64::MAX);
         if error.is_some() {
-            // As a process does that leaves its view.
+            // Goes on as a process does that leaves its view.
             self.storage.revive();
             self.reopen();
         }
@@ -218,7 +218,7 @@ impl World {
         let lost = self.written.get(found.len());
         assert!(lost.is_none_or(|lost| lost.end() > self.acknowledged), "{lost:?} was acknowledged");
 
-        // What was shown once stays.
+        // Records that were shown once stay.
         self.storage.restart();
         self.log = open(&self.storage, self.options).log;
         assert_eq!(read_all(&self.log).0, found, "after another crash");

@@ -1,11 +1,11 @@
-//! Bits that flip in what was written: damage is named, never shown, never cut; and another member's log makes it good.
+//! Bits that flip in written records: damage is named, never shown, never cut; and another member's log makes it good.
 
 use fastrand::Rng;
 use squall_ordered::log::{Damage, Log, Position, ReadError, SimStorage, Storage, WriteError, import};
 
 use crate::model::{Kept, Seed, any_options, open, options, read_all, records, seeds, write};
 
-/// Where records lie in a log's files: file, offset, size. As docs/log-format.md has it.
+/// The places of records in a log's files, as docs/log-format.md draws them: file, offset, size.
 fn places(storage: &SimStorage, records: &[Kept]) -> Vec<(String, u64, u64)> {
     let image = storage.image();
     let mut places = Vec::new();
@@ -28,7 +28,7 @@ fn places(storage: &SimStorage, records: &[Kept]) -> Vec<(String, u64, u64)> {
     places
 }
 
-/// All is shown but what is damaged, and that is named.
+/// Checks that all records are shown but the damaged ones, and that those are named.
 fn check(log: &Log<SimStorage>, all: &[Kept], damaged: &[Damage]) {
     let (found, named) = read_all(log);
     let missing = |record: &Kept| {
@@ -53,7 +53,7 @@ fn a_flipped_bit_in_any_record_is_named_and_made_good_from_another_log() {
         let mut rng = Rng::with_seed(seed);
         let count = rng.usize(1..80);
         let all = records(&mut rng, count);
-        // Another member, whose segments and batches lie elsewhere.
+        // The log of another member, whose segments and batches lie elsewhere.
         let (mine, theirs) = (SimStorage::new(seed), SimStorage::new(seed + 1));
         let (my_options, their_options) = (any_options(&mut rng), any_options(&mut rng));
         let mut log = open(&mine, my_options).log;
@@ -95,14 +95,14 @@ fn a_flipped_bit_in_any_record_is_named_and_made_good_from_another_log() {
     }
 }
 
-/// As a member does that is given what it lacks by another.
+/// Repairs a log as a member does that gets its missing records from another.
 fn repair(log: &mut Log<SimStorage>, damage: &Damage, other: &Log<SimStorage>) {
     let exported = |from, to| other.export(from, to, usize::MAX).expect("it is well").bytes;
     if let Some(before) = damage.before {
         let replaced = log.replace_damaged(damage, &exported(damage.after, before));
         return replaced.unwrap_or_else(|error| panic!("{error}"));
     }
-    // Nobody knows where the log ended.
+    // The log's end is not known.
     let bytes = exported(damage.after, Position::MAX);
     let missing: Vec<Kept> = import(&bytes).expect("as it was sent").iter().map(Kept::of).collect();
     let mut appender = log.appender();
@@ -184,7 +184,7 @@ fn a_reader_goes_on_behind_damage() {
     for record in &all[8..] {
         assert_eq!(reader.next_record().expect("it is well").map(|record| Kept::of(&record)).as_ref(), Some(record));
     }
-    // What does not touch it does not mind it.
+    // A read that does not touch the damage succeeds.
     let mut reader = log.read(all[7].end(), Position::MAX).expect("the rest");
     assert_eq!(reader.next_record().expect("it is well").map(|record| Kept::of(&record)), Some(all[8].clone()));
 }
@@ -202,7 +202,7 @@ fn a_flip_in_what_was_acknowledged_is_damage_even_where_the_last_write_was_torn(
         let mut appender = log.appender();
         let fitting = all[30..].iter().take_while(|record| record.append_to(&mut appender).is_ok()).count();
         storage.crash_at(storage.changes() + rng.u64(..2));
-        // It may be done before the crash.
+        // The commit may be done before the crash.
         let _ = log.commit(&mut appender.take_batch().expect("records"));
         storage.restart();
         storage.flip(&file, at + rng.u64(..size), rng.u8(..8));

@@ -1,4 +1,4 @@
-//! Real directories: one process each, full disks, what the system refuses.
+//! Real directories: one process each, full disks, and operations that the system refuses.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use squall_ordered::log::{
 
 use crate::model::{Kept, KeptBody, SIGNER, key, known, next_record, options, read_all, records, write};
 
-/// Where a child process is to make its log.
+/// The variable that holds the directory in which a child process is to make its log.
 const DIRECTORY: &str = "SQUALL_TEST_LOG";
 
-/// A directory that is gone after the test.
+/// A directory that is removed after the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -33,7 +33,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // It may be a mount's, and gone.
+        // The directory may be a mount's, and gone.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -86,7 +86,7 @@ fn an_operator_works_on_directories() {
         let in_use = Files::open(&directory.0).map(drop).expect_err("it has one");
         assert!(matches!(in_use, DirectoryError::InUse(_)), "{in_use}");
     }
-    // Zeros in the first segment, and nothing left of the last.
+    // Zeros in the first segment, and no bytes left of the last.
     let damage = |segment: &str, from: usize, to: usize| {
         let path = mine.0.join(segment);
         let mut bytes = fs::read(&path).expect("it is there");
@@ -215,7 +215,7 @@ fn fill_up(directory: &Directory, shell: &[&str], prepare: &str) {
 
 #[test]
 fn a_file_that_may_not_grow_costs_nothing_that_was_acknowledged() {
-    // SIGXFSZ would end the process before it could be told.
+    // SIGXFSZ would end the process before the write could fail.
     fill_up(&Directory::new("limit"), &["sh"], "trap '' XFSZ && ulimit -f 200");
 }
 
@@ -247,7 +247,7 @@ fn appends_until_there_is_no_space() {
             appended.push(record);
             continue;
         }
-        // What is too large for a file of this process, or for the disk, comes sooner or later.
+        // A write that is too large for a file of this process, or for the disk, comes sooner or later.
         let mut batch = appender.take_batch().expect("it is full");
         match log.commit(&mut batch) {
             Ok(end) => acknowledged = end.position,

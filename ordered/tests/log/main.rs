@@ -1,6 +1,7 @@
 //! The log on disk: on disks that crash, tear, rot and fill, and on real ones.
 //!
-//! What is random comes from seeds, which a failure prints: `SQUALL_SEED=n` runs that one alone, `SQUALL_SEEDS=n` that many.
+//! Random choices come from seeds, which a failure prints. `SQUALL_SEED=n` runs that seed alone, `SQUALL_SEEDS=n` runs
+//! n seeds.
 
 mod asides;
 mod crashes;

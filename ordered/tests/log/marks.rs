@@ -1,4 +1,5 @@
-//! The acknowledged mark: a damaged end is told from one that was never longer, and from what a loss of power left.
+//! The acknowledged mark: with it, a damaged end is told from one that was never longer, and from one that a loss of
+//! power left.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ fn fields(file: &[u8]) -> Option<&[u8]> {
     good.next()
 }
 
-/// The marks in the records of a segment whose headers are right, whatever became of what follows them, up to where it was cut.
+/// The marks in a segment's records whose headers are right, up to the place where it was cut. Their payloads may be
+/// damaged.
 fn marks(file: &[u8], cut: Option<usize>) -> Vec<u64> {
     let Some(id) = fields(file).map(|fields| u64_at(fields, 40)) else { return Vec::new() };
     let mut found = Vec::new();
@@ -39,7 +41,7 @@ fn marks(file: &[u8], cut: Option<usize>) -> Vec<u64> {
     found
 }
 
-/// The highest mark that can be read anywhere, as docs/log-format.md has it.
+/// The highest mark that can be read in any file, as docs/log-format.md says.
 fn highest(image: &Image) -> u64 {
     let manifest = fields(&image["log"]).expect("it is well");
     let (first, next, cut) = (u64_at(manifest, 40), u64_at(manifest, 48), (u64_at(manifest, 56), u64_at(manifest, 64)));
@@ -53,7 +55,7 @@ fn highest(image: &Image) -> u64 {
     highest
 }
 
-/// A log with marks as a group gives them: behind what is written, soon or late.
+/// A log with marks as a group sets them: behind the records that are written, soon or late.
 struct World {
     rng: Rng,
     storage: SimStorage,
@@ -70,7 +72,8 @@ impl World {
         World { rng, storage, options, all: Vec::new(), told: 0 }
     }
 
-    /// Appends until it ends, or the disk has no power. What it has acknowledged stays within what was synced.
+    /// Appends batches until their number is reached, or the disk has no power. The mark stays within the records that
+    /// were synced.
     fn run(&mut self, log: &mut Log<SimStorage>, batches: usize) {
         for _ in 0..batches {
             let mut appender = log.appender();
@@ -107,7 +110,7 @@ impl World {
         }
         let mut from = self.rng.usize(4096..used);
         if self.rng.bool() {
-            // Where a record begins.
+            // The place at which a record begins.
             let mut at = 4096;
             while at < used && at < from {
                 at += (64 + u32_at(file, at) as usize).next_multiple_of(16);
@@ -131,7 +134,8 @@ fn versions(records: &[Kept]) -> Vec<u64> {
     messages.map(|record| record.version).collect()
 }
 
-/// All that the highest mark vouches for is readable, or named: as damage, or as missing. Returns whether some is missing.
+/// Checks that every record up to the highest mark is readable, or named: as damage, or as missing. Returns whether any
+/// is missing.
 fn check(storage: &SimStorage, opened: &squall_ordered::log::Opened<SimStorage>, all: &[Kept]) -> bool {
     let log = &opened.log;
     let verified = log.verify(|_| {}).expect("it can be read");
@@ -144,7 +148,7 @@ fn check(storage: &SimStorage, opened: &squall_ordered::log::Opened<SimStorage>,
         let within = |damage: &squall_ordered::log::Damage| {
             record.end() > damage.after && damage.before.is_none_or(|before| record.end() <= before)
         };
-        // A view has the version of the message before, which the mark may be about alone.
+        // A view has the version of the message before, and the mark may be about that message alone.
         let is_missing = missing.as_ref().is_some_and(|missing| (missing.from..=missing.to).contains(&record.version));
         let may_be = matches!(record.body, KeptBody::View(_)) && record.version == log.persisted().version;
         let named = verified.damage.iter().any(within);
@@ -178,13 +182,13 @@ fn what_was_acknowledged_and_is_not_readable_is_named() {
         let mut image = world.storage.image();
         world.damage(&mut image);
         let storage = SimStorage::from_image(seed, &image);
-        // A segment that is too short for its records is refused as such.
+        // A segment that is too short for its records is refused.
         let Ok(opened) = Log::open(storage.clone(), world.options, &mut Rng::with_seed(seed)) else { continue };
         if !check(&storage, &opened, &written) {
             continue;
         }
         missing += 1;
-        // It says so each time, until it goes on without them.
+        // Opening reports the missing records each time, until the log goes on without them.
         let again = open(&storage, world.options);
         assert_eq!(again.missing, opened.missing);
         let mut log = again.log;
@@ -206,7 +210,7 @@ fn what_was_acknowledged_and_is_not_readable_is_named() {
     assert!(went_on > 30 || std::env::var_os("SQUALL_SEED").is_some(), "{missing}, {went_on}");
 }
 
-/// A log of 20 records in batches of five, all acknowledged, and where its records end in its one segment.
+/// A log of 20 records in batches of five, all acknowledged, and its records.
 fn acknowledged() -> (SimStorage, Options, Vec<Kept>) {
     let (storage, options) = (SimStorage::new(1), options(1 << 20, 1 << 16));
     let all = records(&mut Rng::with_seed(5), 20);
@@ -263,7 +267,7 @@ fn a_cut_takes_the_mark_along() {
     assert_eq!(log.acknowledged(), end.version);
     let opened = open(&storage, options);
     assert_eq!((opened.missing, opened.log.acknowledged()), (None, end.version));
-    // What one had before that begins anew may have been another order.
+    // The records before a new beginning may have been of another order.
     log = opened.log;
     log.begin_anew(End { version: 2, ..End::START }).expect("the disk is well");
     let opened = open(&storage, options);

@@ -1,4 +1,4 @@
-//! What a log should hold, and how a random one comes to be.
+//! The records that a log should hold, and random ones.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use squall_ordered::{
     },
 };
 
-/// A record that somebody keeps.
+/// A record as a test keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) position: Position,
@@ -38,7 +38,7 @@ impl Kept {
         Kept { position: record.position, time: record.time, version: record.version, body }
     }
 
-    /// Where the log ends behind it.
+    /// The log's end behind the record.
     pub(crate) fn reached(&self) -> End {
         End { position: self.end(), version: self.version, time: self.time }
     }
@@ -60,19 +60,19 @@ impl Kept {
     }
 }
 
-/// Who signs, with which key.
+/// The member that signs.
 pub(crate) const SIGNER: NodeId = NodeId(2);
 
 pub(crate) fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-/// What those know who check.
+/// A member and its key, as the caller of a check knows them.
 pub(crate) fn known(member: NodeId, seed: u8) -> MemberKey {
     MemberKey { member, key: key(seed).public_key() }
 }
 
-/// The chain behind all records of a log of which it is `begin` before the first, as docs/log-format.md has it.
+/// The chain behind all records of a log, computed as docs/log-format.md says. It is `begin` before the first record.
 pub(crate) fn chain_of<S: Storage + Clone>(log: &Log<S>, begin: ChainValue) -> ChainValue {
     let records = log.export(log.begin().position, Position::MAX, usize::MAX).expect("it is well").bytes;
     let (mut chain, mut rest) = (begin, &records[..]);
@@ -99,7 +99,7 @@ pub(crate) fn seeds(count: u64) -> Range<u64> {
     }
 }
 
-/// Says which seed it was, if the test fails.
+/// A seed that is printed if the test fails.
 pub(crate) struct Seed(pub(crate) u64);
 
 impl Drop for Seed {
@@ -118,7 +118,7 @@ pub(crate) fn options(segment_bytes: u64, batch_bytes: usize) -> Options {
     Options { segment_bytes, batch_bytes, ..Options::new(ClusterId(7), ShardId(3)) }
 }
 
-/// Some options, so that segments are passed often.
+/// Random options, with which segments are passed often.
 pub(crate) fn any_options(rng: &mut Rng) -> Options {
     options(4096 * rng.u64(2..9), rng.usize(1..12_000))
 }
@@ -127,7 +127,8 @@ pub(crate) fn open(storage: &SimStorage, options: Options) -> Opened<SimStorage>
     Log::open(storage.clone(), options, &mut Rng::with_seed(storage.changes())).expect("it opens")
 }
 
-/// What may follow a log that ends at `end`. Payloads have no zero bytes: see `Log::open` on what is torn.
+/// A random record that may follow a log that ends at `end`. Its payload has no zero bytes, so that no damage looks
+/// torn: see `Log::open`.
 pub(crate) fn next_record(rng: &mut Rng, log: End) -> Kept {
     let End { position: end, version, time } = log;
     let time = Hlc(time.0 + rng.u64(1..1000));
@@ -151,7 +152,7 @@ pub(crate) fn next_record(rng: &mut Rng, log: End) -> Kept {
     Kept { position, time, version: version + 1, body: KeptBody::Message(NodeId(rng.u32(..5)), bytes) }
 }
 
-/// All that follows from `begin` on, in `count` records.
+/// Random records from the beginning of a log on, `count` of them.
 pub(crate) fn records(rng: &mut Rng, count: usize) -> Vec<Kept> {
     let mut records: Vec<Kept> = Vec::new();
     for _ in 0..count {
@@ -183,7 +184,7 @@ pub(crate) fn write<S: Storage>(log: &mut Log<S>, records: &[Kept], most: usize)
     commit(&mut appender);
 }
 
-/// All that a log shows, and what it says is damaged.
+/// All records that a log shows, and the damages that it names.
 pub(crate) fn read_all<S: Storage + Clone>(log: &Log<S>) -> (Vec<Kept>, Vec<Damage>) {
     let mut reader = log.read(log.begin().position, Position::MAX).expect("from its beginning");
     let (mut records, mut damage) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What an operator can do with the directories of logs: read them, cut them, and repair one from the others.
+//! The work of an operator on the directories of logs: reading them, cutting them, and repairing one from the others.
 
 use fastrand::Rng;
 use squall_ordered::log::{
@@ -8,7 +8,7 @@ use squall_ordered::log::{
 
 use crate::model::{Kept, KeptBody, Seed, any_options, open, options, read_all, records, seeds, write};
 
-/// A member's log that has all of these, and was told that they were acknowledged.
+/// A member's log that has all of these records, and knows that they were acknowledged.
 fn copy(seed: u64, rng: &mut Rng, all: &[Kept]) -> (SimStorage, Options) {
     let (storage, options) = (SimStorage::new(seed), any_options(rng));
     let mut log = open(&storage, options).log;
@@ -55,7 +55,7 @@ fn repair_with(mine: &SimStorage, options: Options, others: &[SimStorage]) -> Re
     Ok(log.repair_from(&copies)?)
 }
 
-/// A log that was repaired lacks only what no copy has, and names it.
+/// Checks that a log, once repaired, lacks only records that no copy has, and names them.
 fn check(storage: &SimStorage, options: Options, all: &[Kept], copies: &[Vec<Kept>]) {
     let opened = open(storage, options);
     let (found, log) = (read_all(&opened.log).0, &opened.log);
@@ -77,7 +77,7 @@ fn check(storage: &SimStorage, options: Options, all: &[Kept], copies: &[Vec<Kep
     }
     if let Some(missing) = &verified.missing {
         let next = all.iter().find(|record| record.version == missing.from).expect("it was written");
-        // Behind damage a copy is not known to go on where this one ends.
+        // A copy is not known to go on, behind its damage, where this log ends.
         let at_end = |copy: &&Vec<Kept>| {
             copy.contains(next) && all.iter().filter(|r| r.end() < next.end()).all(|r| copy.contains(r))
         };
@@ -121,7 +121,7 @@ fn any_good_copy_of_a_record_repairs_a_log() {
     assert!(repaired > 100 && left > 10 || std::env::var_os("SQUALL_SEED").is_some(), "{repaired}, {left}");
 }
 
-/// A log of 20 records with a damage in the one with this number; what it holds, and where.
+/// A log of 20 records with a damage in the one with this number, and its records.
 fn damaged(nth: usize) -> (SimStorage, Options, Vec<Kept>) {
     let (storage, options) = (SimStorage::new(1), options(1 << 20, 1 << 16));
     let all = records(&mut Rng::with_seed(5), 20);
@@ -292,7 +292,8 @@ fn a_directory_is_repaired_from_another() {
 fn records_of_another_life_replace_nothing() {
     let (_, options, all) = damaged(12);
     let gap = all[13].time.0 - all[12].time.0;
-    // What is at the same places there has another time: earlier than what follows here, or later.
+    // The records at the same places in the other log have another time: earlier than that of the next record here, or
+    // later.
     for late in [gap / 2, gap + 1] {
         let storage = damaged(12).0;
         let mut changed = all.clone();
@@ -321,7 +322,7 @@ fn a_repair_from_a_shorter_copy_leaves_the_rest_missing() {
     let mut other = open(&SimStorage::new(2), options).log;
     write(&mut other, part, 5);
 
-    // All but the first segment is gone.
+    // All segments but the first are gone.
     let mut image = storage.image();
     image.retain(|name, _| !name.starts_with("segment-") || name == "segment-0000000000");
     let storage = SimStorage::from_image(1, &image);
@@ -336,7 +337,7 @@ fn a_repair_from_a_shorter_copy_leaves_the_rest_missing() {
     let opened = open(&directory, options);
     assert_eq!((opened.missing, read_all(&opened.log).0), (Some(missing), part.to_vec()));
 
-    // A cut leaves nothing that tells of more.
+    // A cut leaves nothing that tells of more records.
     let version = part[70].version;
     cut(directory.clone(), CutAt::Version(version), true, rng).expect("the disk is well");
     let opened = open(&directory, options);
@@ -365,7 +366,7 @@ fn another_log_is_no_copy() {
     assert!(matches!(error, OfflineError::Open(_)), "{error}");
 }
 
-/// The versions that a log's list has.
+/// The versions in a log's list.
 fn listed(skips: &Skips) -> Vec<u64> {
     skips.iter().map(|skip| skip.version).collect()
 }
@@ -398,7 +399,7 @@ fn a_command_is_skipped_by_its_version_and_content_and_stays_in_the_log() {
             let is_listed = is_message && [version, last.version].contains(&record.version);
             assert_eq!(log.skips().has(&record), is_listed);
         }
-        // What a cut takes away comes not back with another command of the same number.
+        // An entry that a cut takes away does not come back with another command of the same number.
         log.cut_to(last.position).expect("the disk is well");
         assert_eq!(listed(log.skips()), [version]);
         drop(log);

@@ -5,7 +5,7 @@ use squall_ordered::log::{End, Hlc, ReadError, Reader, SimStorage};
 
 use crate::model::{Kept, KeptBody, Seed, any_options, next_record, open, options, records, seeds, write};
 
-/// What a reader shows until it comes to its end.
+/// The records that a reader shows up to its end.
 fn rest(reader: &mut Reader<SimStorage>) -> Vec<Kept> {
     let mut shown = Vec::new();
     while let Some(record) = reader.next_record().expect("the log is well") {
@@ -20,7 +20,7 @@ fn a_reader_that_goes_on_shows_every_record_once() {
         let _seed = Seed(seed);
         let mut rng = Rng::with_seed(seed);
         let mut log = open(&SimStorage::new(seed), any_options(&mut rng)).log;
-        // One from the empty log on, and one from each place at which there was another.
+        // One reader from the empty log on, and one from each place at which there was another.
         let mut readers = vec![(log.read_behind(0).expect("it begins there"), Vec::new(), 0)];
         let mut all: Vec<Kept> = Vec::new();
         for _ in 0..rng.usize(1..12) {

@@ -1,4 +1,4 @@
-//! What is no log of this node's is refused, with a sentence that says what to do.
+//! Directories that are not a log of this node are refused, with a sentence that says what to do.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! A log that is read again while it is in use: what is damaged at rest is found, and another log's records take its place if they are
-//! the same log's.
+//! A log that is read again while it is in use. Damage at rest is found, and another log's records take its place if
+//! they are the same log's.
 
 use fastrand::Rng;
 use squall_ordered::log::{Damage, Gap, Hlc, Log, SimStorage};
@@ -32,7 +32,7 @@ fn exported(gap: &Gap, other: &Log<SimStorage>, rng: &mut Rng) -> Vec<Vec<u8>> {
     }
 }
 
-/// A flipped bit in the records of a log that is open.
+/// Flips a bit in the records of a log that is open.
 fn flip(storage: &SimStorage, rng: &mut Rng) {
     let image = storage.image();
     let used = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
@@ -69,7 +69,7 @@ fn what_is_damaged_at_rest_is_found_and_replaced_by_the_records_of_the_same_log(
     }
 }
 
-/// Of another life of the group, say: its records have the same places, versions and sizes.
+/// The other log may be of another life of the group: its records have the same places, versions and sizes.
 #[test]
 fn records_of_another_log_take_no_place_though_they_would_fit() {
     let mut refused = 0;

@@ -1,4 +1,4 @@
-//! Signatures: an unaltered log passes, and whatever is altered in one is named.
+//! Signatures: an unaltered log passes, and any alteration of one is named.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::model::{
 
 type Image = BTreeMap<String, Vec<u8>>;
 
-/// Where slots of signatures begin, and their size, in bytes.
+/// The offset at which slots of signatures begin, and the size of a slot, in bytes.
 const SLOTS_AT: usize = 4096;
 const SLOT_BYTES: usize = 136;
 
@@ -29,7 +29,7 @@ fn signed(all: &[Kept], most: usize) -> SimStorage {
     storage
 }
 
-/// What somebody finds who is given the files and the key.
+/// The findings of a caller that is given the files and the key.
 fn check(image: &Image) -> Result<Verified, String> {
     let storage = SimStorage::from_image(1, image);
     let opened = Log::look(storage.clone(), false).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ fn len(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize
 }
 
-/// Sets the checksums of a record right.
+/// Sets the checksums of a record right, so that no checksum shows its alteration.
 fn pass_off(image: &mut Image, at: usize) {
     let bytes = image.get_mut(SEGMENT).expect("a segment");
     let id = bytes[40..48].to_vec();
@@ -71,7 +71,7 @@ fn pass_off(image: &mut Image, at: usize) {
     bytes[at + 60..at + 64].copy_from_slice(&header.to_le_bytes());
 }
 
-/// The same for the nth signature of the first segment.
+/// Sets the checksum of the nth signature of the first segment right.
 fn pass_off_signature(image: &mut Image, nth: usize) {
     let id = image[SEGMENT][40..48].to_vec();
     let at = SLOTS_AT + nth * SLOT_BYTES;
@@ -163,7 +163,7 @@ fn every_bit_counts() {
     }
 }
 
-/// That the records behind a version, up to another, are not those that the nth signature is about.
+/// The flaw that the records behind version `after`, up to `version`, are not those of the nth signature.
 fn altered(nth: usize, after: u64, version: u64) -> Flaw {
     let offset = if nth == 0 { 0 } else { SLOTS_AT + (nth - 1) * SLOT_BYTES } as u64;
     Flaw::Altered { path: SIGNATURES.into(), offset, member: SIGNER, after, version }
@@ -177,7 +177,7 @@ fn a_record_that_was_altered_with_its_checksums_is_named_by_the_signature() {
     for (nth, record) in at.iter().enumerate().skip(1) {
         let batch = (nth - 1) / 3;
         let (after, version) = (3 * batch as u64, (3 * batch as u64 + 3).min(8));
-        // Its payload's first byte and last, its time, its sender.
+        // The first byte of its payload and the last, its time, its sender.
         for byte in [64, 163, 24, 40] {
             let mut image = image.clone();
             image.get_mut(SEGMENT).expect("a segment")[record + byte] ^= 1;
@@ -198,7 +198,7 @@ fn records_that_changed_places_are_named() {
     assert_eq!(flaws(&image), [altered(2, 0, 3)]);
 }
 
-/// Ends the first segment's records before the nth, so that no checksum tells.
+/// Ends the first segment's records before the nth, so that no checksum shows it.
 fn end_before(image: &mut Image, nth: usize) {
     let at = offsets(image)[nth];
     image.get_mut(SEGMENT).expect("a segment")[at..].fill(0);
@@ -213,7 +213,8 @@ fn a_tail_that_was_taken_away_is_named_as_long_as_a_signature_tells() {
         Flaw::Beyond { path: SIGNATURES.into(), offset, member: SIGNER, version, end: 5 }
     };
     assert_eq!(flaws(&image), [beyond(2, 6), beyond(3, 8)]);
-    // With the signatures gone, too, nothing here tells: only that so much was signed. Another member's log says more.
+    // With the signatures gone, too, nothing here shows the loss, except that the log is signed up to there only.
+    // Another member's log shows more.
     image.get_mut(SIGNATURES).expect("signatures").truncate(SLOTS_AT + 2 * SLOT_BYTES);
     let found = check(&image).expect("it can be read");
     assert_eq!((found.flaws, found.signed[0].to.version), (vec![], 3));
@@ -224,7 +225,7 @@ fn another_key_s_signatures_are_told_from_the_member_s() {
     let all = plain(8);
     let mine = signed(&all, 3).image();
     let path = || SIGNATURES.into();
-    // Another member's, who wrote the whole file itself.
+    // The file of another member, which wrote it whole.
     let storage = SimStorage::new(1);
     let mut log = open(&storage, options(8192, 4096)).log;
     log.sign_with(SIGNER, key(9)).expect("the disk is well");
@@ -233,7 +234,7 @@ fn another_key_s_signatures_are_told_from_the_member_s() {
     let unknown = Flaw::UnknownKey { path: path(), member: SIGNER, key: key(9).public_key() };
     assert_eq!(flaws(&theirs), [unknown]);
 
-    // One of its signatures among the member's.
+    // One of the other's signatures among the member's.
     let mut mixed = mine.clone();
     let slot = SLOTS_AT + SLOT_BYTES..SLOTS_AT + 2 * SLOT_BYTES;
     mixed.get_mut(SIGNATURES).expect("signatures")[slot.clone()].copy_from_slice(&theirs[SIGNATURES][slot.clone()]);
@@ -388,7 +389,7 @@ fn a_look_changes_nothing_and_takes_a_torn_tail_for_what_it_is() {
         let mut appender = log.appender();
         let _ = all[30..].iter().take_while(|record| record.append_to(&mut appender).is_ok()).count();
         storage.crash_at(storage.changes() + rng.u64(..3));
-        // It may be done before the crash.
+        // The commit may be done before the crash.
         let _ = log.commit(&mut appender.take_batch().expect("records"));
         storage.restart();
 

@@ -1,4 +1,5 @@
-//! Crashes, cuts, trims and new beginnings of a signed log: whenever it is open it passes, and is signed up to its end.
+//! Crashes, cuts, trims and new beginnings of a signed log: whenever it is open, it passes the check, and is signed up
+//! to its end.
 
 use fastrand::Rng;
 use squall_ordered::log::{ChainValue, End, Log, Options, Position, SimStorage, WriteError};
@@ -12,11 +13,11 @@ struct World {
     options: Options,
     log: Log<SimStorage>,
     rng: Rng,
-    /// All that the log holds, or held before it was trimmed.
+    /// All records that the log holds, or held before it was trimmed.
     all: Vec<Kept>,
 }
 
-/// The chain of a log that holds these from its start on.
+/// The chain of a log that holds these records from its start on.
 fn chain_behind(all: &[Kept]) -> ChainValue {
     let mut log = open(&SimStorage::new(0), options(1 << 20, 1 << 20)).log;
     write(&mut log, all, usize::MAX);
@@ -53,7 +54,7 @@ impl World {
         self.log.commit(&mut appender.take_batch().expect("one fits")).map(drop)
     }
 
-    /// An end that it has, or had.
+    /// A random end that the log has, or had.
     fn some_end(&mut self) -> (usize, End) {
         let count = self.rng.usize(..=self.all.len());
         (count, count.checked_sub(1).map_or(End::START, |last| self.all[last].reached()))
@@ -90,7 +91,7 @@ impl World {
         assert!(found.chain == self.log.chain_at(Position::MAX).expect("it is well"));
     }
 
-    /// The process ends, at any write or without one, with or without the power; and comes back.
+    /// Ends the process, at any write or without one, with or without the power; and opens the log again.
     fn crash(&mut self) {
         self.storage.crash_at(self.storage.changes() + self.rng.u64(..15));
         while !self.storage.has_crashed() && self.act().is_ok() {}
@@ -103,7 +104,7 @@ impl World {
             self.log = open(&self.storage, self.options).log;
             let persisted = self.log.persisted().position;
             self.all.retain(|record| record.end() <= persisted);
-            // Before it is signed again, what is not is no flaw.
+            // Records without a signature are no flaw before they are signed again.
             let found = self.log.verify_signed(&[known(SIGNER, 1)], |_| {}).expect("it can be read");
             assert_eq!((found.damage, found.flaws), (vec![], vec![]));
             self.log.sign_with(SIGNER, key(1)).unwrap_or_else(|error| panic!("{error}"));

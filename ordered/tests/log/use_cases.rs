@@ -1,4 +1,4 @@
-//! What the parts of a log promise to those who use them.
+//! The promises of a log's parts to their callers.
 
 use fastrand::Rng;
 use squall_fabric::NodeId;
@@ -101,7 +101,7 @@ fn a_record_larger_than_a_segment_has_one_of_its_own() {
 
 #[test]
 fn zeros_are_written_ahead_of_small_batches_once_for_many_of_them() {
-    // What a commit changes on the disk: its batch and a sync, and the zeros.
+    // The changes of a commit on the disk: its batch, a sync, and the zeros.
     let changes = |payload: usize| {
         let storage = SimStorage::new(1);
         let mut log = open(&storage, options(4 << 20, 4 << 20)).log;

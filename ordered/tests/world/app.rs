@@ -1,4 +1,5 @@
-//! What a member's messages are delivered to: a log of them, in memory and, if it is durable, on a disk.
+//! The application of a member: a log of the messages that were delivered, in memory and, in a durable shard, on a
+//! disk.
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
@@ -10,7 +11,7 @@ use super::{Disk, Entry, Oracle, Plan};
 
 /// A read that waits.
 pub(super) struct Read {
-    /// How many messages had been delivered, by whoever delivered most, when it was asked.
+    /// The largest number of messages that any member had delivered when the read was asked.
     pub(super) at_least: u64,
     /// Whether another member was lost or wedged by then: such a read is never answered.
     pub(super) hopeless: bool,
@@ -21,17 +22,18 @@ pub(crate) struct App {
     me: usize,
     oracle: Rc<RefCell<Oracle>>,
     pub(crate) log: Vec<Entry>,
-    /// What was delivered to a member that does not have the state, which is a log.
+    /// The messages that were delivered to a member that does not have the state, which is a log.
     pub(super) backlog: Option<Vec<Kept>>,
-    /// The end of the log that it got from another.
+    /// The end of the log that it got from another member.
     pub(super) restored: Option<(Epoch, Seq)>,
     pub(super) reads: VecDeque<Read>,
     pub(crate) answered: usize,
     /// Durable mode.
     pub(super) disk: Option<Disk>,
-    /// Durable mode: who was complete when the view began, by index.
+    /// Durable mode: the members that were complete when the view began, by index.
     pub(super) counts: Vec<usize>,
-    /// Durable mode: what it may tell its callers, and the versions of the reads that it may not tell them yet.
+    /// Durable mode: the version that it may tell its callers, and the versions of the reads that it may not tell them
+    /// yet.
     pub(crate) safe: u64,
     pub(crate) held: VecDeque<u64>,
 }
@@ -66,7 +68,7 @@ impl App {
         self.backlog.is_none()
     }
 
-    /// Takes another member's log, and what was kept behind it.
+    /// Takes another member's log, and the messages that were kept behind it.
     pub(super) fn restore(&mut self, log: &[Entry]) {
         let Some(backlog) = self.backlog.take() else { return };
         self.log = log.to_vec();
@@ -138,7 +140,7 @@ impl Deliver for App {
 
     fn safe(&mut self, version: u64) {
         self.oracle.borrow_mut().safe(self.me, version, &self.counts);
-        // The view before may have come further than this member knows yet in this one.
+        // In the view before, the safe version may have come further than this member knows yet in this one.
         self.safe = self.safe.max(version);
         while self.held.front().is_some_and(|&held| held <= version) {
             self.held.pop_front();

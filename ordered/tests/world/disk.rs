@@ -7,20 +7,20 @@ use squall_fabric::Time;
 
 use super::within;
 
-/// All numbers are versions, or counts of messages.
+/// A simulated log on disk. All numbers are versions, or counts of messages.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// How long a batch takes, at most.
+    /// The longest time that a batch takes.
     delay: Duration,
-    /// So many messages may be appended and not persisted. A state that came from another member may be longer, and is written
-    /// in parts of so many.
+    /// The number of messages that may be appended and not persisted. A state that came from another member may be
+    /// longer, and is written in parts of this size.
     room: u64,
     appended: u64,
-    /// The batch that is being written ends here.
+    /// The end of the batch that is being written.
     writing: Option<u64>,
     persisted: u64,
     stopped: bool,
-    /// When the batch is written.
+    /// The time at which the batch is written.
     pub(crate) due: Time,
 }
 
@@ -46,7 +46,7 @@ impl Disk {
         self.persisted
     }
 
-    /// Begins to write what was appended, unless it is writing. Returns whether it began.
+    /// Begins to write the messages that were appended, unless it is writing. Returns whether it began.
     pub(crate) fn write(&mut self, now: Time, rng: &mut Rng) -> bool {
         let begins = !self.stopped && self.writing.is_none() && self.appended > self.persisted;
         if begins {
@@ -56,13 +56,13 @@ impl Disk {
         begins
     }
 
-    /// A batch is written.
+    /// Completes the batch that is being written.
     pub(crate) fn complete(&mut self) {
         self.due = Time::MAX;
         self.persisted = self.writing.take().unwrap_or(self.persisted);
     }
 
-    /// Whatever is being written fails, and nothing more is written until it [goes on](Disk::go_on).
+    /// Fails the write under way. Nothing more is written until it [goes on](Disk::go_on).
     pub(crate) fn stop(&mut self) {
         (self.stopped, self.writing, self.due) = (true, None, Time::MAX);
     }

@@ -1,4 +1,4 @@
-//! One member, driven as a runtime would.
+//! One member, driven as a runtime would drive it.
 
 use std::{cell::RefCell, collections::VecDeque, fmt, panic, rc::Rc, time::Duration};
 
@@ -14,14 +14,14 @@ use super::{
     within,
 };
 
-/// What a message that found no room waits for.
+/// The memory for which a message that found no room waits.
 #[derive(Clone, Copy, Debug)]
 enum Room {
     Small,
     Bulk,
 }
 
-/// When each of a member's threads is due.
+/// The times at which each of a member's threads is due.
 #[derive(Debug)]
 struct Due {
     engine: Time,
@@ -38,17 +38,17 @@ pub(crate) struct Member {
     shard: Shard,
     deliverer: Deliverer,
     persisted: Persisted,
-    /// Durable mode: the version at which it began to count them in this view.
+    /// Durable mode: the version from which the member counts in this view.
     began: Option<u64>,
     tells_early: bool,
     pub(crate) app: App,
     pub(crate) accepted: u64,
-    /// How often a message found no room.
+    /// The number of times that a message found no room.
     pub(crate) full: usize,
     due: Due,
     waits_for: Option<Room>,
     to_send: usize,
-    /// What the view before did not deliver, which goes first.
+    /// The messages that the view before did not deliver, which go first.
     resubmit: VecDeque<Undelivered>,
     to_ask: usize,
     crashed: bool,
@@ -116,7 +116,7 @@ impl Member {
         self.fabric.node()
     }
 
-    /// When it next does something by itself.
+    /// The time at which it next does something by itself.
     pub(crate) fn due(&self) -> Time {
         match self.crashed {
             true => Time::MAX,
@@ -127,7 +127,7 @@ impl Member {
         }
     }
 
-    /// Does what is due.
+    /// Runs the threads that are due.
     pub(crate) fn fire(&mut self, now: Time) -> Result<(), Wrong> {
         if self.crashed {
             return Ok(());
@@ -150,13 +150,13 @@ impl Member {
         Ok(())
     }
 
-    /// The engine: looks at what came, and steps the shard.
+    /// Runs the engine: it handles completions, and steps the shard.
     pub(crate) fn step(&mut self, now: Time) -> Result<(), Wrong> {
         self.due.engine = Time::MAX;
         let mut completions = Vec::new();
         self.fabric.poll(now, &mut completions);
         for completion in &completions {
-            // A member that is lost is the business of the layer above: here, of the world's script.
+            // A lost member concerns the layer above: here, the world's script.
             self.shard.on_completion(&mut self.fabric, completion);
         }
         let stepped = self.shard.step(&mut self.fabric, now);
@@ -278,7 +278,7 @@ impl Member {
         self.due.engine = Time::ZERO;
     }
 
-    /// The storage thread begins a batch.
+    /// Lets the storage thread begin a batch.
     fn write(&mut self, now: Time) {
         let Some(disk) = &mut self.app.disk else { return };
         if disk.write(now, &mut self.rng) && self.tells_early {
@@ -287,7 +287,7 @@ impl Member {
         }
     }
 
-    /// The storage thread has written one.
+    /// Lets the storage thread complete a batch.
     fn written(&mut self, now: Time) {
         let Some(disk) = &mut self.app.disk else { return };
         disk.complete();
@@ -297,7 +297,7 @@ impl Member {
         self.write(now);
     }
 
-    /// Its disk writes nothing more.
+    /// Stops its disk.
     pub(crate) fn stop_disk(&mut self) {
         self.app.disk.as_mut().expect("a durable shard").stop();
     }
@@ -307,13 +307,13 @@ impl Member {
         self.write(now);
     }
 
-    /// Whether it holds the state and all that followed, on disk in a durable shard.
+    /// Whether it holds the state and all messages that followed, on disk in a durable shard.
     pub(crate) fn is_complete(&self) -> bool {
         let on_disk = |disk: &Disk| self.began.is_some_and(|version| disk.persisted() >= version);
         self.app.is_complete() && self.app.disk.as_ref().is_none_or(on_disk)
     }
 
-    /// Whether everything that it told or could tell its callers is on all disks.
+    /// Whether all versions that it told or could tell its callers are on all disks.
     fn is_safe(&self) -> bool {
         self.app.held.is_empty() && (self.app.disk.is_none() || self.app.safe >= self.app.delivered())
     }
@@ -330,7 +330,7 @@ impl Member {
         self.due.ask = Time::ZERO;
     }
 
-    /// Lets its shard accept nothing more.
+    /// Closes its shard for further messages.
     pub(crate) fn close(&mut self) {
         self.submitter.close();
         self.to_send = 0;
@@ -346,12 +346,12 @@ impl Member {
         self.oracle.borrow_mut().left(self.me);
     }
 
-    /// What its row says, as of now.
+    /// Its own row, as of now.
     pub(crate) fn row(&self) -> squall_ordered::Row {
         self.row_of(self.rank)
     }
 
-    /// What it sees of another's row.
+    /// Another member's row, as it sees it.
     pub(crate) fn row_of(&self, rank: Rank) -> squall_ordered::Row {
         self.shard.row(rank)
     }
@@ -370,7 +370,7 @@ impl Member {
         last
     }
 
-    /// What the shard refuses with a panic counts as wrong too.
+    /// A refusal of the shard by a panic counts as wrong, too.
     pub(crate) fn clean_up(&mut self, trim: Seq, counted: bool) -> Result<(), Wrong> {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
@@ -380,7 +380,7 @@ impl Member {
         result.map_err(|_| Wrong(format!("member {} refused the trim {trim}", self.me)))
     }
 
-    /// It learns that it was dropped.
+    /// Tells it that it was dropped.
     pub(crate) fn abandon(&mut self) {
         self.wedge();
         self.shard.abandon();
@@ -409,7 +409,8 @@ impl Member {
         &mut self.fabric
     }
 
-    /// The next view: what the one before did not deliver goes first, and reads that wait are asked again.
+    /// Installs the next view: messages that the one before did not deliver go first, and reads that wait are asked
+    /// again.
     pub(crate) fn install(
         &mut self,
         now: Time,
@@ -432,12 +433,12 @@ impl Member {
         self.begin();
     }
 
-    /// Who was complete when the view began.
+    /// Sets the members that were complete when the view began.
     pub(crate) fn set_counts(&mut self, complete: &[usize]) {
         self.app.counts = complete.to_vec();
     }
 
-    /// It does not have the state, and begins to keep what is delivered from here on.
+    /// Begins to keep the messages that are delivered from here on, since the member does not have the state.
     pub(crate) fn begin_backlog(&mut self) {
         self.app.backlog = Some(Vec::new());
         self.to_ask = 0;

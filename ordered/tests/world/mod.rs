@@ -1,8 +1,8 @@
-//! A cluster of shards in virtual time, and what must be true of it.
+//! A cluster of shards in virtual time, and the invariants that must hold of it.
 //!
-//! Every member is driven as a runtime would: its engine is stepped when the network has something for it, when the last
-//! step was busy, and when one of its threads wakes it; its deliverer runs when the engine says so, later, and a few
-//! messages at a time. A wake-up that is missing shows as a world that stands still.
+//! Every member is driven as a runtime would drive it. Its engine is stepped when the network has something for it,
+//! when the last step was busy, and when one of its threads wakes it. Its deliverer runs when the engine says so,
+//! later, and a few messages at a time. A missing wake-up shows as a world that stands still.
 
 mod app;
 mod disk;
@@ -23,7 +23,7 @@ pub(crate) use member::Member;
 pub(crate) use oracle::{Entry, Oracle, Wrong};
 pub(crate) use plan::{BulkPlan, End, Fault, Plan, ending};
 
-/// Runs `one` for many seeds, or for the one that was asked for.
+/// Runs `one` for many seeds, or for the seed that the environment names.
 pub(crate) fn for_seeds(count: u64, mut one: impl FnMut(u64) -> Result<(), Wrong>) {
     let number = |name| std::env::var(name).ok().map(|value: String| value.parse::<u64>().expect("a number"));
     let seeds = match number("SQUALL_SEED") {
@@ -37,7 +37,7 @@ pub(crate) fn for_seeds(count: u64, mut one: impl FnMut(u64) -> Result<(), Wrong
     }
 }
 
-/// Whether some seed shows that something is wrong.
+/// Whether some seed shows a violation.
 pub(crate) fn is_noticed(plan: impl Fn(&mut Rng) -> Plan) -> bool {
     (0..300).any(|seed| World::new(plan(&mut Rng::with_seed(seed)), seed).run().is_err())
 }
@@ -49,7 +49,7 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) oracle: Rc<RefCell<Oracle>>,
-    /// All that ever were.
+    /// All members that ever were.
     pub(crate) members: Vec<Member>,
     /// The current view.
     epoch: Epoch,
@@ -59,7 +59,7 @@ pub(crate) struct World {
 
 const SHARD: ShardId = ShardId(3);
 
-/// So many may join in the course of a run.
+/// The number of nodes that may join in the course of a run.
 const JOINERS: usize = 20;
 
 /// Node ids are not ranks.
@@ -80,7 +80,7 @@ fn view(epoch: Epoch, members: &[usize], senders: &[usize], complete: &[usize]) 
     }
 }
 
-/// Random, up to `most`.
+/// A random time, up to `most`.
 fn within(rng: &mut Rng, most: Duration) -> Duration {
     Duration::from_nanos(rng.u64(..=most.as_nanos() as u64))
 }
@@ -111,7 +111,7 @@ impl World {
         world
     }
 
-    /// A new node, which is a member of this view.
+    /// Adds a new node, which is a member of this view.
     fn add(&mut self, view: &View, complete: &[usize]) {
         let me = self.members.len();
         let mut fabric = self.net.fabric(node(me));
@@ -126,7 +126,7 @@ impl World {
         self.members.push(member);
     }
 
-    /// Lets the next thing happen, not later than `limit`.
+    /// Lets the next event happen, not later than `limit`.
     pub(crate) fn turn(&mut self, limit: Time) -> Result<(), Wrong> {
         let due = self.members.iter().map(Member::due).min().unwrap_or(Time::MAX);
         self.now = self.net.advance(due.min(limit), &mut self.ready);
@@ -140,7 +140,7 @@ impl World {
         self.oracle.borrow().verdict()
     }
 
-    /// Runs until `done` says so.
+    /// Runs until `done` holds.
     pub(crate) fn run_until(&mut self, what: &str, mut done: impl FnMut(&World) -> bool) -> Result<(), Wrong> {
         let end = self.now + Duration::from_secs(2);
         while !done(self) {
@@ -152,7 +152,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs for so long.
+    /// Runs for this time.
     pub(crate) fn run_for(&mut self, time: Duration) -> Result<(), Wrong> {
         let end = self.now + time;
         while self.now < end {
@@ -161,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// Until all is delivered everywhere and all reads are answered.
+    /// Runs until all messages are delivered everywhere and all reads are answered.
     pub(crate) fn run_to_rest(&mut self) -> Result<(), Wrong> {
         self.run_until("at rest", |world| {
             let accepted: u64 = world.members.iter().map(|member| member.accepted).sum();
@@ -169,7 +169,7 @@ impl World {
         })
     }
 
-    /// The whole plan.
+    /// Runs the whole plan.
     pub(crate) fn run(&mut self) -> Result<(), Wrong> {
         match self.plan.end.clone() {
             None => self.run_to_rest(),
@@ -180,8 +180,8 @@ impl World {
         }
     }
 
-    /// Views that follow each other: members crash, are dropped, leave and join; what was accepted by one that stays is delivered
-    /// once, in its sender's order, in whichever view.
+    /// Runs views that follow each other: members crash, are dropped, leave and join. A message that was accepted by a
+    /// member that stays is delivered once, in its sender's order, in one of the views.
     pub(crate) fn run_views(&mut self, views: u64) -> Result<(), Wrong> {
         for _ in 0..views {
             let lasts = within(&mut self.rng, Duration::from_micros(700));
@@ -211,13 +211,13 @@ impl World {
         self.current.iter().copied().filter(|&index| self.members[index].is_complete()).collect()
     }
 
-    /// A member that does not have the state gets it from another.
+    /// Gives a member that does not have the state that of another.
     pub(crate) fn restore(&mut self, index: usize, from: usize) {
         let log = self.members[from].app.log.clone();
         self.members[index].restore(self.now, &log);
     }
 
-    /// Some of those that don't have the state get it, as it is now.
+    /// Gives the state, as it is now, to some of the members that don't have it.
     fn restore_some(&mut self) {
         let complete = self.complete();
         for index in self.current.clone() {
@@ -228,14 +228,14 @@ impl World {
         }
     }
 
-    /// Those that stay go on, and others join. They install the view one after another.
+    /// Begins the next view, with the members that stay and with new ones. They install it one after another.
     pub(crate) fn next_view(
         &mut self,
         end: &End,
         mut undelivered: Vec<(usize, Vec<Undelivered>)>,
     ) -> Result<(), Wrong> {
         let was_complete = self.complete();
-        // Whoever was complete and did not count was one that leaves.
+        // A member that was complete and did not count is one that leaves.
         let leaves = |index: &usize| end.uncounted.contains(index) && was_complete.contains(index);
         let lost = |index: &usize| end.crashed.contains(index) || end.cut_off.contains(index) || leaves(index);
         let mut stay: Vec<usize> = self.current.iter().copied().filter(|index| !lost(index)).collect();
@@ -279,8 +279,8 @@ impl World {
         self.members.iter().map(|member| format!("\n  {member:?}")).collect()
     }
 
-    /// As membership would: the survivors wedge, the trim is what they all have, they clean up to it.
-    /// Returns what each that lives did not deliver.
+    /// Ends the view as membership would: the survivors wedge, the trim is the prefix that they all have, and they
+    /// clean up to it. Returns, for each member that lives, the messages that it did not deliver.
     pub(crate) fn end_view(&mut self, end: &End) -> Result<Vec<(usize, Vec<Undelivered>)>, Wrong> {
         for &index in &end.crashed {
             self.net.crash(self.members[index].node());
@@ -293,7 +293,7 @@ impl World {
                 self.net.cut(self.members[a].node(), self.members[b].node());
             }
         }
-        // In any order, each at its time.
+        // They wedge in any order, each at its time.
         let mut wedges: Vec<(Time, usize)> =
             survivors.iter().map(|&i| (self.now + within(&mut self.rng, end.wedge_within), i)).collect();
         wedges.sort_unstable();
@@ -322,7 +322,7 @@ impl World {
             self.members[index].clean_up(trim, !end.uncounted.contains(&index))?;
         }
         self.run_until("cleaned up", |world| survivors.iter().all(|&i| world.members[i].is_ended()))?;
-        // Whoever was cut off goes on for a while, and learns that it was dropped.
+        // A member that was cut off goes on for a while, and then learns that it was dropped.
         self.run_for(self.plan.net.failure_timeout)?;
         for &index in &end.cut_off {
             self.members[index].abandon();

@@ -1,4 +1,4 @@
-//! What must be true of a cluster, whatever happens to it.
+//! The invariants of a cluster, which hold in every run.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use squall_ordered::{Mode, Tag, Undelivered};
 
 use super::{Member, Plan};
 
-/// What was found to be wrong.
+/// A violation that was found.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrong(pub String);
 
@@ -30,29 +30,29 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// What a message looks like: its bytes follow from sender and number.
+    /// The bytes of a message, which follow from its sender and number.
     pub(crate) fn payload(sender: usize, number: u64, len: usize) -> Vec<u8> {
         let mix = |i: usize| (number.wrapping_mul(0x9e37_79b9) as usize ^ i.wrapping_mul(31) ^ sender) as u8;
         (0..len).map(mix).collect()
     }
 }
 
-/// Sees all that happens at all members.
+/// An observer of all events at all members.
 pub(crate) struct Oracle {
     mode: Mode,
-    /// All that are ever members.
+    /// All nodes that are ever members.
     nodes: Vec<NodeId>,
-    /// The current view's, by rank.
+    /// The senders of the current view, by rank.
     senders: Vec<usize>,
-    /// Ordered: what was delivered by whoever delivered most.
+    /// Ordered: the messages of the member that delivered most.
     order: Vec<Entry>,
     /// The lengths of the messages that each member's shard accepted.
     accepted: Vec<Vec<usize>>,
-    /// Who of the current view is wedged, or crashed.
+    /// Whether each member is wedged in the current view, or crashed.
     left: Vec<bool>,
-    /// Durable mode: the version that each member has on disk, whether it lives or not.
+    /// Durable mode: the version that each member has on disk, also of members that have crashed.
     on_disk: Vec<u64>,
-    /// Durable mode: the last version that anybody may have told a caller of.
+    /// Durable mode: the last version that any member may have told a caller of.
     told: u64,
     wrong: Option<Wrong>,
 }
@@ -72,13 +72,13 @@ impl Oracle {
         }
     }
 
-    /// A view begins.
+    /// Notes that a view begins.
     pub(crate) fn begin(&mut self, senders: &[usize]) {
         self.senders = senders.to_vec();
         self.left.fill(false);
     }
 
-    /// The first that is wrong counts.
+    /// Notes a violation. The first one counts.
     pub(crate) fn wrong(&mut self, what: String) {
         self.wrong.get_or_insert(Wrong(what));
     }
@@ -99,7 +99,8 @@ impl Oracle {
         self.on_disk[member] = version;
     }
 
-    /// A member may tell its callers of all up to this version.
+    /// Notes that a member may tell its callers of all messages up to this version, and checks the disks of the members
+    /// that count.
     pub(crate) fn safe(&mut self, at: usize, version: u64, counts: &[usize]) {
         self.told = self.told.max(version);
         if let Some(&lacks) = counts.iter().find(|&&member| self.on_disk[member] < version) {
@@ -108,7 +109,7 @@ impl Oracle {
         }
     }
 
-    /// Each of these alone must be enough to go on from, should all crash now.
+    /// Checks that each of these members alone has enough on disk to go on from, should all crash now.
     pub(crate) fn check_disks(&self, complete: &[usize]) -> Result<(), Wrong> {
         match complete.iter().find(|&&member| self.on_disk[member] < self.told) {
             None => Ok(()),
@@ -119,7 +120,8 @@ impl Oracle {
         }
     }
 
-    /// A read asked now must see so many messages; and may not be answered, if another member is not there to confirm.
+    /// Returns the number of messages that a read must see if it is asked now, and whether it can't be answered, since
+    /// another member is not there to confirm it.
     pub(crate) fn read_asked(&self, by: usize) -> (u64, bool) {
         let hopeless = self.left.iter().enumerate().any(|(member, &left)| left && member != by);
         (self.order.len() as u64, hopeless)
@@ -142,7 +144,7 @@ impl Oracle {
             Mode::Ordered | Mode::Durable => log.last(),
             Mode::Unordered => log.iter().rev().find(|earlier| earlier.sender == sender),
         };
-        // Each is sent at another time.
+        // Each message is sent at another time.
         let tag = Tag { ticket: if sender == at { number as u32 } else { 0 }, time: number };
         if accepted.is_none_or(|len| bytes != Entry::payload(sender, number, len)) {
             self.wrong(format!("member {at} delivered {entry:?}: a gap, a duplicate, or other bytes than were sent"));
@@ -163,7 +165,7 @@ impl Oracle {
         entry
     }
 
-    /// Checks what a member has to send again, or to tell its callers of.
+    /// Checks a message that a member has to send again, or to report to its caller.
     fn check_undelivered(&self, trim: Seq, at: usize, undelivered: &Undelivered) -> Result<(), Wrong> {
         let number = undelivered.tag.ticket as usize;
         let expected = match self.mode {
@@ -217,7 +219,7 @@ impl Oracle {
                         return wrong(format!("survivor {at} says {:?} with trim {trim}", member.row()));
                     }
                 }
-                // What a sender has delivered, all hold.
+                // All members hold the messages that a sender has delivered of its own.
                 Mode::Unordered if survives => {
                     for (s, sender) in members.iter().enumerate() {
                         let own = sender.app.log.iter().filter(|entry| entry.sender == s).count();

@@ -1,4 +1,4 @@
-//! What a run of a cluster is like.
+//! The parameters of a run of a cluster.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use squall_ordered::{BulkPath, Mode, ShardConfig};
 
 use super::within;
 
-/// What a run is like. All times are upper bounds of random ones.
+/// The parameters of a run. All times are upper bounds of random ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) members: usize,
@@ -17,35 +17,35 @@ pub(crate) struct Plan {
     pub(crate) mode: Mode,
     pub(crate) ring_bytes: usize,
     pub(crate) net: SimConfig,
-    /// Of 256 posts, so many find the queue full at that moment.
+    /// The number of posts, of 256, that find the queue full at that moment.
     pub(crate) refused: u8,
-    /// How many messages each member sends (of those that may).
+    /// The number of messages that each member sends, if it may.
     pub(crate) messages: Vec<usize>,
-    /// Small messages are at most so long.
+    /// The length of the longest small message, in bytes.
     pub(crate) max_bytes: usize,
     pub(crate) bulk: Option<BulkPlan>,
-    /// How many reads each member asks for.
+    /// The number of reads that each member asks for.
     pub(crate) reads: usize,
-    /// Between two messages, or two reads, of a member.
+    /// The time between two messages, or two reads, of a member.
     pub(crate) pace: Duration,
-    /// From when a deliverer is woken to when it runs.
+    /// The time from a deliverer's wake-up to its run.
     pub(crate) delivery_delay: Duration,
-    /// How many turns a deliverer takes at a time.
+    /// The number of turns that a deliverer takes at a time.
     pub(crate) batch: usize,
-    /// Durable mode: how long a write takes.
+    /// Durable mode: the time that a write takes.
     pub(crate) disk_delay: Duration,
-    /// Durable mode: so many messages may be delivered and not persisted.
+    /// Durable mode: the number of messages that may be delivered and not persisted.
     pub(crate) disk_room: u64,
-    /// These members lack the state when the first view begins.
+    /// The members that lack the state when the first view begins.
     pub(crate) incomplete: Vec<usize>,
     pub(crate) end: Option<End>,
     pub(crate) fault: Option<Fault>,
 }
 
-/// What the bulk messages are like.
+/// The parameters of bulk messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BulkPlan {
-    /// Of 256 messages, so many are around the threshold or above.
+    /// The number of messages, of 256, that are around the threshold or above.
     pub(crate) share: u8,
     pub(crate) threshold: usize,
     pub(crate) reserve: usize,
@@ -65,7 +65,7 @@ impl BulkPlan {
         }
     }
 
-    /// A length: near one of the borders, or of any number of blocks.
+    /// A random length: near one of the borders, or of any number of blocks.
     pub(crate) fn length(&self, most: usize, rng: &mut Rng) -> usize {
         let near = match rng.u8(..5) {
             0 => self.threshold,
@@ -77,21 +77,21 @@ impl BulkPlan {
     }
 }
 
-/// How the view ends.
+/// The end of a view.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) at: Duration,
-    /// They stop at once.
+    /// The members that stop at once.
     pub(crate) crashed: Vec<usize>,
-    /// They are cut off from all others, and learn later that they were dropped.
+    /// The members that are cut off from all others, and learn later that they were dropped.
     pub(crate) cut_off: Vec<usize>,
-    /// They take part, and the trim is computed without their counts: they leave, or are not complete yet.
+    /// The members that take part, and without whose counts the trim is computed: they leave, or are not complete yet.
     pub(crate) uncounted: Vec<usize>,
-    /// The others wedge within this time.
+    /// The time within which the others wedge.
     pub(crate) wedge_within: Duration,
 }
 
-/// Breaks a rule, to show that the checks notice.
+/// A broken rule, which shows that the checks notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Cleans up to the largest final `received`.
@@ -100,7 +100,7 @@ pub(crate) enum Fault {
     TrimShort,
     /// Takes the final `received`, and goes on receiving.
     WedgeLate,
-    /// Calls persisted what is being written.
+    /// Takes the version that is being written for persisted.
     TellEarly,
 }
 
@@ -129,12 +129,12 @@ impl Plan {
         }
     }
 
-    /// The same, durable.
+    /// The same shard, durable.
     pub(crate) fn durable(self) -> Plan {
         Plan { mode: Mode::Durable, ..self }
     }
 
-    /// Any plan, of the given mode.
+    /// A random plan, of the given mode.
     pub(crate) fn random(mode: Mode, rng: &mut Rng) -> Plan {
         let members = rng.usize(2..=7);
         let mut senders: Vec<usize> = (0..members).filter(|_| rng.u8(..4) > 0).collect();
@@ -181,8 +181,7 @@ impl Plan {
         }
     }
 
-    /// An end of the view: some members are lost, and more than half stay.
-    /// One that is `complete` stays.
+    /// A random end of the view: some members are lost, and more than half stay. One member that is `complete` stays.
     pub(crate) fn random_end(&self, current: &[usize], complete: &[usize], rng: &mut Rng) -> End {
         let counted = complete[rng.usize(..complete.len())];
         let mut members: Vec<usize> = current.iter().copied().filter(|&member| member != counted).collect();
@@ -203,10 +202,10 @@ impl Plan {
     }
 }
 
-/// A plan whose view ends while all are busy.
+/// A plan whose view ends while all members are busy.
 pub(crate) fn ending(mode: Mode, rng: &mut Rng) -> Plan {
     let mut plan = Plan::random(mode, rng);
-    // There is always more to send when the view ends.
+    // There are always more messages to send when the view ends.
     plan.messages = plan.messages.iter().map(|messages| messages * 20).collect();
     plan.reads *= 20;
     let all: Vec<usize> = (0..plan.members).collect();

@@ -7,10 +7,10 @@ use squall_fabric::{
     Completion, EndpointId, Fabric, GroupTag, NodeId, Op, PostError, Region, RegionKind, RegisterError, Time, Token,
 };
 
-/// Refuses some posts as [`PostError::Full`], and takes the next one.
+/// A fabric that refuses some posts as [`PostError::Full`], and takes the next one.
 pub(crate) struct Reluctant<F> {
     inner: F,
-    /// Of 256 posts, so many are refused.
+    /// The number of posts, of 256, that are refused.
     refused: u8,
     rng: Rng,
     owes_room: BTreeSet<EndpointId>,
@@ -22,7 +22,7 @@ impl<F> Reluctant<F> {
         Reluctant { inner, refused, rng, owes_room: BTreeSet::new(), broken: BTreeSet::new() }
     }
 
-    /// Whether the next poll has something to report, of which the network does not know.
+    /// Whether the next poll has room to report, of which the network does not know.
     pub(crate) fn owes_room(&self) -> bool {
         !self.owes_room.is_empty()
     }

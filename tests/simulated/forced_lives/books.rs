@@ -1,4 +1,5 @@
-//! What is known of each life of the group: what it began with, what was acknowledged in it, and what was shown of it.
+//! The books of each life of the group: the numbers with which it began, those acknowledged in it, and those shown of
+//! it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +45,7 @@ impl Replicated for Numbers {
     }
 }
 
-/// How a life came about that an operator forced.
+/// The origin of a life that an operator forced.
 #[derive(Clone, Debug)]
 pub(crate) struct Forced {
     pub(crate) node: NodeId,
@@ -57,9 +58,9 @@ pub(crate) struct Forced {
 /// One life of the group.
 #[derive(Debug, Default)]
 struct Life {
-    /// By shard, what it has from the life before.
+    /// By shard, the numbers that it has from the life before.
     kept: Vec<BTreeSet<u64>>,
-    /// By shard, what was acknowledged in it, and the members that held it then.
+    /// By shard, the numbers that were acknowledged in it, and the members that held each then.
     acknowledged: Vec<BTreeMap<u64, BTreeSet<NodeId>>>,
     /// By shard, the longest list that was shown.
     shown: Vec<Vec<u64>>,
@@ -91,7 +92,8 @@ impl Books {
         self.lives.len()
     }
 
-    /// A life that was seen for the first time. What the forced node held of the one before, it must keep.
+    /// Opens the books of a life that was seen for the first time. It must keep the numbers that the forced node held
+    /// of the life before.
     pub(crate) fn begin(&mut self, life: u64, forced: Option<&Forced>) {
         let mut begun = Life {
             kept: vec![BTreeSet::new(); self.shards],
@@ -113,13 +115,13 @@ impl Books {
         }
     }
 
-    /// What a read that begins now must show.
+    /// Returns the numbers that a read that begins now must show.
     pub(crate) fn must_show(&self, life: u64, shard: usize) -> Vec<u64> {
         let Some(life) = self.lives.get(&life) else { return Vec::new() };
         life.kept[shard].iter().chain(life.acknowledged[shard].keys()).chain(&life.shown[shard]).copied().collect()
     }
 
-    /// A list that a read has shown, of a shard of a life.
+    /// Checks and notes a list that a read has shown, of a shard of a life.
     pub(crate) fn show(&mut self, life: u64, shard: usize, must: &[u64], list: Vec<u64>) -> Result<(), String> {
         let all: BTreeSet<u64> = list.iter().copied().collect();
         if all.len() < list.len() {

@@ -1,7 +1,8 @@
-//! Groups whose majority is lost, and that an operator forces to go on from one survivor, in virtual time: each life of the group
-//! keeps what was acknowledged in it, and every node of an ended life becomes a member again or says the reason why not.
+//! Groups whose majority is lost, and that an operator forces to go on from one survivor, in virtual time. Each life of
+//! the group keeps the numbers that were acknowledged in it, and every node of an ended life becomes a member again or
+//! gives the reason why not.
 //!
-//! `SQUALL_SEED` runs one seed alone and tells what happens in it, `SQUALL_SEEDS=FROM..TO` others than usual.
+//! `SQUALL_SEED` runs one seed alone and prints its events, `SQUALL_SEEDS=FROM..TO` others than usual.
 
 mod books;
 mod operator;
@@ -23,7 +24,7 @@ const SEEDS: u64 = 40;
 /// Runs a seed, and takes note of the number of lives that its group had.
 fn run(seed: u64, lives: &Mutex<Vec<usize>>) -> Result<(), String> {
     let mut world = World::new(seed, std::env::var("SQUALL_SEED").is_ok());
-    // A failed assertion of the protocols counts as what it is.
+    // A failed assertion of the protocols counts as a failure of the seed.
     let played = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
     lives.lock().expect("nobody panics with it").push(world.lives());
     played.unwrap_or_else(|panic| {

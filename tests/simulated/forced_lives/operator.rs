@@ -1,4 +1,4 @@
-//! Faults that take a group its majority, the operator who forces a survivor, and the one who helps in the end.
+//! Faults that take a group its majority, the operator that forces a survivor, and the operator that helps in the end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The operator starts nodes again that are of no use so often at most.
+/// The number of times that the operator starts again nodes that can't go on, at most.
 const ROUNDS: usize = 4;
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
         Ok(())
     }
 
-    /// Clients are busy for some rounds.
+    /// Lets clients be busy for some rounds.
     pub(crate) fn work(&mut self, rounds: std::ops::RangeInclusive<usize>, most: Duration) -> Result<(), String> {
         for _ in 0..self.rng.usize(rounds) {
             self.load();
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// All others than one are lost to it, one way or another, and an operator forces that one; sometimes another one, too.
+    /// Takes all other members from one, in several ways, and forces that one; sometimes another one, too.
     fn lose_majority_and_force(&mut self) -> Result<(), String> {
         let members: Vec<NodeId> = self.view().map(|view| view.nodes()).unwrap_or_default();
         let members: Vec<NodeId> = members.into_iter().filter(|&node| self.cluster.view(node).is_some()).collect();
@@ -100,7 +100,8 @@ impl World {
         }
         let survivor = members[self.rng.usize(0..members.len())];
         if self.durable && self.rng.u8(0..3) == 0 {
-            // It lags behind what the others do without it. In memory, what they did would be lost with them, and the shard suspended.
+            // The survivor lags behind the others, which go on without it. In memory, their work would be lost with
+            // them, and the shard suspended.
             self.cut_off(survivor, true);
             self.pass(60 * MS)?;
             self.work(2..=20, 10 * MS)?;
@@ -135,7 +136,7 @@ impl World {
         Ok(())
     }
 
-    /// Another survivor, that is too few with the first one.
+    /// Chooses a second survivor, which is too few with the first one, or none.
     fn last_survivor(&mut self, members: &[NodeId], survivor: NodeId) -> Option<NodeId> {
         let others: Vec<NodeId> = members.iter().copied().filter(|&node| node != survivor).collect();
         (members.len() > 4 && self.rng.bool()).then(|| others[self.rng.usize(0..others.len())])
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    /// Forces a node once it stands still. It may be told meanwhile what follows.
+    /// Forces a node once it stands still. It may learn meanwhile of the life that follows.
     pub(crate) fn force(&mut self, node: NodeId) -> Result<(), String> {
         let began = self.cluster.now();
         let mut refusal = String::new();
@@ -165,7 +166,7 @@ impl World {
                     self.forces.push(Forced { node, parent, anew });
                     return Ok(());
                 }
-                // It knows that it was dropped before.
+                // The node knows that it was dropped before.
                 Err(why) if why.contains("it was no member of the last view") => return Ok(()),
                 Err(why) => refusal = why,
             }
@@ -178,13 +179,13 @@ impl World {
         Err(format!("{node} is not forced in {PATIENCE:?}: {refusal}"))
     }
 
-    /// Whether what a node sends can come to another one, and be answered.
+    /// Whether a message of a node can reach another one, and be answered.
     fn reaches(&mut self, node: NodeId, other: NodeId) -> bool {
         let is_cut = self.cluster.net().is_cut(node, other);
         self.cluster.is_up(other) && !self.paused.contains(&other) && !is_cut
     }
 
-    /// Something happens while a node asks whether it may be forced.
+    /// Makes something happen while a node asks whether it may be forced.
     fn disturb_force(&mut self, survivor: NodeId) -> Result<(), String> {
         let node = self.any();
         match self.rng.u8(0..12) {
@@ -209,7 +210,7 @@ impl World {
         }
     }
 
-    /// Things go wrong, and well again, while clients are busy.
+    /// Makes things go wrong, and well again, while clients are busy.
     fn trouble(&mut self) -> Result<(), String> {
         for _ in 0..self.rng.usize(20..=80) {
             self.load();
@@ -243,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// A memory must not be the last that has the state.
+    /// Whether a node may end. In memory, a node must not end if it could be the last that has the state.
     fn may_end(&self) -> bool {
         let is_safe = |view: Arc<View>| {
             let has_it = |other: &NodeId| self.cluster.view(*other).is_some_and(|own| own.epoch == view.epoch);
@@ -252,14 +253,14 @@ impl World {
         self.durable || self.view().is_some_and(is_safe)
     }
 
-    /// Whether a node is none that the last life needs.
+    /// Whether a node's disk may be wiped, since the last life does not need it.
     fn may_wipe(&self, node: NodeId) -> bool {
         self.lives() > 1
             && !self.cluster.is_up(node)
             && self.view().is_some_and(|view| view.life.0 == self.books.newest() && view.rank_of(node).is_none())
     }
 
-    /// Writes are acknowledged, or not, in the moment in which all lose power.
+    /// Lets all lose power in the moment in which writes are acknowledged, or not.
     fn lose_power_soon(&mut self) -> Result<(), String> {
         for node in self.nodes() {
             let pace = [50, 1_000, 20_000][self.rng.usize(0..3)];
@@ -285,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the group is whole, with an operator who starts again what has ended, and who ends what is left of earlier lives.
+    /// Waits until the group is whole. An operator starts again nodes that have ended, and ends nodes of earlier lives.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS {
             let until = self.cluster.now() + PATIENCE;
@@ -302,8 +303,8 @@ impl World {
         Err(format!("the group is not whole: {}", self.standings()))
     }
 
-    /// Starts nodes again that say that they can't become members by themselves. In memory, most of a view's members may be dead once
-    /// more, and the one that is left is forced again. Returns whether there are any.
+    /// Starts again the nodes that say that they can't become members by themselves. In memory, most of a view's
+    /// members may be dead once more; then the one that is left is forced again. Returns whether there were any.
     fn help(&mut self) -> Result<bool, String> {
         let (mut ended, mut stale) = (Vec::new(), Vec::new());
         for node in self.nodes() {
@@ -355,7 +356,7 @@ impl World {
         format!("{}; {:?}", nodes.join(", "), self.view().map(|view| view.shards.clone()))
     }
 
-    /// Every complete member shows all that was acknowledged.
+    /// Checks that every complete member shows all that was acknowledged.
     fn check(&mut self) -> Result<(), String> {
         self.pass(20 * MS)?;
         self.refused.clear();

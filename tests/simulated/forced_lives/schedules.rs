@@ -1,5 +1,5 @@
-//! Schedules in which a life that an operator ended has more than the one that goes on: more versions, later epochs, other messages
-//! at the same places, or a vote that is enough. Chance alone seldom brings them about.
+//! Schedules in which a life that an operator ended has more than the one that goes on: more versions, later epochs,
+//! other messages at the same places, or a vote that is enough. Chance alone seldom produces them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::world::{PATIENCE, World};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Within this time after a view its members are those who decide on the next one.
+/// The time after a view within which its members become those that decide on the next one.
 const VOTERS_FOLLOW: Duration = Duration::from_millis(100);
 
 /// The only node that votes, where there is only one.
@@ -20,17 +20,17 @@ pub(crate) const VOTER: NodeId = NodeId(1);
 pub(crate) enum Schedule {
     /// Faults as they come.
     Chance,
-    /// A member that goes over knows of more safe versions of a shard than the forced life has. It acknowledges messages of that life,
-    /// and all lose power before any disk has them.
+    /// A member that goes over to the forced life knows of more safe versions of a shard than that life has. It
+    /// acknowledges messages of that life, and all lose power before any disk has them.
     MoreVersions,
-    /// Both lives have an epoch of one number, with other messages at the same places, of the same versions and times: a clock was
-    /// ahead. A node whose log ends there gets what is behind.
+    /// Both lives have an epoch of the same number, with other messages at the same places, of the same versions and
+    /// times: a clock was ahead. A node whose log ends there gets the messages behind.
     SamePlaces,
-    /// A node that was dropped from an ended life of many views goes over. The members around it lose power, and too few come back
-    /// without it.
+    /// A node that was dropped from an ended life of many views goes over. The members around it lose power, and too
+    /// few come back without it.
     LaterEpochs,
-    /// The only node that votes comes back from its disk, and leads the ended life alone. The forced node was dropped from that
-    /// before, so it is no part of its log.
+    /// The only node that votes comes back from its disk, and leads the ended life alone. The forced node was dropped
+    /// from that life before, so it is no part of its log.
     LoneVoter,
 }
 
@@ -164,7 +164,7 @@ impl World {
         self.wait("the node that votes goes over", |world| world.share_view(&[forced, voter]))
     }
 
-    /// Forces a node that nothing reaches.
+    /// Forces a node that no other node can reach.
     fn force_alone(&mut self, node: NodeId) -> Result<(), String> {
         self.force(node)?;
         self.wait("a node is forced", |world| world.cluster.recovered(node).is_some())?;
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Waits until something is so.
+    /// Waits until `is_so` holds.
     fn wait(&mut self, what: &str, is_so: impl Fn(&World) -> bool) -> Result<(), String> {
         let began = self.cluster.now();
         while !is_so(self) {

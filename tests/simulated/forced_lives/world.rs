@@ -1,4 +1,4 @@
-//! A simulated cluster, its clients, and what they are told.
+//! A simulated cluster, its clients, and the answers that they get.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +19,10 @@ use super::{
     schedules::{Schedule, VOTER},
 };
 
-/// What answers are looked for, and views, after so much time at most.
+/// The longest time between two looks for answers and views.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Once nothing goes wrong any more, the group is whole within this time, or its nodes say the reason why not.
+/// The time within which the group is whole, once nothing goes wrong any more, or its nodes give the reason why not.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A request that has no answer yet.
@@ -30,7 +30,7 @@ struct Waiting<T, E> {
     node: NodeId,
     shard: usize,
     answer: Pin<Box<dyn Future<Output = Result<T, E>>>>,
-    /// The number that was submitted; of a read, what it must show.
+    /// The number that was submitted; of a read, the numbers that it must show.
     about: Vec<u64>,
     /// The life of the group in which its node was then.
     life: u64,
@@ -42,12 +42,12 @@ pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) durable: bool,
     pub(crate) shards: u32,
-    /// By node, from 1 on, its handles.
+    /// The groups' handles, by node, from 1 on, and by shard.
     groups: Vec<Vec<Group<Numbers>>>,
     submits: Vec<Waiting<u64, SubmitError>>,
     reads: Vec<Waiting<Vec<u64>, ReadError>>,
     pub(crate) books: Books,
-    /// Forces of which no view was seen yet.
+    /// The forces of which no view was seen yet.
     pub(crate) forces: Vec<Forced>,
     /// By node, the view that it had when it was last looked at.
     views: BTreeMap<NodeId, Arc<View>>,
@@ -128,7 +128,7 @@ impl World {
         (1..=self.groups.len() as u32).map(NodeId).collect()
     }
 
-    /// Some node, as chance has it.
+    /// A random node.
     pub(crate) fn any(&mut self) -> NodeId {
         NodeId(self.rng.u32(1..=self.groups.len() as u32))
     }
@@ -160,7 +160,7 @@ impl World {
         self.forget(node);
     }
 
-    /// All nodes lose power.
+    /// Makes all nodes lose power.
     pub(crate) fn lose_power(&mut self) {
         self.tell(|| "all lose power".to_owned());
         self.paused.clear();
@@ -177,13 +177,13 @@ impl World {
         self.reads.retain(|waiting| waiting.node != node);
     }
 
-    /// Lets up to so much time pass.
+    /// Lets a random time pass, up to `most`.
     pub(crate) fn pause(&mut self, most: Duration) -> Result<(), String> {
         let nanos = self.rng.u64(0..=most.as_nanos() as u64);
         self.pass(Duration::from_nanos(nanos))
     }
 
-    /// Lets so much time pass, and takes note of what comes.
+    /// Lets this time pass, and takes note of answers and views.
     pub(crate) fn pass(&mut self, time: Duration) -> Result<(), String> {
         let until = self.cluster.now() + time;
         while self.cluster.now() < until {
@@ -226,7 +226,7 @@ impl World {
         (now == before).then_some(now.0)
     }
 
-    /// Some node is given a number for some shard.
+    /// Submits a number at a random node to a random shard.
     pub(crate) fn submit(&mut self) {
         let (node, shard) = (self.any(), self.rng.usize(0..self.shards as usize));
         self.submit_at(node, shard);
@@ -239,7 +239,7 @@ impl World {
         self.submits.push(Waiting { node, shard, answer, about: vec![self.numbers], life });
     }
 
-    /// Some node is asked what some shard has.
+    /// Reads a random shard at a random node.
     pub(crate) fn read(&mut self) {
         let (node, shard) = (self.any(), self.rng.usize(0..self.shards as usize));
         self.read_at(node, shard);
@@ -291,7 +291,7 @@ impl World {
             };
             let Waiting { node, shard, about, life, .. } = read;
             match answer {
-                // One that was asked in one life and answered in another is of neither.
+                // A read that was asked in one life and answered in another belongs to neither.
                 Ok(list) if self.life(*node) == Some(*life) && wrong.is_ok() => {
                     let shown = self.books.show(*life, *shard, about, list);
                     wrong = shown.map_err(|what| format!("{node}, shard {shard}, in life {life:x}: {what}"));
@@ -305,7 +305,7 @@ impl World {
         wrong
     }
 
-    /// Whether all nodes are members of one life, and all shards held by as many as can be.
+    /// Whether all nodes are members of one life, and as many nodes as possible hold each shard.
     pub(crate) fn is_whole(&self) -> bool {
         let Some(view) = self.view() else { return false };
         let has_it = |node: &NodeId| {
